@@ -1,6 +1,8 @@
 """`domicile policy check` and `domicile policy test`: look at a document before it is activated anywhere."""
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -10,7 +12,11 @@ from policy.analysis.check import Outcome, run_tests
 from policy.decision.compile import CompiledPolicy, compile_policy
 from policy.document.countries import builtin_countries
 from policy.document.document import load_document
+from policy.document.marked_yaml import MAX_CHARACTERS
 from policy.errors import PolicyDocumentError, PolicyError, Problem
+
+MAX_BYTES = 4 * MAX_CHARACTERS + 4
+"""Read of a file: more than the longest document has, which `parse_yaml` then refuses."""
 
 app = typer.Typer(name="policy", help="Write, check and test policies.", no_args_is_help=True)
 
@@ -66,8 +72,12 @@ def _load(file: Path, project: Path | None, as_json: bool) -> tuple[CompiledPoli
 
 
 def _read(file: Path) -> str:
+    """The text of a document. Raises PolicyDocumentError for what is no regular file of UTF-8 text."""
     try:
-        return file.read_text(encoding="utf-8")
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise PolicyDocumentError(Problem(0, "", f"{file} is not a regular file; name a policy document"))
+            return opened.read(MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
         raise PolicyDocumentError(Problem(0, "", f"{file}: {reason}")) from None

@@ -16,6 +16,7 @@ from audit.files.new_file import new_file
 from audit.law.ai_act import extract
 from audit.law.duties import Duties, load_duties
 from audit.log.walk import checked_moment
+from audit.pack.archive import require_place
 from audit.privacy.rights import log_read
 from audit.private.custody import Custody
 
@@ -97,6 +98,9 @@ def _extract(
     data: Path | None, tenant: str, system: str, since: str | None, until: str | None, output: Path | None
 ) -> dict[str, Any]:
     start, end = since and checked_moment(since), until and checked_moment(until)
+
+    if output is not None:
+        require_place(output)
 
     async def work(custody: Custody) -> dict[str, Any]:
         await log_read(custody, tenant, actor=ACTOR, reason="ai_act_extract")

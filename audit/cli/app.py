@@ -28,6 +28,7 @@ from audit.cli.frame import (
     open_hands,
     printable,
     progress_bar,
+    read_given,
 )
 from audit.cli.incident import app as incident_app
 from audit.cli.oversight import app as oversight_app
@@ -113,7 +114,7 @@ def verify(
     with answering(as_json), _open(data, log) as (reader, path):
         key = _key(public_key, path, reader)
         opener = _opener(log, path, keys, sample)
-        held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
+        held = [read_given(file) for file in checkpoint or []]
         attested = union(files_beside(path.parent), reader.attested_files())
         expected = Expected(
             attestations=Attestations.read(attested, key, complete=log is None),
@@ -319,7 +320,7 @@ def _key(given: str | None, log: Path, reader: Reader) -> VerifierKey:
         if not beside.is_file():
             raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
         given = str(beside)
-    key = VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
+    key = VerifierKey.parse(read_given(Path(given)) if os.path.exists(given) else given)
     return with_kin(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
 
 

@@ -32,6 +32,7 @@ from audit.incidents.evidence import Evidence, evidence_of
 from audit.incidents.incident import open_cases_of_hold
 from audit.log.audit_log import AuditLog
 from audit.log.walk import checked_moment
+from audit.pack.archive import require_place
 from audit.pack.export import Summary, export
 from audit.privacy.rights import answer, read, rectify, restrict
 from audit.private.certificate import open_certificate
@@ -89,6 +90,7 @@ def export_command(
 ) -> None:
     """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
     with answering(as_json):
+        require_place(output)
         with progress_bar(_size(data, tenant), hidden=as_json) as advance:
             folder = data or DEFAULT_DATA
             known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.errors import AuditError, SignerError
+from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
 
@@ -23,6 +24,8 @@ DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
 LOG_IN_DATA = Path("audit/log.db")
 PIPE_WIDTH = 240
+MAX_GIVEN = 1 << 20
+"""Bytes of a key or checkpoint that is given in a file."""
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
 Hands = tuple[KeyProvider, Signer]
@@ -74,6 +77,11 @@ def fail(sentence: str, as_json: bool) -> NoReturn:
     else:
         typer.echo(f"FAIL: {printable(sentence)}", err=True)
     raise typer.Exit(1)
+
+
+def read_given(file: Path) -> str:
+    """The text of a small file that the caller names: a key, a checkpoint. Raises OSError, ValueError."""
+    return read_untrusted(file, MAX_GIVEN, follow_links=True).decode()
 
 
 @contextmanager

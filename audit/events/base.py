@@ -1,11 +1,12 @@
 """What all events share: the shape of their values, their place in the life of a call, their common fields."""
 
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from audit.events.canonical import MAX_INTEGER
+from audit.events.ocsf import APPLICATION_LIFECYCLE, FAILURE, INFORMATIONAL, MEDIUM, OTHER, SUCCESS
 
 SYSTEM_TENANT = "_system"
 """The tree of events that belong to no tenant."""
@@ -36,14 +37,59 @@ class Step(Enum):
     CLOSES = "closes"  # the one outcome of an intent
 
 
+class Kept(Enum):
+    """How long records of a type are kept (`audit.privacy.schedule`)."""
+
+    CALL = "call"  # as the policy of the call says
+    SECURITY = "security"
+    GOVERNANCE = "governance"  # policies, models, incidents, oversight, requests of persons
+    PROOF = "proof"  # for good: what proves deletions and keys
+
+
+class Ocsf(NamedTuple):
+    """The class and activity of OCSF that a type is, and how it ended (`audit.events.ocsf`)."""
+
+    class_uid: int = APPLICATION_LIFECYCLE
+    activity_id: int = OTHER
+    status_id: int = SUCCESS
+    severity_id: int = INFORMATIONAL
+
+    @property
+    def failed(self) -> "Ocsf":
+        return self._replace(status_id=FAILURE, severity_id=MEDIUM)
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Event(Strict):
+    """An event type: its fields, and what every reader of records needs to know of it.
+
+    `step`: its place in the life of a call. `is_access`: it is listed in ``admin_access.csv`` of evidence packs.
+    """
+
     step: ClassVar[Step] = Step.NONE
+    is_access: ClassVar[bool] = False
+    kept: ClassVar[Kept] = Kept.SECURITY
+    ocsf: ClassVar[Ocsf] = Ocsf()
 
     type: str
     tenant: TenantId
     request_id: Text | None = None
     commits: dict[Code, Sha256] | None = None
+
+    @classmethod
+    def types(cls) -> tuple[str, ...]:
+        """The values that `type` may have."""
+        return get_args(cls.model_fields["type"].annotation)
+
+    @classmethod
+    def kept_as(cls, kind: str) -> Kept:
+        """Of one of its types."""
+        return cls.kept
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        """Of one of its types."""
+        return cls.ocsf

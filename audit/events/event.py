@@ -10,7 +10,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from audit.events.anchor import AnchorLinked, CheckpointCosigned, CheckpointTimestamped, KeyRotated, TimestampFailed
+from audit.events.anchor import (
+    AnchorLinked,
+    CheckpointCosigned,
+    CheckpointTimestamped,
+    KeyringChanged,
+    KeyRotated,
+    TimestampFailed,
+    ocsf_of_entity,
+)
 from audit.events.base import (
     SYSTEM_TENANT,
     Actor,
@@ -20,7 +28,9 @@ from audit.events.base import (
     Endpoint,
     Event,
     HttpStatus,
+    Kept,
     Milliseconds,
+    Ocsf,
     Sentence,
     Sha256,
     Step,
@@ -29,7 +39,7 @@ from audit.events.base import (
     Text,
 )
 from audit.events.incident import AuthorityRequest, Incident, Oversight
-from audit.events.keyring import KeyringChanged
+from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, START, STOP
 from audit.events.privacy import (
     CheckpointAnchored,
     ContentAccessed,
@@ -133,12 +143,18 @@ class InferenceAccepted(_Call, _Route):
 
     step: ClassVar[Step] = Step.OPENS
 
+    kept: ClassVar[Kept] = Kept.CALL
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
+
     type: Literal["inference.accepted"] = "inference.accepted"
     decision: Annotated[Decision, AfterValidator(_must_allow)]
     art50_notice: Code | None = None
 
 
 class InferenceDenied(_Call):
+    kept: ClassVar[Kept] = Kept.CALL
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE).failed
+
     type: Literal["inference.denied"] = "inference.denied"
     decision: Annotated[Decision, AfterValidator(_must_deny)]
     status: HttpStatus
@@ -161,6 +177,9 @@ class RoutingDecision(_Route, _Reevaluated):
     byte. `redaction`: of the prompt, where it was prepared again."""
 
     step: ClassVar[Step] = Step.WITHIN
+
+    kept: ClassVar[Kept] = Kept.CALL
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
 
     type: Literal["routing.decision"] = "routing.decision"
     reason: Code
@@ -195,6 +214,9 @@ class InferenceCompleted(_Outcome):
 
     step: ClassVar[Step] = Step.CLOSES
 
+    kept: ClassVar[Kept] = Kept.CALL
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
+
     type: Literal["inference.completed"] = "inference.completed"
     finish_reason: Code | None = None
     fingerprint: Text | None = None
@@ -206,6 +228,9 @@ class InferenceAborted(_Outcome, _Reevaluated):
 
     step: ClassVar[Step] = Step.CLOSES
 
+    kept: ClassVar[Kept] = Kept.CALL
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE).failed
+
     type: Literal["inference.aborted"] = "inference.aborted"
     reason: Code
     decision: Annotated[Decision, AfterValidator(_must_deny)] | None = None
@@ -216,6 +241,9 @@ class BackendConnected(Event):
 
     `peer_sha256`: of its certificate (DER); `peer_uri`: the identity in that, absent for servers that carry none.
     """
+
+    kept: ClassVar[Kept] = Kept.CALL
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
 
     type: Literal["routing.connected"] = "routing.connected"
     backend_id: Text
@@ -245,6 +273,8 @@ class _Counted(Event):
 class AuthFailed(_Counted):
     """Callers who could not be authenticated. `key_id` only of a key that is or was real."""
 
+    ocsf: ClassVar[Ocsf] = Ocsf(AUTHENTICATION, LOGON).failed
+
     type: Literal["auth.failed"] = "auth.failed"
     tenant: TenantId = SYSTEM_TENANT
 
@@ -252,6 +282,8 @@ class AuthFailed(_Counted):
 class RequestRefused(_Counted):
     """Requests answered with an error before a decision or an intent was recorded, so that no other record counts
     them; in the tenant's tree where the caller was authenticated. `status` 499: the client left first."""
+
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE).failed
 
     type: Literal["request.refused"] = "request.refused"
     project: Text | None = None
@@ -261,6 +293,8 @@ class RequestRefused(_Counted):
 class AdminChanged(Event):
     """An administrator's change, recorded before it is committed. `before` and `after` are digests of the object's
     canonical JSON, absent where there was or is nothing; `epoch` is the configuration epoch the change makes."""
+
+    is_access: ClassVar[bool] = True
 
     type: Literal[
         "admin.tenant.created",
@@ -309,10 +343,21 @@ class AdminChanged(Event):
     epoch: Count
     detail: dict[Code, Text] = Field(default_factory=dict)
 
+    @classmethod
+    def kept_as(cls, kind: str) -> Kept:
+        return Kept.GOVERNANCE if kind.startswith("admin.policy.") else Kept.SECURITY
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        return ocsf_of_entity(kind)
+
 
 class ModelChanged(Event):
     """What answers is not what answered before (AI Act 12(2)(a), 3(23)): `what` changed of it, by digest where it has
     one. `substantial` is the provider's judgement that it makes a new conformity assessment due."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
 
     type: Literal["model.changed"] = "model.changed"
     actor: Actor
@@ -329,6 +374,8 @@ class ModelChanged(Event):
 
 
 class SystemStart(Event):
+    ocsf: ClassVar[Ocsf] = Ocsf(activity_id=START)
+
     type: Literal["system.start"] = "system.start"
     tenant: TenantId = SYSTEM_TENANT
     orphans_closed: Count
@@ -336,6 +383,8 @@ class SystemStart(Event):
 
 
 class SystemStop(Event):
+    ocsf: ClassVar[Ocsf] = Ocsf(activity_id=STOP)
+
     type: Literal["system.stop"] = "system.stop"
     tenant: TenantId = SYSTEM_TENANT
 
@@ -363,6 +412,8 @@ class SigningDelayed(Event):
     """Trees could not be signed for `seconds`: the signer was out of reach. Recorded once the time exceeds what is
     allowed, and again with `resumed` when they are signed."""
 
+    kept: ClassVar[Kept] = Kept.PROOF
+
     type: Literal["system.signing_delayed"] = "system.signing_delayed"
     tenant: TenantId = SYSTEM_TENANT
     seconds: Count
@@ -371,6 +422,8 @@ class SigningDelayed(Event):
 
 class AuditDegraded(Event):
     """From here on new intents are refused; only calls already running are closed, out of the reserve."""
+
+    ocsf: ClassVar[Ocsf] = Ocsf().failed
 
     type: Literal["system.audit_degraded"] = "system.audit_degraded"
     tenant: TenantId = SYSTEM_TENANT

@@ -3,11 +3,12 @@
 AI Act 14, 26(5), 73; GDPR 33, 34, 48; DORA 17 to 19; NIS2 23; Data Act 32.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from audit.events.base import Actor, Code, Count, Country, Event, Text
+from audit.events.base import Actor, Code, Count, Country, Event, Kept, Ocsf, Text
+from audit.events.ocsf import HIGH
 from audit.events.stamp import Timestamp, Uuid7
 
 Bound = Annotated[str, StringConstraints(pattern=r"^\d{4}[0-9T:.Z-]{0,20}$")]
@@ -19,6 +20,9 @@ Ids = Annotated[tuple[Uuid7, ...], Field(strict=False, max_length=64)]
 class Incident(Event):
     """The life of an incident. `laws` names the sets of clocks that run (`audit.law.deadlines`), `clock` the one that a
     notification met; `since` and `until` bound the records concerned, which `hold_ids` keep from deletion."""
+
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    ocsf: ClassVar[Ocsf] = Ocsf(severity_id=HIGH)
 
     type: Literal["incident.opened", "incident.updated", "incident.notified", "incident.closed"]
     incident_id: Uuid7
@@ -40,6 +44,8 @@ class Incident(Event):
 class AuthorityRequest(Event):
     """An authority asked for data. `legal_basis` is what it cited; `outcome` what was done: refused, redirected ..."""
 
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
+
     type: Literal["authority_request.received", "authority_request.answered"]
     matter_id: Uuid7
     actor: Actor
@@ -53,6 +59,9 @@ class Oversight(Event):
     """A person stopped an AI system or a project, let it go on, or overruled what it answered to `request_id`
     (AI Act 14(4)). With an `epoch`, gateways refused its calls from that configuration epoch on, or took them again;
     without one it took place outside them."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
 
     type: Literal["oversight.stopped", "oversight.resumed", "oversight.overridden"]
     actor: Actor

@@ -1,8 +1,9 @@
 """Records as events of OCSF 1.3.0 (Open Cybersecurity Schema Framework), one JSON object each, for a SIEM.
 
 Calls and reads are API Activity (6003), failed sign-ins Authentication (3002), administration Entity Management
-(3004), everything else Application Lifecycle (6002). The record itself is under `unmapped`, with its number.
-`tests/vectors/ocsf/` has the published schema of these classes; every event type is validated against it.
+(3004), everything else Application Lifecycle (6002), as each event type declares (`audit.events.base`). The record
+itself is under `unmapped`, with its number. `tests/vectors/ocsf/` has the published schema of these classes; every
+event type is validated against it.
 
 Standard library only and valid in Python 3.9, so that the verifier of a pack can make the same events again.
 """
@@ -14,6 +15,8 @@ from functools import lru_cache
 from time import strptime
 from typing import Any
 
+from audit.events.event_types import OCSF_CLASSES
+
 VERSION = "1.3.0"
 PRODUCT = {"name": "Domicile", "vendor_name": "Domicile"}
 API_ACTIVITY, AUTHENTICATION, ENTITY_MANAGEMENT, APPLICATION_LIFECYCLE = 6003, 3002, 3004, 6002
@@ -21,13 +24,8 @@ CREATE, READ, UPDATE, DELETE, ACTIVATE, OTHER = 1, 2, 3, 4, 10, 99
 LOGON, START, STOP = 1, 3, 4
 SUCCESS, FAILURE = 1, 2
 INFORMATIONAL, MEDIUM, HIGH = 1, 3, 4
-
-_READS = frozenset(("content.accessed", "content.replayed", "log.read", "log.exported", "dsar.answered"))
-_DELETES = frozenset(("erasure.completed", "retention.run"))
-_CALLS = ("inference.", "routing.", "request.")
-_FAILURES = (".denied", ".failed", ".aborted", ".refused", "_failed", "_degraded")
-_ENTITY_ACTIVITIES = {"created": CREATE, "registered": CREATE, "changed": UPDATE, "rotated": UPDATE}
-_ENTITY_ACTIVITIES.update({"activated": ACTIVATE, "revoked": DELETE, "deleted": DELETE})
+OF_OTHERS = (APPLICATION_LIFECYCLE, OTHER, SUCCESS, INFORMATIONAL)
+"""Of a type that this version does not know."""
 
 
 def ocsf(seq: int, event: dict[str, Any]) -> dict[str, Any]:
@@ -36,8 +34,7 @@ def ocsf(seq: int, event: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError if the record has no valid time.
     """
     kind = str(event.get("type"))
-    class_uid, activity_id = _class(kind)
-    failed = kind.endswith(_FAILURES)
+    class_uid, activity_id, status_id, severity_id = OCSF_CLASSES.get(kind, OF_OTHERS)
     metadata = {"version": VERSION, "product": PRODUCT, "uid": event["event_id"], "sequence": seq}
     metadata.update({"tenant_uid": event["tenant"], "log_name": "audit"})
     mapped: dict[str, Any] = {
@@ -47,8 +44,8 @@ def ocsf(seq: int, event: dict[str, Any]) -> dict[str, Any]:
         "type_uid": class_uid * 100 + activity_id,
         "activity_name": kind,
         "time": _milliseconds(event["ts"]),
-        "severity_id": MEDIUM if failed else HIGH if kind.startswith("incident.") else INFORMATIONAL,
-        "status_id": FAILURE if failed else SUCCESS,
+        "severity_id": severity_id,
+        "status_id": status_id,
         "metadata": metadata,
         "unmapped": dict(event, seq=seq),
     }
@@ -58,20 +55,6 @@ def ocsf(seq: int, event: dict[str, Any]) -> dict[str, Any]:
         mapped["status_detail"] = str(event["reason"])
     mapped.update(_OF_CLASS[class_uid](kind, event))
     return mapped
-
-
-def _class(kind: str) -> tuple[int, int]:
-    if kind in _READS:
-        return API_ACTIVITY, READ
-    if kind in _DELETES:
-        return API_ACTIVITY, DELETE
-    if kind.startswith(_CALLS):
-        return API_ACTIVITY, CREATE
-    if kind.startswith("auth."):
-        return AUTHENTICATION, LOGON
-    if kind.startswith("admin."):
-        return ENTITY_MANAGEMENT, _ENTITY_ACTIVITIES.get(kind.rpartition(".")[2], OTHER)
-    return APPLICATION_LIFECYCLE, {"system.start": START, "system.stop": STOP}.get(kind, OTHER)
 
 
 def _api_activity(kind: str, event: dict[str, Any]) -> dict[str, Any]:

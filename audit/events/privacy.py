@@ -1,10 +1,11 @@
 """Events about private values: what was read, kept, corrected and erased, and on whose word (GDPR 15 to 18, 30)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from audit.events.base import ANCHOR_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
+from audit.events.base import ANCHOR_TENANT, Actor, Code, Count, Event, Kept, Ocsf, Sha256, TenantId, Text
+from audit.events.ocsf import API_ACTIVITY, DELETE, READ
 from audit.events.stamp import Timestamp, Uuid7
 
 Scope = Literal["subject", "records", "tenant"]
@@ -13,6 +14,9 @@ KeyIds = Annotated[tuple[Uuid7, ...], Field(strict=False, max_length=64)]
 
 class LegalHold(Event):
     """While it stands nothing within its scope is deleted: a subject (`key_ids`), records `first` to `last`, or all."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
 
     type: Literal["legal_hold.placed", "legal_hold.released"]
     hold_id: Uuid7
@@ -25,6 +29,9 @@ class LegalHold(Event):
 
 
 class ErasureRequested(Event):
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.PROOF
+
     type: Literal["erasure.requested"] = "erasure.requested"
     erasure_id: Uuid7
     scope: Scope
@@ -35,6 +42,10 @@ class ErasureRequested(Event):
 class ErasureRefused(Event):
     """A legal hold stands in the way (GDPR 17(3)); nothing was deleted."""
 
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.PROOF
+    ocsf: ClassVar[Ocsf] = Ocsf().failed
+
     type: Literal["erasure.refused"] = "erasure.refused"
     erasure_id: Uuid7
     hold_ids: KeyIds
@@ -43,6 +54,10 @@ class ErasureRefused(Event):
 class ErasureCompleted(Event):
     """Keys, salts and ciphertexts are gone. `key_ids` names at most 64 of the `keys` destroyed keys; the certificate
     whose body has this SHA-256 names them all, and every record and field concerned."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.PROOF
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, DELETE)
 
     type: Literal["erasure.completed"] = "erasure.completed"
     erasure_id: Uuid7
@@ -61,6 +76,9 @@ class RetentionRun(Event):
     `due`, `deleted` and `held` count private values, `expired_records` and `held_records` whole records whose content
     went while their hash stays in the tree."""
 
+    kept: ClassVar[Kept] = Kept.PROOF
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, DELETE)
+
     type: Literal["retention.run"] = "retention.run"
     run_id: Uuid7
     due: Count
@@ -77,6 +95,10 @@ class RetentionRun(Event):
 class DsarAnswered(Event):
     """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form."""
 
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
+
     type: Literal["dsar.answered"] = "dsar.answered"
     dsar_id: Uuid7
     actor: Actor
@@ -89,6 +111,9 @@ class DsarAnswered(Event):
 class DsarRectified(Event):
     """The values it commits to take the place of those of record `supersedes_seq`, which stay as they were."""
 
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
+
     type: Literal["dsar.rectified"] = "dsar.rectified"
     actor: Actor
     supersedes_seq: Count
@@ -97,6 +122,9 @@ class DsarRectified(Event):
 class DsarRestricted(Event):
     """From here on (`dsar.unrestricted`: no longer) what is under the key is kept, but used for nothing."""
 
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.GOVERNANCE
+
     type: Literal["dsar.restricted", "dsar.unrestricted"]
     actor: Actor
     key_id: Uuid7
@@ -104,6 +132,9 @@ class DsarRestricted(Event):
 
 class ContentAccessed(Event):
     """Somebody was shown values of a record; durable before they were."""
+
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
 
     type: Literal["content.accessed"] = "content.accessed"
     actor: Actor
@@ -116,6 +147,9 @@ class ContentReplayed(Event):
     """The kept call of intent `seq` was asked once more, at `backend_id` or at a server on this host that is none of
     the directory's; `equal` says whether the answer was the kept one, to the last bit, `same_weights` whether it came
     from the same weights (absent where the fingerprints do not tell). Its content was `content.accessed` before."""
+
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
 
     type: Literal["content.replayed"] = "content.replayed"
     actor: Actor
@@ -130,6 +164,9 @@ class LogRead(Event):
     """Somebody was shown records `first` up to but not including `end`, or what was counted from them; durable before
     they were (GDPR 32; NIS2 Implementing Regulation 3.2.3(f))."""
 
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
+
     type: Literal["log.read"] = "log.read"
     actor: Actor
     first: Count
@@ -140,6 +177,9 @@ class LogRead(Event):
 class LogExported(Event):
     """An evidence pack of records `first` up to but not including `end` was made."""
 
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
+
     type: Literal["log.exported"] = "log.exported"
     pack_id: Uuid7
     actor: Actor
@@ -149,6 +189,8 @@ class LogExported(Event):
 
 class CheckpointAnchored(Event):
     """The SHA-256 of a checkpoint's text, in the tree `_anchor`. It names no tenant: anybody may see it."""
+
+    kept: ClassVar[Kept] = Kept.PROOF
 
     type: Literal["checkpoint.anchored"] = "checkpoint.anchored"
     tenant: TenantId = ANCHOR_TENANT

@@ -19,11 +19,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from audit.errors import AuditError
 from audit.events.base import Code
+from audit.files.untrusted_file import read_untrusted
 from audit.law.duties import Duties, load_duties
 
 From = Annotated[str, StringConstraints(pattern=r"^(aware|classified|[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*)$")]
 NOON = time(12)
 SATURDAY = 5
+MAX_TABLE = 1 << 20
+"""Bytes of a file of clocks."""
 
 
 def _zone(name: str) -> str:
@@ -129,11 +132,14 @@ def load_clocks(path: Path | None = None) -> ClockTable:
 
     Raises AuditError for a file of another form, or one whose clocks run from clocks that are not named before them.
     """
-    source = files("audit.law").joinpath("clocks.json") if path is None else path
     try:
-        read = json.loads(source.read_text(encoding="utf-8"))
+        if path is None:
+            text = files("audit.law").joinpath("clocks.json").read_bytes()
+        else:
+            text = read_untrusted(path, MAX_TABLE, follow_links=True)
+        read = json.loads(text)
         table = TypeAdapter(ClockTable).validate_python({"clocks": read} if isinstance(read, list) else read)
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, ValidationError, RecursionError) as error:
         raise AuditError(f"the clocks cannot be read: {error}; their form is that of audit/law/clocks.json") from error
     known = {"aware", "classified"}
     for clock in table.clocks:

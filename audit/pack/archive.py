@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from audit.errors import AuditError, StoreError
-from audit.files.new_file import new_file
+from audit.files.new_file import PRIVATE, draft_of, new_file
 
 
 class Writer:
@@ -22,11 +22,8 @@ class Writer:
     @classmethod
     @contextmanager
     def create(cls, target: Path) -> Iterator["Writer"]:
-        """In place once it is whole; nothing is left of one that is not."""
-        if os.path.lexists(target):
-            raise AuditError(f"{target.name} exists already; choose another name or remove it")
-        if not target.absolute().parent.is_dir():
-            raise AuditError(f"there is no folder {target.absolute().parent} to write the pack into")
+        """In place once it is whole; nothing is left of one that is not. Raises AuditError, StoreError."""
+        require_place(target)
         try:
             with new_file(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 yield cls(archive)
@@ -49,3 +46,16 @@ class Writer:
     def add(self, name: str, content: str | bytes) -> None:
         with self.stream(name) as write:
             write(content.encode() if isinstance(content, str) else content)
+
+
+def require_place(target: Path) -> None:
+    """Raises AuditError or StoreError if no file can be made at `target`: to be asked before an export is recorded."""
+    if os.path.lexists(target):
+        raise AuditError(f"{target.name} exists already; choose another name or remove it")
+    if not target.absolute().parent.is_dir():
+        raise AuditError(f"there is no folder {target.absolute().parent} to write the pack into; make it first")
+    try:
+        with draft_of(target, PRIVATE):
+            pass
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}; choose another folder or name") from error

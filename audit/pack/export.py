@@ -24,7 +24,7 @@ from audit.events.stamp import rfc3339
 from audit.incidents.evidence import Evidence
 from audit.keys.signer import Signer, key_of, successions_of
 from audit.log.walk import parsed, timestamp
-from audit.pack.archive import Writer
+from audit.pack.archive import Writer, require_place
 from audit.pack.program import program
 from audit.pack.report import html_report
 from audit.private.custody import Custody
@@ -121,6 +121,7 @@ async def export(
     `vouchers` are what stands for the log from outside, `dsar` packages of access requests
     (`audit.privacy.rights.answer`) to hand over with it. Raises AuditError in one of its kinds; then there is no file.
     """
+    require_place(target)
     key = key_of(custody.signer)
     with custody.reading() as reader:
         found = window(reader, key, tenant, since, until)

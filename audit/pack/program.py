@@ -16,7 +16,7 @@ from importlib.resources import files
 PACKAGE = "audit.pack_verifier"
 EVENTS = "audit.events"
 ENTRY = "__main__"
-SHARED = ("ocsf",)
+SHARED = ("event_types", "ocsf")
 """Modules of `audit.events` that are parts as well: formats, where a second writing would be another format."""
 WIDTH = 120
 IMPORTS = ast.Import, ast.ImportFrom

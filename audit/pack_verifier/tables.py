@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from audit.events.event_types import ACCESS_TYPES
 from audit.events.ocsf import ocsf
 from audit.pack_verifier.canonical import load_json
 from audit.pack_verifier.fault import Broken, Findings
@@ -63,8 +64,6 @@ ROUTE = (
 PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
 RUN = ("run_id", "due", "deleted", "held", "orphans", "oldest_expiry", "backups_until", "certificate_sha256")
 TOOLS = ("intra_eea", "adequacy", "scc", "bcr", "derogation")
-ACCESS = ("legal_hold.", "erasure.", "dsar.", "oversight.", "admin.")
-ACCESS_EXACT = ("content.accessed", "content.replayed", "log.exported", "log.read", "model.changed", "log.key_rotated")
 STAMP = ("v", "event_id", "ts", "gateway_node", "boot_id", "type", "tenant", "actor")
 COUNTED = ("request.refused", "auth.failed")
 
@@ -173,7 +172,7 @@ class Tables:
         if kind.startswith("authority_request."):
             asked = [event[name] for name in ("matter_id", "authority", "country")]
             self.requests.append([seq, ts, kind, *asked, event.get("legal_basis", ""), event.get("outcome", "")])
-        if is_access(kind):
+        if kind in ACCESS_TYPES:
             about = {name: value for name, value in event.items() if name not in STAMP}
             self.access.append([seq, ts, kind, event.get("actor", ""), json.dumps(about, sort_keys=True)])
         if kind == "retention.run":
@@ -288,10 +287,6 @@ class Tables:
 
     def incident_register(self) -> list[dict[str, Any]]:
         return list(self.incidents.values())
-
-
-def is_access(kind: str) -> bool:
-    return kind in ACCESS_EXACT or (kind.startswith(ACCESS) and not kind.startswith("admin.keyring."))
 
 
 def is_checked(name: str) -> bool:

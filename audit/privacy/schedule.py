@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.errors import AuditError
-from audit.incidents.incident import KINDS as INCIDENT
+from audit.events.base import Kept
+from audit.events.declared import KEPT
 from audit.law.ai_act import FLOOR_DAYS
 
 SECURITY_FLOOR_DAYS = 365
 DAY_MS = 86_400_000
 
 _METADATA = re.compile(r"metadata_([1-9][0-9]{0,4})d")
-_CALLS = ("inference.", "routing.")
-_PROOF = ("erasure.", "retention.", "checkpoint.", "log.key_", "system.anchored", "system.signing_delayed")
-_GOVERNANCE = ("authority_request.", "oversight.", "model.", "admin.policy.", "legal_hold.", "dsar.")
 _OPENS = "inference.accepted"
 _CLOSES = ("inference.completed", "inference.aborted")
 
@@ -60,7 +58,7 @@ class Due:
         kind, request = str(event.get("type")), str(event.get("request_id"))
         if kind == _OPENS:
             self._running[request] = self._days_of_call(event), [seq]
-        elif request in self._running and kind.startswith(_CALLS):
+        elif request in self._running and KEPT.get(kind) is Kept.CALL:
             days, seqs = self._running[request]
             seqs.append(seq)
             if kind in _CLOSES:
@@ -71,11 +69,14 @@ class Due:
             yield (seq,)
 
     def _days(self, kind: str, event: dict[str, Any]) -> int | None:
-        if kind.startswith(_PROOF):
-            return None
-        if kind.startswith(_CALLS):
-            return self._days_of_call(event)
-        return self.schedule.governance if kind.startswith(_GOVERNANCE) or kind in INCIDENT else self.schedule.security
+        match KEPT.get(kind, Kept.SECURITY):
+            case Kept.PROOF:
+                return None
+            case Kept.CALL:
+                return self._days_of_call(event)
+            case Kept.GOVERNANCE:
+                return self.schedule.governance
+        return self.schedule.security
 
     def _days_of_call(self, event: dict[str, Any]) -> int:
         days, floored = days_of_call(event, self.schedule)

@@ -117,7 +117,12 @@ def _dpia_page(sheets: list[dict[str, Any]]) -> str:
 def _facts(description: Mapping[str, Any]) -> Iterator[str]:
     for name, value in description.items():
         told = "; ".join(map(str, value)) if isinstance(value, list) else value
-        yield f"{name.replace('_', ' ')}: {told if told != '' else 'not registered'}"
+        empty = "none" if name in _FROM_RECORDS else "not registered"
+        yield f"{name.replace('_', ' ')}: {told if told != '' else empty}"
+
+
+_FROM_RECORDS = frozenset(("data_kinds_seen", "recipients"))
+"""Facts that records give and no register: without one there were none."""
 
 
 # --- the notice ------------------------------------------------------------------------------------------------------

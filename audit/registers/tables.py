@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from audit.events.anchor import KeyRotated
 from audit.events.base import Event
 from audit.events.event import (
     AdminChanged,
@@ -21,47 +20,17 @@ from audit.events.event import (
     InferenceAccepted,
     InferenceCompleted,
     InferenceDenied,
-    ModelChanged,
     RequestRefused,
     RoutingDecision,
 )
-from audit.events.incident import AuthorityRequest, Incident, Oversight
+from audit.events.incident import AuthorityRequest, Incident
 from audit.events.leaf import Leaf
 from audit.events.privacy import (
-    ContentAccessed,
-    ContentReplayed,
-    DsarAnswered,
-    DsarRectified,
-    DsarRestricted,
-    ErasureCompleted,
-    ErasureRefused,
-    ErasureRequested,
-    LegalHold,
-    LogExported,
-    LogRead,
     RetentionRun,
 )
 from audit.incidents.incident import Case
 from audit.private.certificate import Certificate
 from audit.registers.systems import Systems
-
-ACCESS = (
-    AdminChanged
-    | LegalHold
-    | ErasureRequested
-    | ErasureRefused
-    | ErasureCompleted
-    | DsarAnswered
-    | DsarRectified
-    | DsarRestricted
-    | ContentAccessed
-    | ContentReplayed
-    | LogExported
-    | LogRead
-    | ModelChanged
-    | Oversight
-    | KeyRotated
-)
 
 CALL = "inference.accepted"
 BOM = "\ufeff"
@@ -123,6 +92,8 @@ class Tables:
         self.systems.take(seq, leaf)
         self.months.add(ts[:7])
         self.first, self.last = self.first or ts, ts
+        if event.is_access:
+            self._take_access(seq, ts, event)
         for kinds, gather in _GATHERED:
             if isinstance(event, kinds):
                 gather(self, seq, ts, event)
@@ -251,7 +222,6 @@ _GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
     (BackendConnected, Tables._take_connection),
     (Incident, Tables._take_incident),
     (AuthorityRequest, Tables._take_authority_request),
-    (ACCESS, Tables._take_access),
     (RetentionRun, Tables._take_run),
     (AdminChanged, Tables._take_policy),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from audit.errors import AuditError
+from audit.files.untrusted_file import UnsafeFile, read_untrusted
 from audit.incidents.evidence import Contract, Party
 
 NAME = "registers.json"
@@ -43,14 +44,13 @@ class Registers(_Section):
         """Of the data folder; empty where there is no such file. Raises AuditError if it cannot be read."""
         path = data / NAME
         try:
-            with path.open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
+            text = read_untrusted(path, MAX_BYTES, follow_links=True)
         except FileNotFoundError:
             return cls()
+        except UnsafeFile as error:
+            raise AuditError(str(error)) from error
         except OSError as error:
             raise AuditError(f"{path} cannot be read: {error.strerror}; check its owner and mode") from error
-        if len(text) > MAX_BYTES:
-            raise AuditError(f"{path} is larger than {MAX_BYTES} bytes; keep only the registers in it")
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from audit.errors import KeyProviderError
+from audit.events.anchor import KeyringChanged
 from audit.events.base import SYSTEM_TENANT
-from audit.events.keyring import KeyringChanged
 from audit.keys.master import MasterState
 from audit.private.renewal import renew as renew_data_keys
 from audit.private.value_store import SideStore

@@ -283,18 +283,21 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         content = parse_content_days(DEFAULT_CONTENT)
     if all(document.residency.transfer_basis is None for document in tenant):
         transfer = DEFAULT_TRANSFER if transfer is None else transfer & DEFAULT_TRANSFER
-    silent = {one.name for one in CONDITIONS if all(document.says(one.name) is None for document in tenant)}
-    asked = {
-        one.name: one.where_silent(state.asked[one.name]) if one.name in silent else state.asked[one.name]
-        for one in CONDITIONS
-    }
     return replace(
         state,
         transfer=transfer,
-        asked=MappingProxyType(asked),
+        asked=_asked_where_silent(state.asked, tenant),
         on_failure=state.on_failure.settled(),
         metadata_days=metadata,
         content_days=content,
+    )
+
+
+def _asked_where_silent(asked: Asked, tenant: Sequence[PolicyDocument]) -> Asked:
+    """The bound of each condition, with the default of those that no document of the tenant has."""
+    silent = {one.name for one in CONDITIONS if all(document.says(one.name) is None for document in tenant)}
+    return MappingProxyType(
+        {one.name: one.where_silent(asked[one.name]) if one.name in silent else asked[one.name] for one in CONDITIONS}
     )
 
 

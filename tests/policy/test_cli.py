@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -57,3 +58,17 @@ def test_a_file_that_cannot_be_read_is_told_without_a_traceback(tmp_path, conten
         file.write_bytes(content)
     result = CliRunner().invoke(app, ["check", str(file)])
     assert result.exit_code == 1 and "p.yaml: " in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "long"])
+def test_a_document_is_read_within_bounds(tmp_path, kind):
+    path = tmp_path / "policy.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"x" * (2 << 20))
+    done = CliRunner().invoke(app, ["check", str(path)])
+    assert done.exit_code == 1
+    assert ("not a regular file" if kind != "long" else "at most 262144") in done.output

@@ -1,4 +1,5 @@
 import json
+import os
 from datetime import UTC, date, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -193,3 +194,16 @@ def test_a_file_may_bring_the_calendar_of_the_entity(tmp_path: Path) -> None:
     mine.write_text(json.dumps({"calendar": {"zone": "Europe/Nowhere"}, "clocks": [clock]}))
     with pytest.raises(AuditError, match="no time zone"):
         load_clocks(mine)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "deep", "long"])
+def test_a_file_of_clocks_is_read_within_bounds(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "clocks.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"[" * (100_000 if kind == "deep" else 2 << 20))
+    with pytest.raises(AuditError, match="the clocks cannot be read"):
+        load_clocks(path)

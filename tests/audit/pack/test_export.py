@@ -428,3 +428,15 @@ def test_public_ed25519_vectors_are_judged_as_their_authors_say() -> None:
         != (test["result"] == "valid")
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["there.zip", "none/pack.zip", "n" * 300])
+async def test_a_target_that_cannot_be_written_is_refused_before_the_export_is_recorded(
+    filled: Home, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "there.zip").write_text("another file")
+    before = filled.events("acme")
+    async with filled.custody() as custody:
+        with pytest.raises(AuditError):
+            await export(custody, "acme", tmp_path / name, evidence=KNOWN)
+    assert filled.events("acme") == before and (tmp_path / "there.zip").read_text() == "another file"

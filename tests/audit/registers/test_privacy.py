@@ -185,3 +185,9 @@ def test_a_safeguard_that_no_transfer_rests_on_is_not_in_the_notice() -> None:
 def test_a_notice_tells_how_long_addresses_of_refused_callers_are_kept(language: Language) -> None:
     assert language.addresses.format(30) in notice({}, known(address_days=30), language, "acme")
     assert language.addresses.partition("{")[0] not in notice({}, known(address_days=0), language, "acme")
+
+
+def test_what_no_record_shows_is_none_and_what_no_register_says_is_not_registered() -> None:
+    page = privacy_files({}, known(), "acme")["dpia.html"]
+    assert "data kinds seen: none" in page and "recipients: none" in page
+    assert "ai system id: not registered" in page

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_parties_contracts_and_categories_are_read_by_tenant(tmp_path):
         ('{"tenant": {}}', "tenant: Extra inputs"),
         ('{"processor": {"mail": "x"}}', "processor.mail"),
         ('{"tenants": {"acme": {"contract": {"notice_days_entity": "soon"}}}}', "notice_days_entity"),
-        (" " * (MAX_BYTES + 1), "larger than"),
+        (" " * (MAX_BYTES + 1), "has more than"),
     ],
 )
 def test_a_file_of_another_form_is_refused_with_the_place_of_the_fault(tmp_path, text, words):
@@ -38,5 +39,18 @@ def test_a_file_of_another_form_is_refused_with_the_place_of_the_fault(tmp_path,
 
 def test_a_folder_in_its_place_is_refused(tmp_path):
     (tmp_path / NAME).mkdir()
-    with pytest.raises(AuditError, match="cannot be read"):
+    with pytest.raises(AuditError, match="is not a regular file"):
+        Registers.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "deep"])
+def test_registers_are_read_within_bounds(tmp_path, kind):
+    path = tmp_path / "registers.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"[" * 500_000)
+    with pytest.raises(AuditError, match=r"registers\.json"):
         Registers.load(tmp_path)
