@@ -11,7 +11,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 import re
 from collections.abc import Iterator
 from math import isfinite
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
@@ -258,7 +258,7 @@ TokenIds = list[int]
 def _ids_in(prompt: str | list[str] | TokenIds | list[TokenIds]) -> int:
     if isinstance(prompt, str) or not prompt or isinstance(prompt[0], str):
         return 0
-    return len(prompt) if isinstance(prompt[0], int) else sum(map(len, cast(list[TokenIds], prompt)))
+    return len(prompt) if isinstance(prompt[0], int) else sum(len(ids) for ids in prompt if isinstance(ids, list))
 
 
 def _texts_of(prompt: str | list[str] | TokenIds | list[TokenIds]) -> Iterator[str]:
