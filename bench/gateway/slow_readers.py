@@ -1,6 +1,7 @@
 """Memory that clients who do not read cost the gateway: RSS before, with and after 64 and 128 of them.
 
     python bench/gateway/slow_readers.py --out bench/results/slow-readers.json
+    python bench/gateway/slow_readers.py --whole 200   (answers of 200 kB that are not streamed)
 
 Everything is on loopback. The upstream streams as fast as it is read; each client sends a request, reads the head and
 nothing more. Before the first figure other clients read whole answers, so that caches and pools are filled. Prints
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -63,6 +65,25 @@ async def upstream(port: int) -> None:
                 if head.startswith(b"GET"):
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
                     continue
+                if (size := re.search(rb"whole ([0-9]+)", asked)) is not None:
+                    body = json.dumps(
+                        {
+                            "model": "mock",
+                            "choices": [
+                                {
+                                    "index": 0,
+                                    "finish_reason": "stop",
+                                    "message": {"role": "assistant", "content": "word " * (int(size[1]) * 200)},
+                                }
+                            ],
+                        }
+                    ).encode()
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+                    )
+                    writer.write(body)
+                    await writer.drain()
+                    continue
                 writer.write(HEAD)
                 pieces = 0
                 while b"short" not in asked or pieces < EVENTS // 100:
@@ -78,7 +99,9 @@ async def upstream(port: int) -> None:
 
 
 def request(key: str, prompt: str) -> bytes:
-    body = json.dumps({"model": "mock", "stream": True, "messages": [{"role": "user", "content": prompt}]}).encode()
+    body = json.dumps(
+        {"model": "mock", "stream": "whole" not in prompt, "messages": [{"role": "user", "content": prompt}]}
+    ).encode()
     return (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -108,7 +131,7 @@ def rss_kb(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-async def measure(key: str, pid: int, counts: list[int]) -> list[dict[str, int]]:
+async def measure(key: str, pid: int, counts: list[int], prompt: str) -> list[dict[str, int]]:
     for _ in range(4):
         for writer in await asyncio.gather(*(reader(key, "short", reads=True) for _ in range(AT_ONCE))):
             writer.close()
@@ -118,7 +141,7 @@ async def measure(key: str, pid: int, counts: list[int]) -> list[dict[str, int]]
         before = rss_kb(pid)
         slow: list[asyncio.StreamWriter] = []
         while len(slow) < count:
-            slow += await asyncio.gather(*(reader(key, "long", reads=False) for _ in range(AT_ONCE)))
+            slow += await asyncio.gather(*(reader(key, prompt, reads=False) for _ in range(AT_ONCE)))
         await asyncio.sleep(SETTLE_S)
         held = rss_kb(pid)
         for writer in slow:
@@ -155,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     parser.add_argument("--readers", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--whole", type=int, help="kB of an answer that is not streamed, in place of streams")
     parser.add_argument("--upstream", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.upstream:
@@ -171,7 +195,8 @@ def main() -> None:
         gateway = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
             wait_for(OUR_PORT)
-            found = asyncio.run(measure(key, gateway.pid, options.readers))
+            prompt = f"whole {options.whole}" if options.whole else "long"
+            found = asyncio.run(measure(key, gateway.pid, options.readers, prompt))
             asyncio.run(vanish(key))
         finally:
             gateway.send_signal(signal.SIGTERM)
@@ -179,6 +204,7 @@ def main() -> None:
         tracebacks = (folder / "log").read_text(errors="replace").count("Traceback")
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "answers": f"whole, {options.whole} kB" if options.whole else "streams",
         "budget_kb_a_reader": BUDGET_KB,
         "met": all(one["kb_a_reader"] <= BUDGET_KB for one in found),
         "tracebacks_in_the_log": tracebacks,
