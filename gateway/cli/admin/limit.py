@@ -25,7 +25,7 @@ OfKey = Annotated[str | None, typer.Option("--key", help="Of this key, by its id
 NONE = "none"
 
 
-@limit_app.command("set")
+@limit_app.command("update")
 def set_limits(
     ctx: typer.Context,
     tenant: Tenant,
@@ -45,7 +45,7 @@ def set_limits(
 
     A call needs room in all of its key's, its project's and its tenant's limits. 0 lets nothing through.
 
-    Example: domicile limit set acme --project support --rpm 600 --eur-per-month 500
+    Example: domicile limit update acme --project support --rpm 600 --eur-per-month 500
     """
     named = {
         "requests_per_minute": requests_per_minute,
