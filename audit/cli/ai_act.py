@@ -24,12 +24,14 @@ SOURCE = "ai-act"
 
 
 def ai_act_command(
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose record.")] = None,
+    tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Whose record.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="The ai_system_id.")] = None,
     data: DataOption = None,
-    since: Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")] = None,
-    until: Annotated[str | None, typer.Option("--to", help="UTC; not included.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", help="Write its records here, one JSON a line.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="UTC, to any precision: 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="UTC; not included.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write its records here, one JSON a line.")
+    ] = None,
     as_of: Annotated[
         str | None, typer.Option("--as-of", help="A day (2026-12-03): which duties apply on it, as the law stood then.")
     ] = None,
@@ -37,14 +39,14 @@ def ai_act_command(
 ) -> None:
     """The log of one AI system, for its provider or deployer (AI Act 12, 19, 26(6)), and what it comes to.
 
-    With --as-of: the duties of the AI Act that apply on a day; without --tenant and --system, these alone.
+    With --as-of: the duties of the AI Act that apply on a day; without TENANT and --system, these alone.
     """
     with answering(as_json):
         day = None if as_of is None else _day(as_of)
         if (tenant is None) != (system is None):
-            raise AuditError("one of --tenant and --system is missing: name both, or neither with --as-of")
+            raise AuditError("one of TENANT and --system is missing: name both, or neither with --as-of")
         if tenant is None and day is None:
-            raise AuditError("name a system by --tenant and --system, or a day by --as-of")
+            raise AuditError("name a system by TENANT and --system, or a day by --as-of")
         found = {} if tenant is None or system is None else _extract(data, tenant, system, since, until, output)
         told = {} if day is None else duties_on(day)
         if as_json:

@@ -65,7 +65,7 @@ app.add_typer(incident_app)
 app.add_typer(oversight_app)
 app.command(
     "ai-act",
-    epilog="Examples:\n\n  domicile audit ai-act --tenant acme --system cv-screening --output log.jsonl\n\n"
+    epilog="Examples:\n\n  domicile audit ai-act acme --system cv-screening --output log.jsonl\n\n"
     "  domicile audit ai-act --as-of 2026-12-03",
 )(ai_act_command)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
@@ -77,18 +77,20 @@ KeyOption = Annotated[
         "--public-key", help="The log's verifier key (vkey), or a file with it (default: the one beside the log)."
     ),
 ]
-TenantOption = Annotated[list[str] | None, typer.Option("--tenant", help="This tenant only; may be repeated.")]
+TenantsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[TENANT]...", help="These tenants only (default: every tenant).")
+]
 
 
 @app.command(
     epilog="Examples:\n\n  domicile audit verify --keys\n\n"
     "  domicile audit verify --log copy.db --public-key 'domicile.local/audit+1a2b3c4d+AY…'\n\n"
-    "  domicile audit verify --tenant acme --checkpoint held-since-march.txt --json"
+    "  domicile audit verify acme --checkpoint held-since-march.txt --json"
 )
 def verify(
     data: DataOption = None,
     log: LogOption = None,
-    tenant: TenantOption = None,
+    tenant: TenantsArgument = None,
     public_key: KeyOption = None,
     checkpoint: Annotated[
         list[Path] | None,
@@ -198,13 +200,11 @@ def _account(
     return dict(total), faults
 
 
-@app.command(
-    epilog="Examples:\n\n  domicile audit show --tenant acme --limit 50\n\n  domicile audit show --json | jq .type"
-)
+@app.command(epilog="Examples:\n\n  domicile audit show acme --limit 50\n\n  domicile audit show --json | jq .type")
 def show(
     data: DataOption = None,
     log: LogOption = None,
-    tenant: TenantOption = None,
+    tenant: TenantsArgument = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The last so many of each tenant.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -237,13 +237,14 @@ async def _log_reads(custody: Custody, trees: Iterable[tuple[str, int]], limit: 
         await custody.record(event)
 
 
-@app.command("publish", epilog="Example:\n\n  domicile audit publish --to /srv/www/log")
+@app.command("publish", epilog="Example:\n\n  domicile audit publish -o /srv/www/log")
 def publish_command(
     data: DataOption = None,
     log: LogOption = None,
-    tenant: TenantOption = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="Folder of the tiles, one a tenant below it (default: beside the log).")
+    tenant: TenantsArgument = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the tiles, one a tenant below it (default: beside the log)."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -254,7 +255,7 @@ def publish_command(
     done = {}
     with answering(as_json):
         with _open(data, log) as (reader, path):
-            base = to or path.with_name(TILES)
+            base = output or path.with_name(TILES)
             for name in reader.tenants() if tenant is None else tenant:
                 last = reader.last_checkpoint(name)
                 if last is not None:

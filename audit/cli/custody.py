@@ -56,7 +56,7 @@ app = typer.Typer()
 hold_app = typer.Typer(no_args_is_help=True, help="Legal holds: what they cover is not deleted.")
 app.add_typer(hold_app, name="hold")
 
-TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Whose record.")]
 SubjectOption = Annotated[
     str | None, typer.Option("--subject", help="The person's identifier, as applications give it.")
 ]
@@ -69,15 +69,15 @@ BackupOption = Annotated[
 
 @app.command(
     "export",
-    epilog="Example:\n\n  domicile audit export --tenant acme --from 2026-01 --to 2026-04 --output q1.zip\n\n"
+    epilog="Example:\n\n  domicile audit export acme --since 2026-01 --until 2026-04 -o q1.zip\n\n"
     "  python3 -I verify.py q1.zip        (verify.py is in the zip)",
 )
 def export_command(
     tenant: TenantArgument,
-    output: Annotated[Path, typer.Option("--output", help="The zip to write; it must not exist.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The zip to write; it must not exist.")],
     data: DataOption = None,
-    since: Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")] = None,
-    until: Annotated[str | None, typer.Option("--to", help="UTC; not included.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="UTC, to any precision: 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="UTC; not included.")] = None,
     evidence: Annotated[
         Path | None,
         typer.Option("--evidence", help="JSON of registers (docs/evidence-pack.md), for the built-in ones."),
@@ -134,8 +134,8 @@ def _exported(made: Summary, output: Path) -> str:
 
 @app.command(
     "erase",
-    epilog="Examples:\n\n  domicile audit erase --tenant acme --subject alice@example.com --output certificate.note\n\n"
-    "  domicile audit erase --tenant acme --records 41-57\n\n  domicile audit erase --tenant acme --all --yes",
+    epilog="Examples:\n\n  domicile audit erase acme --subject alice@example.com -o certificate.note\n\n"
+    "  domicile audit erase acme --records 41-57\n\n  domicile audit erase acme --all --yes",
 )
 def erase_command(
     tenant: TenantArgument,
@@ -145,8 +145,8 @@ def erase_command(
     everything: Annotated[bool, typer.Option("--all", help="All private values of the tenant, for good.")] = False,
     reason: ReasonOption = "data_subject_request",
     backup_days: BackupOption = 30,
-    output: Annotated[Path | None, typer.Option("--output", help="Where the signed certificate goes.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the signed certificate goes.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete private values with their keys. The log still verifies; a signed certificate says what is gone."""
@@ -174,7 +174,7 @@ def erase_command(
         )
 
 
-@hold_app.command("place", epilog="Example:\n\n  domicile audit hold place --tenant acme --records 41-57")
+@hold_app.command("create", epilog="Example:\n\n  domicile audit hold create acme --records 41-57")
 def hold_place(
     tenant: TenantArgument,
     data: DataOption = None,
@@ -196,7 +196,7 @@ def hold_place(
 
 
 @hold_app.command(
-    "release", epilog="Example:\n\n  domicile audit hold release --tenant acme 01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
+    "release", epilog="Example:\n\n  domicile audit hold release acme 01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
 )
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Let what the hold kept be deleted again. Warns where an incident that needs it is still open."""
@@ -220,12 +220,12 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
         for incident in still_open:
             typer.echo(
                 f"WARNING: incident {incident} is still open, and its records may now be deleted (AI Act 73, DORA 17); "
-                f"to keep them: domicile audit hold place --tenant {printable(tenant)}",
+                f"to keep them: domicile audit hold create {printable(tenant)}",
                 err=True,
             )
 
 
-@hold_app.command("list", epilog="Example:\n\n  domicile audit hold list --tenant acme")
+@hold_app.command("list", epilog="Example:\n\n  domicile audit hold list acme")
 def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """The holds that stand."""
     with answering(as_json):
@@ -240,8 +240,8 @@ def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOpti
 
 @app.command(
     "dsar",
-    epilog="Examples:\n\n  domicile audit dsar --tenant acme --subject alice@example.com\n\n"
-    "  domicile audit dsar --tenant acme --subject alice@example.com --html de > auskunft.html",
+    epilog="Examples:\n\n  domicile audit dsar acme --subject alice@example.com\n\n"
+    "  domicile audit dsar acme --subject alice@example.com --html de > auskunft.html",
 )
 def dsar_command(
     tenant: TenantArgument,
@@ -260,7 +260,7 @@ def dsar_command(
             typer.echo(f"NOTE: missing in the registers: {printable(name)}", err=True)
 
 
-@app.command("restrict", epilog="Example:\n\n  domicile audit restrict --tenant acme --subject alice@example.com")
+@app.command("restrict", epilog="Example:\n\n  domicile audit restrict acme --subject alice@example.com")
 def restrict_command(
     tenant: TenantArgument,
     subject: Annotated[str, typer.Option("--subject")],
@@ -274,9 +274,7 @@ def restrict_command(
         tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
 
 
-@app.command(
-    "rectify", epilog="Example:\n\n  domicile audit rectify --tenant acme --seq 41 --field output --value TEXT"
-)
+@app.command("rectify", epilog="Example:\n\n  domicile audit rectify acme --seq 41 --field output --value TEXT")
 def rectify_command(
     tenant: TenantArgument,
     seq: Annotated[int, typer.Option("--seq", min=0)],
@@ -295,7 +293,7 @@ def rectify_command(
         tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
 
 
-@app.command("read", epilog="Example:\n\n  domicile audit read --tenant acme --seq 41 --reason complaint")
+@app.command("read", epilog="Example:\n\n  domicile audit read acme --seq 41 --reason complaint")
 def read_command(
     tenant: TenantArgument,
     seq: Annotated[int, typer.Option("--seq", min=0)],

@@ -27,7 +27,7 @@ app = typer.Typer()
 incident_app = typer.Typer(no_args_is_help=True, help="Incidents: keep their records, know what is due, and when.")
 app.add_typer(incident_app, name="incident")
 
-TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Whose record.")]
 LawOption = Annotated[
     list[str] | None, typer.Option("--law", help="Whose clocks run: gdpr, dora, nis2, ai_act. Repeatable.")
 ]
@@ -35,15 +35,15 @@ AwareOption = Annotated[str | None, typer.Option("--aware", help="When it was kn
 ClassifiedOption = Annotated[str | None, typer.Option("--classified", help="When it was classified (DORA); UTC.")]
 SeverityOption = Annotated[str | None, typer.Option("--severity", help="A code; AI Act 73: widespread, death.")]
 ClocksOption = Annotated[Path | None, typer.Option("--clocks", help="A file of clocks in place of the built-in ones.")]
-SinceOption = Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")]
-UntilOption = Annotated[str | None, typer.Option("--to", help="UTC; not included.")]
+SinceOption = Annotated[str | None, typer.Option("--since", help="UTC, to any precision: 2026-03-01T12.")]
+UntilOption = Annotated[str | None, typer.Option("--until", help="UTC; not included.")]
 SystemOption = Annotated[str | None, typer.Option("--system", help="Of this ai_system_id only.")]
 IdArgument = Annotated[str, typer.Argument(help="The incident's id.")]
 
 
 @incident_app.command(
-    "open",
-    epilog="Example:\n\n  domicile audit incident open --tenant acme --law gdpr --aware 2026-03-01T09:30:00Z",
+    "create",
+    epilog="Example:\n\n  domicile audit incident create acme --law gdpr --aware 2026-03-01T09:30:00Z",
 )
 def open_command(
     tenant: TenantArgument,
@@ -90,7 +90,7 @@ def open_command(
 
 
 @incident_app.command(
-    "update", epilog="Example:\n\n  domicile audit incident update --tenant acme ID --classified 2026-03-01T11:00:00Z"
+    "update", epilog="Example:\n\n  domicile audit incident update acme ID --classified 2026-03-01T11:00:00Z"
 )
 def update_command(
     tenant: TenantArgument,
@@ -112,7 +112,7 @@ def update_command(
 
 @incident_app.command(
     "notify",
-    epilog="Example:\n\n  domicile audit incident notify --tenant acme ID --clock gdpr.authority --authority CNIL",
+    epilog="Example:\n\n  domicile audit incident notify acme ID --clock gdpr.authority --authority CNIL",
 )
 def notify_command(
     tenant: TenantArgument,
@@ -133,7 +133,7 @@ def notify_command(
     _step(data, tenant, incident_id, clocks, as_json, work)
 
 
-@incident_app.command("close", epilog="Example:\n\n  domicile audit incident close --tenant acme ID --release")
+@incident_app.command("close", epilog="Example:\n\n  domicile audit incident close acme ID --release")
 def close_command(
     tenant: TenantArgument,
     incident_id: IdArgument,
@@ -154,7 +154,7 @@ def close_command(
     )
 
 
-@incident_app.command("list", epilog="Example:\n\n  domicile audit incident list --tenant acme --json")
+@incident_app.command("list", epilog="Example:\n\n  domicile audit incident list acme --json")
 def list_command(
     tenant: TenantArgument, data: DataOption = None, clocks: ClocksOption = None, as_json: JsonOption = False
 ) -> None:
@@ -172,12 +172,12 @@ def list_command(
 
 @app.command(
     "breach",
-    epilog="Examples:\n\n  domicile audit breach --from 2026-03-01 --to 2026-03-02 --backend acme-1\n\n"
-    "  domicile audit breach --tenant acme --key k7Qm2x9a --draft notification.txt",
+    epilog="Examples:\n\n  domicile audit breach --since 2026-03-01 --until 2026-03-02 --backend acme-1\n\n"
+    "  domicile audit breach acme --key k7Qm2x9a -o notification.txt",
 )
 def breach_command(
     data: DataOption = None,
-    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Default: every tenant. Repeatable.")] = None,
+    tenant: Annotated[list[str] | None, typer.Argument(metavar="[TENANT]...", help="Default: every tenant.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
     backend: Annotated[str | None, typer.Option("--backend", help="Calls that went to this backend.")] = None,
@@ -185,7 +185,7 @@ def breach_command(
     key: Annotated[str | None, typer.Option("--key", help="Calls with this API key, by its id.")] = None,
     project: Annotated[str | None, typer.Option("--project", help="Calls of this project.")] = None,
     system: SystemOption = None,
-    to_file: Annotated[Path | None, typer.Option("--draft", help="Write a draft of GDPR 33(3) here.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a draft of GDPR 33(3) here.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
@@ -209,10 +209,10 @@ def breach_command(
                 return [impact(reader, name, scope, side) for name in names]
 
         found = do(data, work)
-        if to_file is not None:
+        if output is not None:
             concerned = [one for one in found if one.calls]
             parties = {one.tenant: evidence_of(data or DEFAULT_DATA, one.tenant).controller for one in concerned}
-            replace_file(to_file, draft(concerned, scope, parties).encode())
+            replace_file(output, draft(concerned, scope, parties).encode())
         if as_json:
             typer.echo(json.dumps({"ok": True, "tenants": [one.as_json() for one in found]}, indent=2))
             return

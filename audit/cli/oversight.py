@@ -23,17 +23,17 @@ app.add_typer(oversight_app, name="oversight")
 app.add_typer(model_app, name="model")
 app.add_typer(authority_app, name="authority")
 
-TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Whose record.")]
 SystemOption = Annotated[str, typer.Option("--system", help="The ai_system_id.")]
 
 
 @oversight_app.command(
     "record",
-    epilog="Example:\n\n  domicile audit oversight record overridden --tenant acme --system cv-screening --request ID",
+    epilog="Example:\n\n  domicile audit oversight record acme overridden --system cv-screening --request ID",
 )
 def oversight_command(
-    act: Annotated[str, typer.Argument(help="stopped, resumed or overridden.")],
     tenant: TenantArgument,
+    act: Annotated[str, typer.Argument(help="stopped, resumed or overridden.")],
     system: SystemOption,
     data: DataOption = None,
     request: Annotated[str | None, typer.Option("--request", help="The call that was overruled.")] = None,
@@ -48,7 +48,7 @@ def oversight_command(
 
 @model_app.command(
     "record",
-    epilog="Example:\n\n  domicile audit model record --tenant acme --model small --what system_prompt"
+    epilog="Example:\n\n  domicile audit model record acme --model small --what system_prompt"
     " --system cv-screening --after SHA256 --substantial",
 )
 def model_command(
@@ -77,11 +77,11 @@ def model_command(
 
 @authority_app.command(
     "record",
-    epilog="Example:\n\n  domicile audit authority record received --tenant acme --authority 'A court' --country US",
+    epilog="Example:\n\n  domicile audit authority record acme received --authority 'A court' --country US",
 )
 def authority_command(
-    act: Annotated[str, typer.Argument(help="received or answered.")],
     tenant: TenantArgument,
+    act: Annotated[str, typer.Argument(help="received or answered.")],
     authority: Annotated[str, typer.Option("--authority", help="Who asked.")],
     country: Annotated[str, typer.Option("--country", help="Whose: two letters.")],
     data: DataOption = None,

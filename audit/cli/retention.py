@@ -14,15 +14,13 @@ from audit.private.erasure import finish
 
 app = typer.Typer(no_args_is_help=True, help="Retention: what is over its time goes, what is on hold stays.")
 
-_EPILOG = (
-    "Examples:\n\n  domicile retention run --dry-run\n\n  domicile retention run --tenant acme --metadata-days 184"
-)
+_EPILOG = "Examples:\n\n  domicile retention run --dry-run\n\n  domicile retention run acme --metadata-days 184"
 
 
 @app.command("run", epilog=_EPILOG)
 def retention_command(
     data: DataOption = None,
-    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Default: every tenant. Repeatable.")] = None,
+    tenant: Annotated[list[str] | None, typer.Argument(metavar="[TENANT]...", help="Default: every tenant.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     metadata_days: Annotated[
         int, typer.Option("--metadata-days", help="For calls whose policy set no period.")

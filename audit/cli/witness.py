@@ -198,7 +198,9 @@ def submit_command(
     url: Annotated[str, typer.Option("--url", help="Where the witness listens.")],
     key: Annotated[str, typer.Option("--key", help="The witness's key, as `serve` printed it.")],
     data: DataOption = None,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose tree (default: the anchor's).")] = ANCHOR_TENANT,
+    tenant: Annotated[
+        str, typer.Argument(metavar="[TENANT]", help="Whose tree (default: the anchor's).")
+    ] = ANCHOR_TENANT,
     as_json: JsonOption = False,
 ) -> None:
     """Have the last checkpoint of a tree cosigned, and keep it beside the log. Exit code 1 if the witness refuses."""

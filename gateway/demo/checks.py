@@ -5,8 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +13,13 @@ from typing import Any
 
 from rich.console import Console
 
+from audit.external import ExternalService, ExternalUnavailable
 from gateway.demo.guide import LETTER, PERSONAL, QUESTION, chat_body, curl, sdk_program
 from gateway.demo.scene import Keys
 
 MAIL, IBAN = "anna.schmidt@example.org", "DE89 3704 0044 0532 0130 00"
 TIMEOUT_S = 180
+GATEWAY = ExternalService("the gateway", deadline_s=TIMEOUT_S)
 CITY = {"type": "string", "pattern": "^[A-Z][a-z]{2,15}$"}
 WEATHER = {
     "type": "function",
@@ -137,8 +137,7 @@ class _Bench:
         return str(reply.body["error"]["message"])
 
     def ready(self) -> str:
-        with urllib.request.urlopen(self.base.removesuffix("/v1") + "/readyz", timeout=TIMEOUT_S) as response:  # noqa: S310
-            report = json.load(response)
+        report = self._call("GET", self.base.removesuffix("/v1") + "/readyz").body
         _expect(report["ready"] and len(report["backends"]) == 2, "both engines answer", str(report))
         return ", ".join([*report["parts"], *report["backends"]])
 
@@ -153,14 +152,19 @@ class _Bench:
         self, key: str, body: dict[str, object], headers: Mapping[str, str] | None = None, *, expect: int = 200
     ) -> Reply:
         sent = {"authorization": f"Bearer {key}", "content-type": "application/json", **(headers or {})}
-        request = urllib.request.Request(f"{self.base}/chat/completions", json.dumps(body).encode(), sent)  # noqa: S310
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
-                reply = Reply(response.status, dict(response.headers.items()), json.load(response))
-        except urllib.error.HTTPError as error:
-            reply = Reply(error.code, dict(error.headers.items()), json.load(error))
+        reply = self._call("POST", f"{self.base}/chat/completions", json.dumps(body).encode(), sent)
         _expect(reply.status == expect, f"status {expect}", f"{reply.status}: {json.dumps(reply.body)[:400]}")
         return reply
+
+    def _call(
+        self, method: str, url: str, content: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Raises CheckFailed where the gateway does not answer."""
+        try:
+            answer = GATEWAY.request(method, url, content=content, headers=headers)
+        except ExternalUnavailable as error:
+            raise CheckFailed(str(error)) from error
+        return Reply(answer.status, answer.headers, json.loads(answer.content))
 
 
 def _expect(holds: bool, wanted: str, came: str) -> None:

@@ -25,11 +25,11 @@ ROUNDS = 30 if CAMPAIGN else 10
 PARTS = range(CAMPAIGN or 1)
 """Each on a log of its own: commands read the whole log, and writers beside them do not wait."""
 COMMANDS = (
-    ["show", "--tenant", "acme"],
+    ["show", "acme"],
     ["verify"],
     ["anchor"],
-    ["hold", "list", "--tenant", "acme"],
-    ["dsar", "--tenant", "acme", "--subject", "person 1"],
+    ["hold", "list", "acme"],
+    ["dsar", "acme", "--subject", "person 1"],
     ["retention", "--dry-run"],
     ["publish"],
     ["clock"],

@@ -78,7 +78,7 @@ def test_each_host_verifies_what_the_other_had_cosigned_and_holds_a_copy(hosts, 
     assert "The log holds" in domicile("audit", "verify", "--data", one, "--witness", key)
     exchange_attested_files(one / "audit" / "log.db")
     assert (one / "audit" / notes(one)[0]).read_text() == (two / "audit" / notes(two)[0]).read_text() != before
-    domicile("audit", "export", "--tenant", "acme", "--output", tmp_path / "pack.zip", "--data", one)
+    domicile("audit", "export", "acme", "--output", tmp_path / "pack.zip", "--data", one)
 
     shutil.rmtree(one / "audit" / WITNESSED)
     assert "The log holds" in domicile("audit", "verify", "--data", one, "--witness", key)

@@ -37,7 +37,7 @@ WORDS = {
     "backup create": "{out}/backup",
     "backup check": "{out}/backup",
     "backup restore": "{out}/backup --keys {out}/keys --data {out}/restored",
-    "cell register": "eu-2 --verifier-key {out}/peer.vkey",
+    "cell create": "eu-2 --verifier-key {out}/peer.vkey",
     "cell allow": "eu-2 acme",
     "cell forbid": "eu-2 acme",
     "cell bundle": "eu-2 --output {out}/eu-2.bundle",
@@ -60,18 +60,18 @@ WORDS = {
     "key list": "acme",
     "key show": "acme nokey",
     "key revoke": "acme nokey --yes",
-    "limit set": "acme --rpm 100000",
+    "limit update": "acme --rpm 100000",
     "limit show": "acme",
     "limit list": "acme",
     "oversight stop": "acme --project extra2",
     "oversight resume": "acme --project extra2",
     "oversight list": "acme",
-    "person create": "Ada --role operator",
-    "person roles": "NOBODY00 --role operator",
-    "person revoke": "NOBODY00 --yes",
-    "person token": "NOBODY00",
-    "person tokens": "NOBODY00",
-    "person revoke-token": "NOBODY00 t --yes",
+    "person create": "operator Ada --role operator",
+    "person update": "operator NOBODY00 --role operator",
+    "person revoke": "operator NOBODY00 --yes",
+    "person create-token": "operator NOBODY00",
+    "person list-tokens": "operator NOBODY00",
+    "person revoke-token": "operator NOBODY00 t --yes",
     "policy list": "acme",
     "policy show": "acme",
     "policy check": "{out}/policy.yaml",
@@ -92,48 +92,48 @@ WORDS = {
     "region check": "eu-fr-par",
     "secrets retire": "--yes",
     "secrets renew": "acme",
-    "usage export": "{out}/usage.csv",
-    "usage set-price": "small --input 1 --output 1",
+    "usage export": "--output {out}/usage.csv",
+    "usage create-price": "small --input 1 --output 1",
     "backend scrub": "--help",
-    "backend register": "acme other --region eu-fr-par --url https://127.0.0.1:9 --model m --pin {out}/peer.vkey",
-    "backend enrol": "acme gpu --region eu-fr-par --url https://127.0.0.1:9 --model m --out {out}/enrolled",
+    "backend create": "acme other --region eu-fr-par --url https://127.0.0.1:9 --model m --pin {out}/peer.vkey",
+    "backend enrol": "acme gpu --region eu-fr-par --url https://127.0.0.1:9 --model m --output {out}/enrolled",
     "backend list": "acme",
-    "backend token": "acme acme-1 --path /metrics --method GET",
+    "backend create-token": "acme acme-1 --path /metrics --method GET",
     "backend revoke": "acme other --yes",
     "backend replay": "acme {request}",
     "audit retention": "--dry-run",
-    "audit show": "--tenant acme",
+    "audit show": "acme",
     "audit receipt verify": "{receipt}",
-    "audit export": "--tenant acme --output {out}/pack.zip",
-    "audit erase": "--tenant acme --subject nobody@example.org --yes",
-    "audit dsar": "--tenant acme --subject bob@example.org",
-    "audit restrict": "--tenant acme --subject carol@example.org",
-    "audit rectify": "--tenant acme --seq 0 --field input --value x",
-    "audit read": "--tenant acme --seq 0",
-    "audit hold place": "--tenant acme --records 0-1",
-    "audit hold release": "--tenant acme nohold",
-    "audit hold list": "--tenant acme",
+    "audit export": "acme --output {out}/pack.zip",
+    "audit erase": "acme --subject nobody@example.org --yes",
+    "audit dsar": "acme --subject bob@example.org",
+    "audit restrict": "acme --subject carol@example.org",
+    "audit rectify": "acme --seq 0 --field input --value x",
+    "audit read": "acme --seq 0",
+    "audit hold create": "acme --records 0-1",
+    "audit hold release": "acme nohold",
+    "audit hold list": "acme",
     "audit timestamp": "--url http://127.0.0.1:9 --ca {out}/peer.vkey",
     "audit witness submit": "--url http://127.0.0.1:9 --key none",
-    "audit breach": "--tenant acme",
-    "audit ai-act": "--tenant acme --system s",
-    "audit incident open": "--tenant acme --law gdpr --aware 2026-11-25T08:00Z --no-freeze",
-    "audit incident update": "--tenant acme noincident",
-    "audit incident notify": "noincident --tenant acme --clock c --authority a",
-    "audit incident close": "--tenant acme noincident",
-    "audit incident list": "--tenant acme",
-    "audit oversight record": "stopped --tenant acme --system s",
-    "audit model record": "--tenant acme --model small --what weights",
-    "audit authority record": "received --tenant acme --authority c --country FR",
+    "audit breach": "acme",
+    "audit ai-act": "acme --system s",
+    "audit incident create": "acme --law gdpr --aware 2026-11-25T08:00Z --no-freeze",
+    "audit incident update": "acme noincident",
+    "audit incident notify": "acme noincident --clock c --authority a",
+    "audit incident close": "acme noincident",
+    "audit incident list": "acme",
+    "audit oversight record": "acme stopped --system s",
+    "audit model record": "acme --model small --what weights",
+    "audit authority record": "acme received --authority c --country FR",
     "retention run": "--dry-run",
 }
 MUST_SUCCEED = {
     *("doctor", "backup create", "backup check", "tenant create", "tenant list", "key create", "key list"),
-    *("backend token", "database show"),
-    *("limit set", "policy list", "policy history", "policy explain", "secrets status", "secrets renew"),
+    *("backend create-token", "database show"),
+    *("limit update", "policy list", "policy history", "policy explain", "secrets status", "secrets renew"),
     *("usage show", "usage export", "audit show", "audit verify", "audit export", "audit dsar", "audit read"),
-    *("audit hold place", "audit hold list", "audit anchor", "audit clock", "audit selftest", "audit retention"),
-    *("audit publish", "audit receipt verify", "audit breach", "audit incident open", "audit incident list"),
+    *("audit hold create", "audit hold list", "audit anchor", "audit clock", "audit selftest", "audit retention"),
+    *("audit publish", "audit receipt verify", "audit breach", "audit incident create", "audit incident list"),
     *("audit model record", "audit rotate", "retention run"),
 }
 LAST = ("secrets rotate", "secrets rewrap", "secrets retire", "secrets renew", "key rekey", "audit rotate")
@@ -208,7 +208,7 @@ class Scene:
         return said
 
     async def bobs_requests(self):
-        await self.domicile("audit", "dsar", "--tenant", "acme", "--subject", BOB, code=0)
+        await self.domicile("audit", "dsar", "acme", "--subject", BOB, code=0)
         package = json.loads(self.said.read_text())  # notes on the installation's registers go to stderr
         assert all(one["values"]["subject"]["value"] == BOB for one in package["records"])
         records = [one["record"] for one in package["records"]]
@@ -273,13 +273,13 @@ async def test_no_command_and_no_second_gateway_costs_the_first_its_files(tmp_pa
 
         assert await made.bobs_requests() == made.bobs
         assert "is gone" not in await made.domicile("backend", "replay", "acme", made.bobs[-1])
-        await made.domicile("audit", "erase", "--tenant", "acme", "--subject", "alice@example.org", "--yes", code=0)
+        await made.domicile("audit", "erase", "acme", "--subject", "alice@example.org", "--yes", code=0)
         gateway.check("an erasure")
         await made.domicile("audit", "verify", code=0)
         assert await made.gateways.end(pid, "KILL") == -9
 
         assert await made.bobs_requests() == made.bobs, "nothing was lost with the process"
-        said = await made.domicile("audit", "dsar", "--tenant", "acme", "--subject", "alice@example.org", code=1)
+        said = await made.domicile("audit", "dsar", "acme", "--subject", "alice@example.org", code=1)
         assert "nothing is kept" in said
         pid, made.base = await started(made, "gw-1")
         await made.ask()

@@ -67,7 +67,7 @@ async def test_what_a_policy_keeps_is_found_exported_erased_and_then_in_no_byte_
         await asked(made, ALICE)
         await asked(made, ALICE, stream=True)
         await asked(made, BOB, question="Who watches the Zugspitze?")
-        dsar = await audit(made, "dsar", "--tenant", "acme", "--subject", ALICE)
+        dsar = await audit(made, "dsar", "acme", "--subject", ALICE)
         intent, outcome, streamed_intent, streamed = kept(dsar)
         assert intent[0] == streamed_intent[0] == "inference.accepted"
         assert json.loads(intent[1]["input"])["messages"][0]["content"] == QUESTION
@@ -83,7 +83,7 @@ async def test_what_a_policy_keeps_is_found_exported_erased_and_then_in_no_byte_
         (traces,) = zip(*side_rows(made, "select ciphertext from value where seq = 0"), strict=True)
         assert all(bytes(trace) in everything for trace in traces)
 
-        said = json.loads(await audit(made, "erase", "--tenant", "acme", "--subject", ALICE, "--yes", "--json"))
+        said = json.loads(await audit(made, "erase", "acme", "--subject", ALICE, "--yes", "--json"))
         assert said["certificate"]["records"] == 4
         after = on_disk(made.data)
         assert not any(bytes(trace) in after for trace in traces), "a ciphertext is still in a file"
@@ -93,7 +93,7 @@ async def test_what_a_policy_keeps_is_found_exported_erased_and_then_in_no_byte_
         pack = tmp_path / "pack.zip"
         registers = tmp_path / "registers.json"
         registers.write_text(gather(made.data, "acme").model_dump_json())
-        await audit(made, "export", "--tenant", "acme", "--output", pack, "--disclose", "--evidence", registers)
+        await audit(made, "export", "acme", "--output", pack, "--disclose", "--evidence", registers)
         assert "Friedrichshafen" not in pack_text(pack)
         assert "Zugspitze" in pack_text(pack), "what the other person said is still disclosed"
         await asked(made, ALICE, question="And today?")  # the gateway goes on, under a new key
@@ -139,7 +139,7 @@ async def test_a_project_that_keeps_nothing_under_a_tenant_that_does_keeps_nothi
 async def test_what_is_kept_of_a_redacted_prompt_is_what_left_and_not_what_came(tmp_path):
     async with lab(tmp_path, set_up=keeping) as made:
         await asked(made, BOB, question="Write to carla@example.org")
-        values = dict(kept(await audit(made, "dsar", "--tenant", "acme", "--subject", BOB)))
+        values = dict(kept(await audit(made, "dsar", "acme", "--subject", BOB)))
         assert "carla@example.org" not in json.dumps(values)
         sent = made.backends["acme-1"].bodies[0]
         assert json.loads(values["inference.accepted"]["input"]) == sent
@@ -149,7 +149,7 @@ async def test_of_a_stream_that_breaks_off_is_kept_what_was_said_until_then(tmp_
     backend = FakeBackend(say=ANSWER, pieces=4, die_after=2)
     async with lab(tmp_path, set_up=keeping, backends={"acme/eu-fr-par/acme-1": backend}) as made:
         answer = await made.post(chat(QUESTION, stream=True), headers={"x-domicile-subject": ALICE})
-        values = dict(kept(await audit(made, "dsar", "--tenant", "acme", "--subject", ALICE)))
+        values = dict(kept(await audit(made, "dsar", "acme", "--subject", ALICE)))
         heard = values["inference.aborted"]["output"][0]["content"]
         assert 0 < len(heard) < len(ANSWER)
         assert heard == answer.text
@@ -238,5 +238,5 @@ async def test_what_is_kept_is_what_left_also_for_a_server_that_takes_less(tmp_p
 
         async with lab(tmp_path, set_up=set_up, backends={}) as made:
             await asked(made, BOB)
-            values = dict(kept(await audit(made, "dsar", "--tenant", "acme", "--subject", BOB)))
+            values = dict(kept(await audit(made, "dsar", "acme", "--subject", BOB)))
     assert json.loads(values["inference.accepted"]["input"]) == backend.bodies[0] == chat(QUESTION)

@@ -164,7 +164,7 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
 
     assert run("init").exit_code == 0
     assert run("tenant", "create", "acme").exit_code == 0
-    command = ("backend", "register", "acme", "acme-vllm", "--region", "eu-fr-par", "--url", "https://10.0.0.7:8000",
+    command = ("backend", "create", "acme", "acme-vllm", "--region", "eu-fr-par", "--url", "https://10.0.0.7:8000",
                "--model", "small")  # fmt: skip
     assert "private CA or a pinned certificate" in run(*command).stderr
     made = run(*command, "--pin", str(files.cert), "--json")

@@ -1,4 +1,4 @@
-"""``domicile backend register | enrol | list | revoke | token``: servers that run where no launcher reaches."""
+"""``domicile backend create | enrol | list | revoke | token``: servers that run where no launcher reaches."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -33,7 +33,7 @@ Region = Annotated[str, typer.Option(help="Where it runs, a region of the catalo
 Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
 
 
-@app.command("register")
+@app.command("create")
 def register(
     ctx: typer.Context,
     tenant: Tenant,
@@ -65,7 +65,7 @@ def register(
 
     It is judged by the facts of its region, and trusted by a private CA or its very certificate.
 
-    Example: domicile backend register acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
+    Example: domicile backend create acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
     """
     from gateway.installation.installation import Installation
     from regions.identity.identity import BackendIdentity
@@ -89,7 +89,7 @@ def register(
 def _trust(
     ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, *, plain: bool, priority: bool
 ) -> "Trust | None":
-    """How gateways know a server and speak to it, from the options of `register`; None where all are left out. Ends the
+    """How gateways know a server and speak to it, from the options of `create`; None where all are left out. Ends the
     command if a file cannot be read or the options contradict each other."""
     from pydantic import ValidationError
 
@@ -117,7 +117,9 @@ def enrol(
     region: Region,
     url: Annotated[str, typer.Option(help="Where gateways reach it: https://host:port.")],
     model: Annotated[str, typer.Option(help="The model that it serves, by the name clients ask for.")],
-    out: Annotated[Path, typer.Option(help="Folder to write, for /etc/domicile/backends/BACKEND of that host.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write, for /etc/domicile/backends/BACKEND of that host.")
+    ],
     weights: Annotated[
         str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
     ] = None,
@@ -130,7 +132,7 @@ def enrol(
 
     Run it again before the certificate ends and carry the folder over: the backend takes it up as it runs.
 
-    Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b --out a-1
+    Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b -o a-1
     """
     from gateway.installation.enrolment import Enrolment, Place
     from gateway.installation.installation import Installation
@@ -147,9 +149,9 @@ def enrol(
         record = control.register_backend(
             identity, url=url, models=[model], kind="domicile", eur_per_million=_euros(eur_per_million)
         )
-        ends = enrolment.write(out, timedelta(days=days))
+        ends = enrolment.write(output, timedelta(days=days))
     print_one(record, as_json)
-    typer.echo(f"{out}: carry it to the host before {ends:%Y-%m-%d %H:%M} UTC, and keep it from others", err=True)
+    typer.echo(f"{output}: carry it to the host before {ends:%Y-%m-%d %H:%M} UTC, and keep it from others", err=True)
 
 
 @app.command("list")
@@ -202,7 +204,7 @@ def _pin(file: Path) -> str:
         fail(f"{file} holds no certificate in PEM")
 
 
-@app.command("token")
+@app.command("create-token")
 def token(
     ctx: typer.Context,
     tenant: Tenant,
@@ -216,7 +218,7 @@ def token(
 
     `domicile backend scrub` takes it by --token.
 
-    Example: domicile backend token acme acme-1 --path /scrub
+    Example: domicile backend create-token acme acme-1 --path /scrub
     """
     with opened_database(data) as (installation, _):
         signer = installation.find_request_signer()

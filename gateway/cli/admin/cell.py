@@ -25,11 +25,11 @@ Peer = Annotated[str, typer.Argument(metavar="CELL", help="Name of another cell,
 KeyFile = Annotated[Path, typer.Option("--verifier-key", help="Its audit/signer.vkey, got from its operator.")]
 
 
-@cell_app.command("register")
+@cell_app.command("create")
 def register(ctx: typer.Context, peer: Peer, key: KeyFile, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """Know a cell that may ask for bundles, by the key that signs its record.
 
-    Example: domicile cell register eu-de --verifier-key eu-de.vkey
+    Example: domicile cell create eu-de --verifier-key eu-de.vkey
     """
     with opened_control(ctx, data) as control:
         record = control.register_peer(peer, read_text(key))

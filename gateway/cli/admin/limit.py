@@ -52,7 +52,7 @@ def _with_kinds(command: Callable[..., None]) -> Callable[..., None]:
     return with_kinds
 
 
-@limit_app.command("set")
+@limit_app.command("update")
 @_with_kinds
 def set_limits(
     ctx: typer.Context,
@@ -68,7 +68,7 @@ def set_limits(
     A call needs room in all of its key's, its project's and its tenant's limits. Days and months are in UTC. 0 lets
     nothing through.
 
-    Example: domicile limit set acme --project support --rpm 600 --eur-per-month 500
+    Example: domicile limit update acme --project support --rpm 600 --eur-per-month 500
     """
     wanted = {name: value for name, value in amounts.items() if value is not None}
     if not wanted:

@@ -8,20 +8,20 @@ import typer
 from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    OPERATOR_NAME,
     AsJson,
     Data,
+    OwnTenant,
     Yes,
     confirm,
     opened_control,
     opened_inventory,
+    owner_of,
     print_secret,
 )
 
 person_app = typer.Typer(name="person", help="People, their roles and access tokens.", no_args_is_help=True)
 
-OfTenant = Annotated[
-    str | None, typer.Option("--tenant", metavar="TENANT", help="Of this tenant (default: the installation's staff).")
-]
 RoleNames = Annotated[list[str], typer.Option("--role", help="operator, tenant-admin, developer, dpo, auditor or "
                                                              "billing; may be repeated.")]  # fmt: skip
 Person = Annotated[str, typer.Argument(metavar="PERSON", help="The person's id, as 'person list' shows it.")]
@@ -41,74 +41,74 @@ def bootstrap(ctx: typer.Context, data: Data = DEFAULT_DATA, as_json: AsJson = F
 @person_app.command("create")
 def create_person(
     ctx: typer.Context,
+    tenant: OwnTenant,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name for people, as 'Ada Lovelace'.")],
     role: RoleNames,
-    tenant: OfTenant = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
     """Add a person to a tenant, or to the installation's own staff.
 
-    Example: domicile person create 'Ada Lovelace' --tenant acme --role dpo
+    Example: domicile person create acme 'Ada Lovelace' --role dpo
     """
     with opened_control(ctx, data) as control:
-        record = control.create_person(tenant, name, role)  # type: ignore[arg-type]  # checked by create_person
+        record = control.create_person(owner_of(tenant), name, role)  # type: ignore[arg-type]  # checked by create_person
     print_one(record, as_json)
 
 
 @person_app.command("list")
-def list_people(tenant: OfTenant = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+def list_people(tenant: OwnTenant = OPERATOR_NAME, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List a tenant's people, or the staff.
 
-    Example: domicile person list --tenant acme
+    Example: domicile person list acme
     """
     with opened_inventory(data) as inventory:
-        records = inventory.people(tenant)
+        records = inventory.people(owner_of(tenant))
     print_table(records, ("id", "display_name", "roles", "created_at", "revoked_at"), as_json)
 
 
-@person_app.command("roles")
+@person_app.command("update")
 def set_roles(
     ctx: typer.Context,
+    tenant: OwnTenant,
     person: Person,
     role: RoleNames,
-    tenant: OfTenant = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
     """Replace all of a person's roles.
 
-    Example: domicile person roles 7GA3GXAA --tenant acme --role dpo --role auditor
+    Example: domicile person update acme 7GA3GXAA --role dpo --role auditor
     """
     with opened_control(ctx, data) as control:
-        record = control.set_roles(tenant, person, role)  # type: ignore[arg-type]  # checked by set_roles
+        record = control.set_roles(owner_of(tenant), person, role)  # type: ignore[arg-type]  # checked by set_roles
     print_one(record, as_json)
 
 
 @person_app.command("revoke")
 def revoke_person(
     ctx: typer.Context,
+    tenant: OwnTenant,
     person: Person,
-    tenant: OfTenant = None,
     yes: Yes = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
     """Shut a person out: all their tokens stop working at once.
 
-    Example: domicile person revoke 7GA3GXAA --tenant acme
+    Example: domicile person revoke acme 7GA3GXAA
     """
     confirm(f"Revoke person {person} with all their tokens? This cannot be undone.", yes)
     with opened_control(ctx, data) as control:
-        record = control.revoke_person(tenant, person)
+        record = control.revoke_person(owner_of(tenant), person)
     print_one(record, as_json)
 
 
-@person_app.command("token")
+@person_app.command("create-token")
 def create_token(
     ctx: typer.Context,
+    tenant: OwnTenant,
     person: Person,
-    tenant: OfTenant = None,
     label: Annotated[str, typer.Option(help="What it is for, as 'laptop'.")] = "",
     days: Annotated[int, typer.Option(min=1, max=366, help="Days until it expires.")] = 30,
     data: Data = DEFAULT_DATA,
@@ -116,41 +116,41 @@ def create_token(
 ) -> None:
     """Create an access token for the admin API and print it: it is shown this once.
 
-    Example: domicile person token 7GA3GXAA --tenant acme --label laptop --days 30
+    Example: domicile person create-token acme 7GA3GXAA --label laptop --days 30
     """
     with opened_control(ctx, data) as control:
         record, token = control.create_token(
-            tenant, person, expires_at=datetime.now(UTC) + timedelta(days=days), label=label
+            owner_of(tenant), person, expires_at=datetime.now(UTC) + timedelta(days=days), label=label
         )
     print_secret(record, token.token, f"token {record.id} of person {person}", as_json, field="token")
 
 
-@person_app.command("tokens")
-def list_tokens(person: Person, tenant: OfTenant = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+@person_app.command("list-tokens")
+def list_tokens(tenant: OwnTenant, person: Person, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List a person's access tokens.
 
-    Example: domicile person tokens 7GA3GXAA --tenant acme
+    Example: domicile person list-tokens acme 7GA3GXAA
     """
     with opened_inventory(data) as inventory:
-        records = inventory.tokens(tenant, person)
+        records = inventory.tokens(owner_of(tenant), person)
     print_table(records, ("id", "label", "last_four", "created_at", "expires_at", "revoked_at"), as_json)
 
 
 @person_app.command("revoke-token")
 def revoke_token(
     ctx: typer.Context,
+    tenant: OwnTenant,
     person: Person,
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="The token's id.")],
-    tenant: OfTenant = None,
     yes: Yes = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
     """Make an access token stop working, from the next call on.
 
-    Example: domicile person revoke-token 7GA3GXAA K5QW2Z8B --tenant acme
+    Example: domicile person revoke-token acme 7GA3GXAA K5QW2Z8B
     """
     confirm(f"Revoke token {token}? This cannot be undone.", yes)
     with opened_control(ctx, data) as control:
-        record = control.revoke_token(tenant, person, token)
+        record = control.revoke_token(owner_of(tenant), person, token)
     print_one(record, as_json)

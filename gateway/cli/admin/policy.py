@@ -19,10 +19,12 @@ from gateway.cli.terminal.shell import (
     AsJson,
     Data,
     InProject,
+    OwnTenant,
     Tenant,
     fail,
     opened_control,
     opened_inventory,
+    owner_of,
     plain_errors,
 )
 
@@ -33,16 +35,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
 
-OwnTenant = Annotated[
-    str, typer.Argument(metavar="TENANT", help="Name of the tenant, or 'operator' for the operator's.")
-]
 OfProject = Annotated[str | None, typer.Option("--project", help="The document of this project.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The policy document, YAML.")]
 Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Of the proposal, as 'submit' gave it.")]
 Token = Annotated[
     str | None, typer.Option("--token", envvar="DOMICILE_TOKEN", show_envvar=True, help="Your access token.")
 ]
-OPERATOR_NAME = "operator"
 
 
 @app.command("list")
@@ -98,7 +96,7 @@ def submit(
     """
     document = _read(file)
     with _acting(ctx, data, tenant, "policies.submit", token) as (control, actor):
-        record = control.submit_policy(_owner(tenant), document, project=project, person=actor.person)
+        record = control.submit_policy(owner_of(tenant), document, project=project, person=actor.person)
     if as_json:
         print_one(record, as_json)
     else:
@@ -120,7 +118,7 @@ def approve(
     Example: domicile policy approve acme 4
     """
     with _acting(ctx, data, tenant, "policies.approve", token) as (control, actor):
-        record = control.approve_policy(_owner(tenant), number, person=actor.person, project=project)
+        record = control.approve_policy(owner_of(tenant), number, person=actor.person, project=project)
     if as_json:
         print_one(record, as_json)
     else:
@@ -132,7 +130,7 @@ def withdraw(
     ctx: typer.Context,
     tenant: OwnTenant,
     number: Number,
-    because: Annotated[str, typer.Option(help="Why, for the record of proposals.")] = "withdrawn",
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record of proposals.")] = "withdrawn",
     project: OfProject = None,
     token: Token = None,
     data: Data = DEFAULT_DATA,
@@ -140,10 +138,10 @@ def withdraw(
 ) -> None:
     """Take back a proposal that is not in force, also one that is scheduled.
 
-    Example: domicile policy withdraw acme 4 --because 'the wrong file'
+    Example: domicile policy withdraw acme 4 --reason 'the wrong file'
     """
     with _acting(ctx, data, tenant, "policies.submit", token) as (control, _):
-        record = control.withdraw_policy(_owner(tenant), number, project=project, because=because)
+        record = control.withdraw_policy(owner_of(tenant), number, project=project, because=reason)
     print_one(record, as_json)
 
 
@@ -175,7 +173,7 @@ def activate(
             fail("only a proposal can wait for an instant: submit the document first")
         document = _read(file)
         with opened_control(ctx, data) as control:
-            version = control.activate_policy(_owner(tenant), document, project=project)
+            version = control.activate_policy(owner_of(tenant), document, project=project)
         if as_json:
             print_one(version, as_json)
         else:
@@ -185,7 +183,7 @@ def activate(
     assert proposal is not None  # noqa: S101
     instant = None if at is None else at.replace(tzinfo=UTC)
     with _acting(ctx, data, tenant, "policies.activate", token) as (control, _):
-        record = control.activate_proposal(_owner(tenant), proposal, project=project, at=instant)
+        record = control.activate_proposal(owner_of(tenant), proposal, project=project, at=instant)
     if as_json:
         print_one(record, as_json)
     elif record.version is None:
@@ -208,7 +206,7 @@ def roll_back(
     Example: domicile policy rollback acme
     """
     with _acting(ctx, data, tenant, "policies.activate", token) as (control, _):
-        record = control.roll_back_policy(_owner(tenant), project=project)
+        record = control.roll_back_policy(owner_of(tenant), project=project)
     if as_json:
         print_one(record, as_json)
     else:
@@ -222,7 +220,7 @@ def history(tenant: OwnTenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fals
     Example: domicile policy history acme
     """
     with _room(data) as (_, inventory):
-        versions, proposals = inventory.policies(_owner(tenant)), inventory.proposals(_owner(tenant))
+        versions, proposals = inventory.policies(owner_of(tenant)), inventory.proposals(owner_of(tenant))
     if as_json:
         waiting = [{**one.model_dump(mode="json"), "state": one.state} for one in proposals]
         print_json({"versions": [one.model_dump(mode="json") for one in versions], "proposals": waiting})
@@ -305,7 +303,7 @@ def run_simulation(
     if (file is None) == (dpf_accepted is None) or dpf_accepted:
         fail("name either a FILE, or --no-dpf-accepted")
     with _room(data) as (room, _):
-        draft = room.without_dpf(_owner(tenant)) if file is None else _draft(tenant, project, _read(file))
+        draft = room.without_dpf(owner_of(tenant)) if file is None else _draft(tenant, project, _read(file))
         impacts = room.simulate(draft, None if since is None else since.replace(tzinfo=UTC))
     if as_json:
         print_json([{"tenant": one.tenant, **one.impact.as_json()} for one in impacts])
@@ -327,7 +325,7 @@ def _acting(
     from gateway.store.bearers import find_bearer
 
     if token is None:
-        fail("this takes a person: set DOMICILE_TOKEN to your access token (domicile person token)")
+        fail("this takes a person: set DOMICILE_TOKEN to your access token (domicile person create-token)")
     with plain_errors():
         installation = Installation.open(data)
         database = installation.database()
@@ -338,7 +336,7 @@ def _acting(
             if bearer.person is None:
                 fail("a bootstrap token is nobody's")
             actor = Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
-            if _owner(tenant) is None:
+            if owner_of(tenant) is None:
                 verdict = check(actor, OF_OPERATOR[permission], None)
             else:
                 verdict = check(actor, permission, tenant)
@@ -372,11 +370,7 @@ def _room(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
 def _draft(tenant: str, project: str | None, document: str) -> "Draft":
     from gateway.policies.study import Draft
 
-    return Draft(document, _owner(tenant), project)
-
-
-def _owner(tenant: str) -> str | None:
-    return None if tenant == OPERATOR_NAME else tenant
+    return Draft(document, owner_of(tenant), project)
 
 
 def _read(file: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gateway.cli.terminal.printing import print_one, print_table, progress
-from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, opened_control, opened_database
+from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, OfTenant, fail, opened_control, opened_database
 
 if TYPE_CHECKING:
     from gateway.store.reports.usage_report import Span
@@ -18,7 +18,6 @@ Row = TypeVar("Row")
 
 usage_app = typer.Typer(name="usage", help="Tokens, backend seconds and cost, from the ledger.", no_args_is_help=True)
 
-OfTenant = Annotated[str | None, typer.Option("--tenant", help="Of this tenant only.")]
 Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="From this day (UTC) on.")]
 Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Up to this day, included.")]
 
@@ -108,16 +107,16 @@ def show_cost(
 
 @usage_app.command("export")
 def export_usage(
-    file: Annotated[Path | None, typer.Argument(help="Where to (default: standard output).")] = None,
     tenant: OfTenant = None,
     since: Since = None,
     until: Until = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to (default: standard output).")] = None,
     data: Data = DEFAULT_DATA,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, instead of CSV.")] = False,
 ) -> None:
     """Write the ledger out, a line a call: CSV, or JSON.
 
-    Example: domicile usage export november.csv --since 2026-11-01 --until 2026-11-30
+    Example: domicile usage export --since 2026-11-01 --until 2026-11-30 -o november.csv
     """
     from audit.files.new_file import new_file
     from gateway.store.reports.usage_csv import csv_lines
@@ -130,12 +129,12 @@ def export_usage(
             rows = _advancing(entries(database, tenant=tenant, span=span), advance)
             return (f"{row.model_dump_json()}\n" for row in rows) if as_json else csv_lines(rows, LedgerEntry)
 
-        if file is None:
+        if output is None:
             for line in lines(lambda count: None):
                 typer.echo(line, nl=False)
             return
         with (
-            new_file(file) as out,
+            new_file(output) as out,
             progress("calls", calls(database, tenant=tenant, span=span), hidden=as_json) as advance,
         ):
             out.writelines(line.encode() for line in lines(advance))
@@ -147,11 +146,11 @@ def _advancing(rows: Iterable[Row], advance: Callable[[int], None]) -> Iterator[
         advance(1)
 
 
-@usage_app.command("prices")
+@usage_app.command("list-prices")
 def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List every version of every model's price, in euros a million tokens.
 
-    Example: domicile usage prices
+    Example: domicile usage list-prices
     """
     from gateway.store.reports.usage_inventory import prices_in
 
@@ -160,7 +159,7 @@ def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     print_table(records, ("model", "number", "valid_from", "input", "output", "cached"), as_json)
 
 
-@usage_app.command("set-price")
+@usage_app.command("create-price")
 def set_price(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, as calls name it.")],
@@ -177,7 +176,7 @@ def set_price(
 ) -> None:
     """Give a model its next price. What was used before costs what it cost.
 
-    Example: domicile usage set-price smollm2-135m --input 0.02 --output 0.05 --valid-from 2027-01-01
+    Example: domicile usage create-price smollm2-135m --input 0.02 --output 0.05 --valid-from 2027-01-01
     """
     if valid_from is not None and valid_from.tzinfo is None:
         valid_from = valid_from.replace(tzinfo=UTC)

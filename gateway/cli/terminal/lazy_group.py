@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gateway.cli.terminal.old_spellings import accept_old_spellings
+
 Command = TyperCommand | TyperGroup
 
 
@@ -48,6 +50,7 @@ class _Commands(MutableMapping[str, Command]):
         if name not in self._loaded:
             command = self._parts[name].load()
             command.name = name
+            accept_old_spellings(command, name)
             self._loaded[name] = command
         return self._loaded[name]
 

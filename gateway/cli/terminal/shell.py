@@ -35,8 +35,21 @@ Data = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant, as 'acme'.")]
+OwnTenant = Annotated[
+    str, typer.Argument(metavar="TENANT", help="Name of the tenant, or 'operator' for the installation's own.")
+]
+OfTenant = Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Of this tenant only.")]
 Project = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project, as 'support'.")]
 InProject = Annotated[str | None, typer.Option("--project", help="Of this project only.")]
+
+
+OPERATOR_NAME = "operator"
+"""What stands for the installation itself where a tenant is asked for; no tenant may be called so."""
+
+
+def owner_of(tenant: str) -> str | None:
+    """The tenant's name, or None where the installation itself is meant."""
+    return None if tenant == OPERATOR_NAME else tenant
 
 
 @contextmanager

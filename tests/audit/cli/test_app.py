@@ -105,8 +105,8 @@ def test_under_another_key_nothing_holds(data: Path, tmp_path: Path) -> None:
 
 def test_one_tenant_alone_can_be_verified(data: Path, home: Home) -> None:
     tamper(home)
-    assert run("verify", "--data", data, "--tenant", "globex").exit_code == 0
-    assert run("verify", "--data", data, "--tenant", "globex", "--tenant", "acme").exit_code == 1
+    assert run("verify", "--data", data, "globex").exit_code == 0
+    assert run("verify", "--data", data, "globex", "acme").exit_code == 1
 
 
 def test_a_checkpoint_that_was_kept_shows_a_log_rolled_back(data: Path, home: Home, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_was_kept_shows_a_log_rolled_back(data: Path, home: Ho
     [
         (["--data", "nowhere"], "there is no audit log at nowhere/audit/log.db"),
         (["--log", __file__], "the audit file cannot be used"),
-        (["--tenant", "nobody"], "the log has no tenant 'nobody'"),
+        (["nobody"], "the log has no tenant 'nobody'"),
         (["--public-key", "not a key"], "a verifier key reads name+key id+base64"),
         (["--checkpoint", "nowhere"], "No such file"),
     ],
@@ -152,7 +152,7 @@ def test_what_cannot_be_verified_exits_1_with_one_sentence(
 
 
 def test_the_latest_events_are_listed_oldest_first(data: Path) -> None:
-    done = run("show", "--data", data, "--tenant", "acme", "--limit", "2")
+    done = run("show", "--data", data, "acme", "--limit", "2")
     assert done.exit_code == 0
     assert "inference.completed" in done.output
     assert done.output.index("r2") < done.output.index("r0")
@@ -160,7 +160,7 @@ def test_the_latest_events_are_listed_oldest_first(data: Path) -> None:
 
 
 def test_a_machine_reads_one_record_a_line_as_it_was_hashed(data: Path, home: Home) -> None:
-    lines = run("show", "--data", data, "--tenant", "acme", "--json").output.splitlines()
+    lines = run("show", "--data", data, "acme", "--json").output.splitlines()
     records = [json.loads(line) for line in lines]
     assert [record.pop("seq") for record in records] == [0, 1, 2, 3]
     assert records == home.events("acme")[:-1]  # the last one says that they were read
@@ -169,7 +169,7 @@ def test_a_machine_reads_one_record_a_line_as_it_was_hashed(data: Path, home: Ho
 async def test_words_that_a_client_chose_cannot_speak_to_the_terminal(home: Home) -> None:
     async with await home.open() as log:
         await log.append(accepted("r\x1b[2J", model_requested="[red]x[/] \x9b31m \u202e"))
-    done = run("show", "--log", home.path, "--tenant", "acme")
+    done = run("show", "--log", home.path, "acme")
     assert "[red]x[/]" in done.output
     assert not set(done.output) & {"\x1b", "\x9b", "\u202e"}
 
@@ -179,10 +179,10 @@ def test_what_is_no_record_is_shown_as_such(data: Path, home: Home, payload: byt
     with sqlite3.connect(home.path) as db:
         db.execute("UPDATE leaf SET payload = ? WHERE seq = 1", (payload,))
     db.close()
-    done = run("show", "--data", data, "--tenant", "acme")
+    done = run("show", "--data", data, "acme")
     assert done.exit_code == 0, done.output
     assert "inference.completed" in done.output
-    assert run("show", "--data", data, "--tenant", "acme", "--json").exit_code == 0
+    assert run("show", "--data", data, "acme", "--json").exit_code == 0
 
 
 async def test_showing_a_log_that_is_written_meanwhile_holds_nobody_up(
@@ -191,7 +191,7 @@ async def test_showing_a_log_that_is_written_meanwhile_holds_nobody_up(
     monkeypatch.setattr("audit.storage.sqlite.BUSY_SECONDS", 3600)  # what a store waits for whoever holds a snapshot
     async with await home.open() as log:
         await log.append(accepted("r9"))
-        done = await asyncio.to_thread(run, "show", "--data", data, "--tenant", "acme", "--limit", 2, "--json")
+        done = await asyncio.to_thread(run, "show", "--data", data, "acme", "--limit", 2, "--json")
     assert [json.loads(line)["seq"] for line in done.stdout.splitlines()] == [5, 6], done.output
     assert json.loads(done.stdout.splitlines()[-1])["request_id"] == "r9"
 
@@ -205,14 +205,14 @@ def test_a_change_by_an_administrator_is_shown_with_who_what_and_how(tmp_path: P
             await log.append(AdminChanged.model_validate(event))
 
     asyncio.run(change())
-    said = run("show", "--data", tmp_path, "--tenant", "acme").output
+    said = run("show", "--data", tmp_path, "acme").output
     assert "actor=key:op-1 target=key/7GA3GXAA project=support epoch=9" in said
     assert "role:dpo" in said
     assert "\x1b" not in said
 
 
 def test_showing_an_unknown_tenant_exits_1(data: Path) -> None:
-    assert run("show", "--data", data, "--tenant", "nobody").exit_code == 1
+    assert run("show", "--data", data, "nobody").exit_code == 1
 
 
 # --- receipts --------------------------------------------------------------------------------------------------------
@@ -270,6 +270,6 @@ def test_a_published_tree_serves_proofs_and_is_read_once(data: Path, receipts: l
     assert run("receipt", "verify", receipts[0], "--data", data).exit_code == 0
     (tiles / "tile/0/000.p/4").write_bytes(bytes(128))
     assert run("receipt", "verify", receipts[0], "--data", data).exit_code == 1
-    again = run("publish", "--data", data, "--tenant", "acme")
+    again = run("publish", "--data", data, "acme")
     assert "acme: 4 records" in again.output
     assert run("receipt", "verify", receipts[0], "--data", data).exit_code == 0

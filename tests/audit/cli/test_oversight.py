@@ -26,17 +26,17 @@ def run(data: Path, *words: object) -> Result:
 
 
 def test_oversight_is_put_on_record_by_its_known_acts_alone(data: Path, home: Home) -> None:
-    done = run(data, "oversight", "record", "overridden", "--tenant", "acme", "--system", "cv", "--request", "a")
+    done = run(data, "oversight", "record", "acme", "overridden", "--system", "cv", "--request", "a")
     assert done.exit_code == 0, done.output
     last = home.events("acme")[-1]
     assert (last["request_id"], last["ai_system_id"], last["actor"]) == ("a", "cv", "cli")
     assert "epoch" not in last
-    wrong = run(data, "oversight", "record", "shouted", "--tenant", "acme", "--system", "cv")
+    wrong = run(data, "oversight", "record", "acme", "shouted", "--system", "cv")
     assert wrong.exit_code == 1 and "type" in wrong.output and "Traceback" not in wrong.output
 
 
 def test_a_change_that_the_gateway_cannot_see_is_put_on_record(data: Path, home: Home) -> None:
-    words = ("model", "record", "--tenant", "acme", "--model", "small", "--what", "system_prompt", "--system", "cv")
+    words = ("model", "record", "acme", "--model", "small", "--what", "system_prompt", "--system", "cv")
     done = run(data, *words, "--after", "ab" * 32, "--substantial", "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)["ok"], done.output
     last = home.events("acme")[-1]
@@ -48,11 +48,11 @@ def test_a_change_that_the_gateway_cannot_see_is_put_on_record(data: Path, home:
 
 
 def test_requests_of_authorities_and_their_answers_are_one_matter(data: Path, home: Home) -> None:
-    who = ("--tenant", "acme", "--authority", "A court", "--country", "US")
-    asked = run(data, "authority", "record", "received", *who, "--basis", "18 USC 2713", "--json")
+    who = ("--authority", "A court", "--country", "US")
+    asked = run(data, "authority", "record", "acme", "received", *who, "--basis", "18 USC 2713", "--json")
     matter = json.loads(asked.stdout)["matter_id"]
-    done = run(data, "authority", "record", "answered", *who, "--matter", matter, "--outcome", "refused")
+    done = run(data, "authority", "record", "acme", "answered", *who, "--matter", matter, "--outcome", "refused")
     assert done.exit_code == 0, done.output
     assert home.events("acme")[-1]["matter_id"] == matter
-    wrong = run(data, "authority", "record", "received", *who[:4], "--country", "Texas")
+    wrong = run(data, "authority", "record", "acme", "received", *who[:2], "--country", "Texas")
     assert wrong.exit_code == 1 and "country" in wrong.output

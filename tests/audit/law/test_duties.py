@@ -116,7 +116,7 @@ def test_the_command_tells_the_duties_of_a_day_without_a_data_folder(tmp_path: P
     [
         ([], "--as-of"),
         (["--as-of", "tomorrow"], "is no day"),
-        (["--tenant", "acme"], "name both"),
+        (["acme"], "name both"),
         (["--system", "x", "--as-of", "2026-12-03"], "name both"),
     ],
 )

@@ -34,14 +34,14 @@ def test_the_commands_work_on_a_log_in_a_database(home: Home, monkeypatch: pytes
         ["verify"],
         ["show"],
         ["retention", "--dry-run"],
-        ["incident", "open", "--tenant", "acme"],
+        ["incident", "create", "acme"],
         ["rotate"],
     ):
         done = run(home, *words)
         assert done.exit_code == 0, done.output
-    done = run(home, "erase", "--tenant", "acme", "--subject", "alice@example.com", "--yes", "--json")
+    done = run(home, "erase", "acme", "--subject", "alice@example.com", "--yes", "--json")
     assert done.exit_code == 1, "the incident's hold stands"
-    done = run(home, "export", "--tenant", "acme", "--output", str(tmp_path / "p.zip"), "--json")
+    done = run(home, "export", "acme", "--output", str(tmp_path / "p.zip"), "--json")
     assert json.loads(done.stdout)["ok"], done.output
     assert home.types("acme")[-1] == "log.exported"
     assert not home.path.exists()

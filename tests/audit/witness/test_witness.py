@@ -154,5 +154,5 @@ async def test_the_commands_anchor_a_log_and_have_it_cosigned(home: Home, tmp_pa
         (kept,) = (home.path.parent / "witnessed").iterdir()
         assert cosigned_at(kept.read_text(encoding="utf-8"), key) > 0
         assert (await run("verify", "--checkpoint", str(kept))).exit_code == 0
-        refused = await run("witness", "submit", "--url", url, "--key", str(key), "--tenant", "acme")
+        refused = await run("witness", "submit", "--url", url, "--key", str(key), "acme")
         assert (refused.exit_code, "403" in refused.stderr) == (1, True)

@@ -138,7 +138,7 @@ async def two_cells(tmp_path):
     lab = fr.control()
     lab.tenant("acme", OPEN_POLICY)
     lab.tenant("globex", OPEN_POLICY)
-    domicile("cell", "register", "eu-de", "--verifier-key", de.vkey, "--data", fr.data)
+    domicile("cell", "create", "eu-de", "--verifier-key", de.vkey, "--data", fr.data)
     domicile("cell", "allow", "acme", "eu-de", "--data", fr.data)
     async with AsyncExitStack() as stack:
         for cell in (fr, de):
@@ -266,7 +266,7 @@ async def test_a_bundle_may_be_carried(tmp_path):
     domicile("init", "--cell", "eu-fr", "--data", fr.data, "--export-keys", tmp_path / "keys")
     domicile("init", "--cell", "eu-de", "--data", de.data, "--pepper", tmp_path / "keys")
     fr.control().tenant("acme", OPEN_POLICY)
-    domicile("cell", "register", "eu-de", "--verifier-key", de.vkey, "--data", fr.data)
+    domicile("cell", "create", "eu-de", "--verifier-key", de.vkey, "--data", fr.data)
     domicile("cell", "allow", "acme", "eu-de", "--data", fr.data)
     file = tmp_path / "eu-de.bundle"
     said = json.loads(domicile("cell", "bundle", "eu-de", "-o", file, "--data", fr.data, "--json"))
@@ -295,7 +295,7 @@ async def home(tmp_path):
     cells = {name: Cell(tmp_path, name) for name in ("eu-fr", "eu-de", "eu-at")}
     for name, cell in cells.items():
         domicile("init", "--cell", name, "--data", cell.data)
-    domicile("cell", "register", "eu-de", "--verifier-key", cells["eu-de"].vkey, "--data", cells["eu-fr"].data)
+    domicile("cell", "create", "eu-de", "--verifier-key", cells["eu-de"].vkey, "--data", cells["eu-fr"].data)
     installation = Installation.open(cells["eu-fr"].data)
     database = installation.database()
     served = build_cells(database, "eu-fr", installation.signer(), now=lambda: 1e9)

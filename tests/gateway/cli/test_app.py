@@ -180,7 +180,7 @@ def test_without_a_word_it_says_what_there_is(run):
         ("config check -c typo.yaml", 2, "typo.yaml: listen.prot: unknown key; did you mean port?"),
         ("config check -c other.yaml", 2, "other.yaml: zzz: unknown key; docs/configuration.md lists them all"),
         ("config check -c served.yaml", 1, "sinks.record: say in which country the record is kept"),
-        ("cell register eu-de --verifier-key absent --data nowhere", 1, "error: "),
+        ("cell create eu-de --verifier-key absent --data nowhere", 1, "error: "),
         ("demo --port 70000", 2, "less than or equal to 65535"),
     ],
 )
@@ -229,7 +229,7 @@ def test_what_was_administered_is_on_record_and_the_record_verifies(acme, tmp_pa
 
     verified = json.loads(acme("audit", "verify", "--json").stdout)
     assert verified["ok"] is True
-    shown = [json.loads(line) for line in acme("audit", "show", "--tenant", "acme", "--json").stdout.splitlines()]
+    shown = [json.loads(line) for line in acme("audit", "show", "acme", "--json").stdout.splitlines()]
     assert [(event["type"], event["target"]) for event in shown] == [
         ("admin.tenant.created", "acme"),
         ("admin.policy.activated", shown[1]["target"]),
@@ -248,7 +248,7 @@ def test_what_was_administered_is_on_record_and_the_record_verifies(acme, tmp_pa
 
 def test_a_refused_change_is_not_on_record(acme):
     def changes():
-        shown = acme("audit", "show", "--tenant", "acme", "--json").stdout.splitlines()
+        shown = acme("audit", "show", "acme", "--json").stdout.splitlines()
         return [event for event in map(json.loads, shown) if event["type"] != "log.read"]  # which showing leaves
 
     before = changes()

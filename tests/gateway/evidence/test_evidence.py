@@ -47,7 +47,7 @@ async def test_the_command_exports_a_pack_with_the_registers_in_it(tmp_path):
     async with lab(tmp_path) as made:
         await made.post(chat("hi"))
     pack, data = tmp_path / "pack.zip", tmp_path / "data"
-    words = ["audit", "export", "--tenant", "acme", "--data", data, "--output", pack]
+    words = ["audit", "export", "acme", "--data", data, "--output", pack]
     done = subprocess.run([sys.executable, "-m", "gateway", *map(str, words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(pack) as archive:
@@ -118,7 +118,7 @@ async def test_an_export_names_the_fields_that_no_register_fills_and_where_to_se
     async with lab(tmp_path) as made:
         await made.post(chat("hi"))
     pack, data = tmp_path / "pack.zip", tmp_path / "data"
-    words = ["audit", "export", "--tenant", "acme", "--data", data, "--output", pack]
+    words = ["audit", "export", "acme", "--data", data, "--output", pack]
     done = subprocess.run([sys.executable, "-m", "gateway", *map(str, words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "processor.name (GDPR 30(2)(a)): set it in registers.json: processor.name" in done.stdout

@@ -89,7 +89,7 @@ async def test_started_as_the_unit_starts_it_it_answers_its_tenant_with_both_loc
 
     async with lab(tmp_path, set_up=set_up, backends={}) as made:
         line = [*ENROL, "--url", f"https://127.0.0.1:{free_port()}", "--weights", str(tmp_path / "weights")]
-        line += ["--out", str(tmp_path / "acme-1"), "--data", str(made.data)]
+        line += ["--output", str(tmp_path / "acme-1"), "--data", str(made.data)]
         done = await asyncio.to_thread(CliRunner().invoke, app, line)
         assert done.exit_code == 0, done.output
         async with started(tmp_path / "acme-1"):
@@ -104,7 +104,7 @@ async def test_started_as_the_unit_starts_it_it_answers_its_tenant_with_both_loc
 
 def test_the_folder_is_its_owners_alone_and_the_leaf_names_the_backend_for_so_many_days(run, tmp_path):
     made = json.loads(
-        run(*ENROL, "--url", "https://gpu-1.lan:8443", "--days", "30", "--out", str(tmp_path / "o"), "--json")
+        run(*ENROL, "--url", "https://gpu-1.lan:8443", "--days", "30", "--output", str(tmp_path / "o"), "--json")
     )
     assert (made["id"], made["kind"], made["url"]) == ("acme-1", "domicile", "https://gpu-1.lan:8443")
     folder = tmp_path / "o"
@@ -119,7 +119,7 @@ def test_the_folder_is_its_owners_alone_and_the_leaf_names_the_backend_for_so_ma
 
 
 def test_enrolled_again_it_has_a_new_key_and_is_the_same_backend(run, tmp_path):
-    line = (*ENROL, "--url", "https://gpu-1.lan:8443", "--out", str(tmp_path / "o"))
+    line = (*ENROL, "--url", "https://gpu-1.lan:8443", "--output", str(tmp_path / "o"))
     run(*line)
     before = leaf(tmp_path / "o").public_key()
     run(*line)
@@ -138,7 +138,7 @@ def test_enrolled_again_it_has_a_new_key_and_is_the_same_backend(run, tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused_by_name_and_registers_nothing(run, tmp_path, change, said):
-    output = run(*ENROL, "--url", "https://gpu-1.lan:8443", "--out", str(tmp_path / "o"), *change, status=1)
+    output = run(*ENROL, "--url", "https://gpu-1.lan:8443", "--output", str(tmp_path / "o"), *change, status=1)
     assert said in output
     assert json.loads(run("backend", "list", "acme", "--json")) == []
     assert not (tmp_path / "o" / "key.pem").exists()
@@ -146,9 +146,9 @@ def test_what_cannot_be_is_refused_by_name_and_registers_nothing(run, tmp_path, 
 
 def test_another_tenants_name_is_not_taken_over(run, tmp_path):
     open_control(tmp_path / "data").create_tenant("globex")
-    run(*ENROL, "--url", "https://gpu-1.lan:8443", "--out", str(tmp_path / "o"))
+    run(*ENROL, "--url", "https://gpu-1.lan:8443", "--output", str(tmp_path / "o"))
     theirs = [word.replace("acme", "globex") if word == "acme" else word for word in ENROL]
-    output = run(*theirs, "--url", "https://evil.lan:8443", "--out", str(tmp_path / "p"), status=1)
+    output = run(*theirs, "--url", "https://evil.lan:8443", "--output", str(tmp_path / "p"), status=1)
     assert "exists already" in output
     assert not (tmp_path / "p").exists()
 
@@ -158,7 +158,7 @@ def test_where_the_authority_is_elsewhere_it_makes_none_of_its_own(run, tmp_path
     for file in (tmp_path / "data" / "ca").iterdir():
         file.unlink()
     (tmp_path / "data" / "ca" / "ca.pem").write_text("theirs")
-    output = run(*ENROL, "--url", "https://gpu-1.lan:8443", "--out", str(tmp_path / "o"), status=1)
+    output = run(*ENROL, "--url", "https://gpu-1.lan:8443", "--output", str(tmp_path / "o"), status=1)
     assert "issued elsewhere" in output and OURS.uri in output
     assert not (tmp_path / "data" / "ca" / "ca.key").exists()
     assert json.loads(run("backend", "list", "acme", "--json")) == []

@@ -75,7 +75,7 @@ def works(data):
     domicile("project", "create", "acme", f"p{before.key_id.hex()}", "--purpose", "x", "--legal-basis", "contract",
              "--data", data)  # fmt: skip
     domicile("audit", "anchor", "--data", data)
-    domicile("audit", "hold", "list", "--tenant", "acme", "--data", data)
+    domicile("audit", "hold", "list", "acme", "--data", data)
 
 
 def test_a_signer_in_vault_takes_over_from_the_file_which_is_destroyed(data, in_vault, vault):
@@ -216,6 +216,6 @@ def test_the_events_name_both_keys(data, in_vault):
     old = vkey(data)
     in_vault()
     rotate(data, "--reason", "moved")
-    shown = domicile("audit", "show", "--tenant", "acme", "--data", data, "--json")
+    shown = domicile("audit", "show", "acme", "--data", data, "--json")
     (event,) = [one for one in map(json.loads, shown.splitlines()) if one["type"] == "log.key_rotated"]
     assert (event["old_key"], event["new_key"], event["reason"]) == (old, vkey(data), "moved")

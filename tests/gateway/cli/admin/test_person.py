@@ -27,32 +27,32 @@ def run(tmp_path):
 
 @pytest.fixture
 def ada(run):
-    made = run("person", "create", "Ada", "--tenant", "acme", "--role", "dpo", "--json")
+    made = run("person", "create", "acme", "Ada", "--role", "dpo", "--json")
     return json.loads(made.stdout)["id"]
 
 
 def test_a_person_is_made_listed_changed_and_revoked(run, ada):
-    assert "Ada" in run("person", "list", "--tenant", "acme").output
+    assert "Ada" in run("person", "list", "acme").output
     assert "Ada" not in run("person", "list").output
-    changed = run("person", "roles", ada, "--tenant", "acme", "--role", "auditor", "--role", "billing", "--json")
+    changed = run("person", "update", "acme", ada, "--role", "auditor", "--role", "billing", "--json")
     assert json.loads(changed.stdout)["roles"] == ["auditor", "billing"]
-    revoked = run("person", "revoke", ada, "--tenant", "acme", "--yes", "--json")
+    revoked = run("person", "revoke", "acme", ada, "--yes", "--json")
     assert json.loads(revoked.stdout)["revoked_at"] is not None
 
 
 def test_a_token_is_printed_once_and_can_be_revoked(run, ada):
-    made = run("person", "token", ada, "--tenant", "acme", "--label", "laptop")
+    made = run("person", "create-token", "acme", ada, "--label", "laptop")
     token = parse_key(made.stdout.strip(), "admin")
-    listed = run("person", "tokens", ada, "--tenant", "acme").output
+    listed = run("person", "list-tokens", "acme", ada).output
     assert token.id in listed
     assert token.token not in listed
-    revoked = run("person", "revoke-token", ada, token.id, "--tenant", "acme", "--yes", "--json")
+    revoked = run("person", "revoke-token", "acme", ada, token.id, "--yes", "--json")
     assert json.loads(revoked.stdout)["revoked_at"] is not None
 
 
 def test_a_bootstrap_token_is_printed_while_there_is_no_operator(run):
     assert parse_key(run("person", "bootstrap").stdout.strip(), "admin")
-    assert run("person", "create", "Root", "--role", "operator").exit_code == 0
+    assert run("person", "create", "operator", "Root", "--role", "operator").exit_code == 0
     refused = run("person", "bootstrap")
     assert refused.exit_code == 1
     assert "operator already" in refused.stderr
@@ -60,7 +60,7 @@ def test_a_bootstrap_token_is_printed_while_there_is_no_operator(run):
 
 @pytest.mark.parametrize("role", ["operator", "root"])
 def test_a_role_that_a_tenants_person_cannot_have_is_refused_in_a_sentence(run, role):
-    refused = run("person", "create", "Eve", "--tenant", "acme", "--role", role)
+    refused = run("person", "create", "acme", "Eve", "--role", role)
     assert refused.exit_code == 1
     assert refused.stderr.startswith("error: roles are")
 
@@ -68,5 +68,5 @@ def test_a_role_that_a_tenants_person_cannot_have_is_refused_in_a_sentence(run, 
 @pytest.mark.parametrize("command", [("revoke",), ("revoke-token", "00000000")])
 def test_nothing_is_revoked_without_a_yes(run, ada, command):
     name, *more = command
-    assert run("person", name, ada, *more, "--tenant", "acme", answer="n\n").exit_code == 1
-    assert json.loads(run("person", "list", "--tenant", "acme", "--json").stdout)[0]["revoked_at"] is None
+    assert run("person", name, "acme", ada, *more, answer="n\n").exit_code == 1
+    assert json.loads(run("person", "list", "acme", "--json").stdout)[0]["revoked_at"] is None

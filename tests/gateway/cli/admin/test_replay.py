@@ -104,7 +104,7 @@ async def test_a_server_on_this_host_can_be_asked_instead_of_the_one_that_answer
 async def test_what_the_record_says_of_the_model_since_then_is_told_beside_a_difference(tmp_path):
     backend = FakeBackend()
     async with lab(tmp_path, set_up=keeping, backends={"acme/eu-fr-par/acme-1": backend}) as made:
-        line = ["model", "record", "--tenant", "acme", "--model", "small", "--what"]
+        line = ["model", "record", "acme", "--model", "small", "--what"]
         await audit(made, *line, "guardrails")
         request_id = await asked(made)
         await audit(made, *line, "weights")
@@ -214,7 +214,7 @@ async def test_a_call_whose_values_were_hidden_is_not_compared(tmp_path):
 async def test_what_was_erased_restricted_or_is_over_its_time_is_neither_read_nor_sent(tmp_path):
     async with lab(tmp_path, set_up=keeping) as made:
         request_id = await asked(made)
-        whose = ["--tenant", "acme", "--subject", ALICE]
+        whose = ["acme", "--subject", ALICE]
         await audit(made, "restrict", *whose)
         done = await replayed(made, request_id)
         assert (done.exit_code, "are restricted" in done.output) == (2, True)

@@ -54,32 +54,32 @@ def test_usage_is_shown_as_a_table_and_as_json(domicile):
     ]
     assert lines[0]["eur_per_million_tokens"] == 0.25
     assert json.loads(domicile("usage", "show", "--by", "day", "--until", "2026-11-19", "--json")) == []
-    (line,) = json.loads(domicile("usage", "show", "--by", "", "--tenant", "globex", "--json"))
+    (line,) = json.loads(domicile("usage", "show", "--by", "", "globex", "--json"))
     assert (line["tenant"], line["requests"]) == (None, 1)
 
 
 def test_a_dimension_or_a_tenant_that_is_not_there_is_told(domicile):
     assert "by tenant, project, key" in domicile("usage", "show", "--by", "colour", status=1)
-    assert "no tenant 'nobody'" in domicile("usage", "show", "--tenant", "nobody", status=1)
+    assert "no tenant 'nobody'" in domicile("usage", "show", "nobody", status=1)
 
 
 def test_the_ledger_is_exported_as_csv_or_json_and_never_over_a_file(domicile, tmp_path):
-    rows = list(csv.DictReader(io.StringIO(domicile("usage", "export", "--tenant", "acme"))))
+    rows = list(csv.DictReader(io.StringIO(domicile("usage", "export", "acme"))))
     assert [row["request_id"] for row in rows] == ["r0", "r1"]
     objects = [json.loads(line) for line in domicile("usage", "export", "--json").splitlines()]
     assert [row["nano_eur"] for row in objects] == [250_000_000] * 3
     file = tmp_path / "november.csv"
-    domicile("usage", "export", str(file), "--since", DAY, "--until", DAY)
+    domicile("usage", "export", "--output", str(file), "--since", DAY, "--until", DAY)
     assert len(file.read_text().splitlines()) == 4
-    assert "exists" in domicile("usage", "export", str(file), status=1)
+    assert "exists" in domicile("usage", "export", "--output", str(file), status=1)
 
 
 def test_prices_are_set_and_listed(domicile):
-    domicile("usage", "set-price", "small", "--input", "0.02", "--output", "0.05")
+    domicile("usage", "create-price", "small", "--input", "0.02", "--output", "0.05")
     shown = json.loads(
         domicile(
             "usage",
-            "set-price",
+            "create-price",
             "small",
             "--input",
             "0.03",
@@ -94,20 +94,20 @@ def test_prices_are_set_and_listed(domicile):
     )
     assert (shown["number"], shown["cached"]) == (2, 0.01)
     assert datetime.fromisoformat(shown["valid_from"]) == datetime(2099, 1, 1, tzinfo=UTC)
-    assert [price["number"] for price in json.loads(domicile("usage", "prices", "--json"))] == [1, 2]
-    assert "0.02" in domicile("usage", "prices")
+    assert [price["number"] for price in json.loads(domicile("usage", "list-prices", "--json"))] == [1, 2]
+    assert "0.02" in domicile("usage", "list-prices")
 
 
 @pytest.mark.parametrize("wrong", ["-1", "much", "NaN", "0.00000001"])
 def test_a_price_that_is_none_is_refused(domicile, wrong):
-    domicile("usage", "set-price", "small", f"--input={wrong}", "--output", "1", status=1)
-    assert json.loads(domicile("usage", "prices", "--json")) == []
+    domicile("usage", "create-price", "small", f"--input={wrong}", "--output", "1", status=1)
+    assert json.loads(domicile("usage", "list-prices", "--json")) == []
 
 
 def test_limits_are_set_shown_listed_and_taken_away(domicile):
-    domicile("limit", "set", "acme", "--rpm", "600", "--eur-per-month", "99.5")
-    domicile("limit", "set", "acme", "--tpm", "1000", "--rpm", "none")
-    domicile("limit", "set", "acme", "--project", "main", "--concurrent", "0")
+    domicile("limit", "update", "acme", "--rpm", "600", "--eur-per-month", "99.5")
+    domicile("limit", "update", "acme", "--tpm", "1000", "--rpm", "none")
+    domicile("limit", "update", "acme", "--project", "main", "--concurrent", "0")
     shown = json.loads(domicile("limit", "show", "acme", "--json"))
     assert (shown["requests_per_minute"], shown["tokens_per_minute"], shown["eur_per_month"]) == (None, 1000, 99.5)
     assert [row["concurrent_requests"] for row in json.loads(domicile("limit", "list", "acme", "--json"))] == [None, 0]
@@ -119,12 +119,12 @@ WRONG = ("--rpm=-1", "--rpm=0.5", "--tpm=1e3", "--concurrent=many", "--eur-per-d
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_limit_that_is_none_is_refused_and_named(domicile, wrong):
-    said = domicile("limit", "set", "acme", wrong, status=1)
+    said = domicile("limit", "update", "acme", wrong, status=1)
     assert wrong.partition("=")[2] in said
     assert json.loads(domicile("limit", "list", "acme", "--json")) == []
 
 
 def test_a_limit_command_that_names_no_limit_or_nobody_says_so(domicile):
-    assert "at least one limit" in domicile("limit", "set", "acme", status=1)
-    assert "no tenant 'nobody'" in domicile("limit", "set", "nobody", "--rpm", "1", status=1)
+    assert "at least one limit" in domicile("limit", "update", "acme", status=1)
+    assert "no tenant 'nobody'" in domicile("limit", "update", "nobody", "--rpm", "1", status=1)
     assert "no key" in domicile("limit", "show", "acme", "--key", "k9", status=1)
