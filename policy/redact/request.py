@@ -44,7 +44,8 @@ _STRUCTURE = frozenset({
 })  # fmt: skip
 _EXEMPT = "model"
 _UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "video_url", "audio_url",
-                                "input_audio", "file", "encrypted_content", "file_data", "file_id"})  # fmt: skip
+                                "input_audio", "file", "encrypted_content", "file_data", "file_id", "image_data",
+                                "audio_data", "video_data", "multi_modal_data"})  # fmt: skip
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "summary_text", "reasoning_text"})
 _MEDIA_PARTS = {
     "image": "images",

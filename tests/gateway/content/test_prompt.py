@@ -87,6 +87,12 @@ def test_token_ids_hide_what_they_say_so_they_do_not_leave(prompt):
         ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "Audio"),
         ({"type": "file", "file": {"file_id": "f"}}, "Files"),
         ({"type": "video_url", "video_url": {"url": "https://x"}}, "Videos"),
+        ({"type": "input_image", "image_url": "https://x"}, "Images"),
+        ({"type": "image", "source": {"type": "base64", "data": "AAAA"}}, "Images"),
+        ({"type": "image_embeds", "image_embeds": "AAAA"}, "Images"),
+        ({"type": "audio_url", "audio_url": {"url": "https://x"}}, "Audio"),
+        ({"type": "input_file", "file_data": "AAAA"}, "Files"),
+        ({"type": "document", "document": {"data": "AAAA"}}, "Files"),
         ({"type": "hologram"}, "Content parts of an unknown type"),
     ],
 )

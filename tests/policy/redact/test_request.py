@@ -185,6 +185,8 @@ def test_the_shapes_of_the_other_endpoints_are_searched_too(endpoint, fields):
     ("responses", {"input": [{"type": "reasoning", "encrypted_content": "gAAAA"}]}),
     ("responses", {"input": [{"role": "user", "content": [{"type": "something_new", "text": "x"}]}]}),
     ("chat", {"messages": [{"role": "user", "content": [{"type": "something_new", "text": "x"}]}]}),
+    ("chat", {"messages": [], "multi_modal_data": {"image": "AAAA"}}),  # vLLM
+    ("chat", {"messages": [], "image_data": ["AAAA"]}),  # SGLang
 ])  # fmt: skip
 def test_what_nobody_can_read_is_refused(endpoint, fields):
     with pytest.raises(RedactionBlocked):
