@@ -46,7 +46,7 @@ def digest(note: str) -> str:
     return sha256(note.encode()).hexdigest()
 
 
-def with_kin(key: VerifierKey, notes: Iterable[str]) -> VerifierKey:
+def with_successors(key: VerifierKey, notes: Iterable[str]) -> VerifierKey:
     """`key` and every key of its name that the successions `notes` link to it. Raises NoteError for one that does not
     hold: who keeps such a note beside a log has something to explain."""
     links = [open_succession(note, key.name) for note in notes]

@@ -6,18 +6,18 @@ Each step may be repeated after a crash: a renewal that has begun is gone on wit
 from collections.abc import Callable
 
 from audit.keys.owner_keys import KeyRing, generation_of
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 
 BATCH = 500
 
 
-def waiting(side: SideStore, tenant: str, generation: int) -> int:
+def waiting(side: ValueStore, tenant: str, generation: int) -> int:
     """How many data keys of a tenant are wrapped under an older key than `generation`."""
     return sum(generation_of(wrapped) < generation for _, _, wrapped in _rows(side, tenant))
 
 
 def renew(
-    side: SideStore, ring: KeyRing, tenant: str, progress: Callable[[int], None] = lambda count: None
+    side: ValueStore, ring: KeyRing, tenant: str, progress: Callable[[int], None] = lambda count: None
 ) -> tuple[int, int]:
     """Carry a renewal through; returns the generation now in force, and how many data keys were wrapped anew.
 
@@ -41,7 +41,7 @@ def renew(
     return generation, done
 
 
-def _rows(side: SideStore, tenant: str) -> list[tuple[str, str, bytes]]:
+def _rows(side: ValueStore, tenant: str) -> list[tuple[str, str, bytes]]:
     return [
         (table, key, bytes(wrapped))
         for table, key, wrapped in side.rows(

@@ -196,7 +196,7 @@ class SqliteStore:
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the file is of the log of `key`, and write that into it if it does not say so yet.
 
-        Raises StrangerError, with nothing written.
+        Raises ForeignDatabaseError, with nothing written.
         """
         with _store_errors():
             if (found := _identity(self._db)) is None:

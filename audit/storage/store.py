@@ -135,7 +135,7 @@ class LeafStore(Store, Protocol):
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the database is of the log of `key`, and write that into it if it does not say so yet.
 
-        Raises StrangerError, with nothing written.
+        Raises ForeignDatabaseError, with nothing written.
         """
 
     def successions(self) -> list[str]:
