@@ -210,7 +210,7 @@ def show(
 ) -> None:
     """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq.
 
-    That somebody reads the log of a data folder goes on record first; a copy (--log) is its keeper's affair.
+    Reading the log of a data folder is recorded first; reading a copy (--log) is not.
     """
     with reporting_errors(as_json):
         with _open(data, log) as (reader, _):
@@ -347,7 +347,7 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
     unsigned = sum(tree.records - tree.signed for tree in report.trees)
     if report.ok and unsigned:
         typer.echo(
-            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but nobody has signed for them. "
+            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but no signature covers them. "
             f"After {UNSIGNED_S} s without a signature, verification fails."
         )
     if not told:

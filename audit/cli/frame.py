@@ -75,7 +75,7 @@ def fail(sentence: str, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps({"ok": False, "error": sentence}))
     else:
-        typer.echo(f"FAIL: {printable(sentence)}", err=True)
+        typer.echo(f"error: {printable(sentence)}", err=True)
     raise typer.Exit(1)
 
 

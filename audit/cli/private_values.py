@@ -1,4 +1,4 @@
-"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on log and side store.
+"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on the log and its private values.
 
 Each command opens the log beside a running gateway, as a node of its own, and is itself on record before it has effect.
 """
@@ -152,7 +152,7 @@ def erase_command(
     """Delete private values with their keys. The log still verifies; a signed certificate says what is gone."""
     with reporting_errors(as_json):
         if sum((subject is not None, records is not None, everything)) != 1:
-            raise AuditError("say what to erase: one of --subject, --records, --all")
+            raise AuditError("nothing to erase is named; give one of --subject, --records, --all")
         if not yes:
             typer.confirm("What is erased cannot be had again. Go on?", abort=True, err=True)
         span = _span(records)
@@ -186,7 +186,7 @@ def hold_place(
     """From now on delete nothing of a person, of some records, or (with neither) of the tenant."""
     with reporting_errors(as_json):
         if subject is not None and records is not None:
-            raise AuditError("a hold is on a subject or on records, not both")
+            raise AuditError("a hold covers a subject or records, not both; give one of --subject and --records")
         span = _span(records)
         hold = do(
             data,
@@ -252,7 +252,7 @@ def dsar_command(
     """Everything that is kept of a person and what GDPR 15(1) lists beside it, as JSON or as a page."""
     with reporting_errors(as_json=False):
         if html is not None and html not in LANGUAGES:
-            raise AuditError(f"there is no page in {html!r}; there are {', '.join(LANGUAGES)}")
+            raise AuditError(f"there is no page in {html!r}; give one of {', '.join(LANGUAGES)}")
         known = evidence_of(data or DEFAULT_DATA, tenant)
         package = do(data, lambda context: answer(context, tenant, subject, actor=ACTOR, evidence=known))
         typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
@@ -268,7 +268,7 @@ def restrict_command(
     lift: Annotated[bool, typer.Option("--lift", help="Allow use again.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep what there is of a person, but let nobody read or export it (GDPR 18)."""
+    """Keep the data of a person, but refuse to show or export it (GDPR 18)."""
     with reporting_errors(as_json):
         do(data, lambda context: restrict(context, tenant, subject, restricted=not lift, actor=ACTOR))
         tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
@@ -319,7 +319,7 @@ def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_d
     if not is_there(log):
         raise NoLog(no_log_at(log))
     if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
-        raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
+        raise AuditError("the signing key of this log is missing; use the original data folder, or restore the key set")
 
     async def inside() -> T:
         async with _audit_context(log, backup_days) as context:
@@ -359,7 +359,7 @@ def _span(records: str | None) -> tuple[int, int] | None:
         return None
     first, dash, last = records.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)) or int(first) > int(last or first):
-        raise AuditError("records read 41 or 41-57")
+        raise AuditError(f"--records {records} is not a range; write 41 or 41-57")
     return int(first), int(last or first)
 
 

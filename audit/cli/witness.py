@@ -122,7 +122,7 @@ def rotate_command(
     Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
     here, `domicile init --keys` there.
 
-    Hand the new verifier key to whoever holds the old one; the succession beside the log lets both verify everything.
+    Give the new verifier key to every holder of the old one; with the succession in the data folder both verify all.
     """
     with reporting_errors(as_json):
         log = (data or DEFAULT_DATA) / LOG_IN_DATA

@@ -1,7 +1,7 @@
 """Who and what was concerned: the impact of a breach or failure, counted from the records of a period.
 
 Answers what GDPR 33(3)(a), DORA 18(1) and NIS2 23(4) ask: which tenants and activities, how many calls and people,
-which kinds of data, which countries and operators. People are counted by their data keys: nobody is named.
+which kinds of data, which countries and operators. People are counted by their data keys and not named.
 """
 
 from collections import Counter
@@ -64,7 +64,7 @@ class Impact:
 
 
 def impact(reader: Reader, tenant: str, scope: Scope, side: ValueStore | None = None) -> Impact:
-    """What `scope` covers of a tenant's records; without the side store nobody is counted."""
+    """What `scope` covers of a tenant's records; without the value store no person is counted."""
     found = Impact(tenant)
     calls: dict[str, dict[str, Any]] = {}  # open ones: a call moves to other backends and ends later
     concerned: set[str] = set()

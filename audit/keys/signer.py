@@ -221,7 +221,7 @@ def _settle_vkey(path: Path, signer: FileSigner) -> None:
         write_vkey(path, signer.verifier_key)
         return
     except NoteError as error:
-        raise SignerError(f"{vkey} is not a verifier key; remove it, and it is written anew") from error
+        raise SignerError(f"{vkey} is not a verifier key; remove it, and it is written again") from error
     if kept == signer.verifier_key:
         return
     try:

@@ -38,7 +38,7 @@ class NodeLock:
         return cls(fd, folder / f"node-{node}.lock")
 
     def release(self) -> None:
-        """Remove the file while it is still locked: nobody else can hold it, and who waits for it looks again."""
+        """Remove the file while it is still locked: no other process can hold it, and a waiting one looks again."""
         with suppress(OSError):
             self._path.unlink()
         os.close(self._fd)

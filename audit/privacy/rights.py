@@ -107,7 +107,7 @@ async def rectify(
 async def restrict(
     context: AuditContext, tenant: str, subject: str, *, restricted: bool = True, actor: str = "system"
 ) -> None:
-    """Keep what there is of a person but let nobody use it, or allow it again. Raises AuditError as `answer` does."""
+    """Restrict the data of a person to storage, or allow its use again. Raises AuditError as `answer` does."""
     key_id = await _key(context, tenant, subject)
     kind = "dsar.restricted" if restricted else "dsar.unrestricted"
     event = DsarRestricted.model_validate({"type": kind, "tenant": tenant, "actor": actor, "key_id": key_id})
@@ -142,7 +142,7 @@ async def read(
 
 
 async def log_read(context: AuditContext, tenant: str, *, actor: str, reason: str) -> int:
-    """Put on record, before it happens, that somebody reads the records there are so far; returns how many."""
+    """Record that all records so far are about to be read; returns how many there are."""
 
     def size() -> int:
         with context.reading() as reader:

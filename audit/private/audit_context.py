@@ -32,7 +32,7 @@ class AuditContext:
     trees are published beside the log, so that what is deleted is deleted there too. `exchange` brings notes and tokens
     of other parties beside the log to the hosts that share the record; it blocks, and may raise StoreError.
 
-    Files are opened anew for each piece of work, in a thread of its own, so that no snapshot outlives it.
+    Files are opened for each piece of work, in a thread of its own, so that no snapshot outlives it.
     """
 
     log: AuditLog
@@ -49,7 +49,7 @@ class AuditContext:
         return await self.log.append(event, private)
 
     async def with_values(self, work: Callable[[ValueStore], T]) -> T:
-        """What `work` returns, done in a thread on a hand of its own."""
+        """Run `work` in a worker thread with its own connection to the value store, and return its result."""
 
         def run() -> T:
             with closing(self.open_values()) as side:
@@ -78,8 +78,8 @@ class AuditContext:
         """By number, the id of the event that has it, for those of `seqs` (ascending) that are on record.
 
         A value belongs to a record only if both are the same (`audit.private.log_and_value_store`): a value of a record
-        that was never written may have the number of another. Of a record whose content expired the id is empty: it has no
-        values. Raises EventRejected for a leaf that is not a record.
+        that was never written may have the number of another. Of a record whose content expired the id is empty: it
+        has no values. Raises EventRejected for a leaf that is not a record.
         """
         found: dict[int, str] = {}
         with self.reading() as reader:

@@ -184,7 +184,7 @@ def _free_records(
 
 
 def sweep(side: ValueStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> None:
-    """Delete values of leaves that never were, by (seq, event id): nobody was promised anything of them."""
+    """Delete values of records that were never written, by (seq, event id): no caller got a receipt for them."""
     with side.transaction() as db:
         db.executemany(
             "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ?",

@@ -256,7 +256,7 @@ class SqliteStore:
 
     def consolidate(self) -> bool:
         """After a failed fsync the kernel may hold pages of the write-ahead log that it will never write again, and a
-        commit behind them would be lost with them. Moving the log into the main file writes every page anew."""
+        commit behind them would be lost with them. Moving the log into the main file rewrites every page."""
         with _store_errors():
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy

@@ -157,7 +157,7 @@ class LeafStore(Store, Protocol):
 
 
 class Pruner(Protocol):
-    """Deletes the content of expired records, beside whoever appends. Every method may raise StoreError."""
+    """Deletes the content of expired records while others append. Every method may raise StoreError."""
 
     def prune(self, tenant: str, first: int, last: int) -> None:
         """Records `first` to `last` keep their hash alone; durable on return. Again, it does nothing."""

@@ -54,7 +54,7 @@ class Anchors:
 
 
 async def anchor(context: AuditContext, anchors: Anchors | None = None) -> list[Receipt]:
-    """Record the last checkpoint of every tree that was signed anew since it was last anchored.
+    """Record the last checkpoint of every tree that was signed again since it was last anchored.
 
     The log's own tree records how far the anchor reaches, at most every LINK_EVERY_S in one process.
     """

@@ -1,4 +1,4 @@
-"""How right the node's clock is: what the kernel knows from whoever disciplines it (chrony, ntpd, timesyncd).
+"""How accurate the node's clock is, as its time service (chrony, ntpd, timesyncd) tells the kernel.
 
 No network and no privilege: ``adjtimex(2)`` in its reading form. ISO 27001 A.8.17, DORA RTS 2024/1774 Art. 12.
 """
@@ -21,7 +21,7 @@ _TIME_ERROR = 5
 
 @dataclass(frozen=True, slots=True)
 class ClockState:
-    """Milliseconds, rounded; `max_error_ms` is the kernel's bound, which grows while nobody disciplines the clock."""
+    """Milliseconds, rounded; `max_error_ms` is the kernel's bound, which grows while nothing sets the clock."""
 
     synchronised: bool
     offset_ms: int
