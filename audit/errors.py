@@ -1,4 +1,4 @@
-"""Everything that can go wrong with the record.
+"""Errors of `audit`.
 
 AuditError
 ├── AuditUnavailable     nothing may be promised: refuse the call (503), send nothing anywhere
@@ -23,7 +23,7 @@ AuditError
 
 
 class AuditError(Exception):
-    """Root of the room's errors; the message is a sentence fit for an operator and holds no content."""
+    """Base class; the message is a sentence for an operator and holds no content."""
 
 
 class AuditUnavailable(AuditError):

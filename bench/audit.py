@@ -38,9 +38,9 @@ from audit.log.audit_log import AuditLog
 from audit.log.sequencer import Limits
 from audit.pack.export import export
 from audit.pack.program import program
-from audit.private.custody import Custody
-from audit.private.joint_store import open_sided
-from audit.private.value_store import SideStore
+from audit.private.audit_context import AuditContext
+from audit.private.log_and_value_store import open_log_and_values
+from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteReader, SqliteStore
 from audit.storage.store import Entry
 from audit.tree.merkle import leaf_hash
@@ -142,19 +142,19 @@ def fill(path: Path, records: int) -> None:
 async def packs(folder: Path, records: int) -> dict[str, float]:
     fill(folder / "log.db", records)
     signer, keys = FileSigner.open(folder / "signer.key"), FileKeyProvider.open(folder / "keys")
-    opened = open_sided(folder / "side.db", keys)
+    opened = open_log_and_values(folder / "side.db", keys)
     found: dict[str, float] = {}
     async with await AuditLog.open(folder / "log.db", signer=signer, node="bench", open_store=opened) as log:
         await asyncio.sleep(1.5)  # until it is signed
-        custody = Custody(
+        context = AuditContext(
             log,
-            open_side=lambda: SideStore.open(folder / "side.db", keys),
+            open_values=lambda: ValueStore.open(folder / "side.db", keys),
             open_reader=lambda: SqliteReader.open(folder / "log.db"),
             keys=keys,
             signer=signer,
         )
         began = time.perf_counter()
-        made = await export(custody, "acme", folder / "pack.zip", evidence=KNOWN)
+        made = await export(context, "acme", folder / "pack.zip", evidence=KNOWN)
         found["export_s"] = time.perf_counter() - began
     found["records"] = made.end - made.first
     found["export_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

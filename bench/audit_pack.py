@@ -23,9 +23,9 @@ from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
 from audit.pack.export import export
 from audit.pack.program import program
-from audit.private.custody import Custody
-from audit.private.joint_store import open_sided
-from audit.private.value_store import SideStore
+from audit.private.audit_context import AuditContext
+from audit.private.log_and_value_store import open_log_and_values
+from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteReader
 from bench.audit_append import KNOWN, intent, outcome
 
@@ -51,19 +51,19 @@ def peak_mb() -> float:
 
 async def main(folder: Path, records: int, private: float) -> None:
     signer, keys = FileSigner.open(folder / "signer.key"), FileKeyProvider.open(folder / "keys")
-    opened = open_sided(folder / "side.db", keys)
+    opened = open_log_and_values(folder / "side.db", keys)
     async with await AuditLog.open(folder / "log.db", signer=signer, node="bench", open_store=opened) as log:
         await fill(log, records, private)
         await asyncio.sleep(1.5)  # until the last record is signed
-        custody = Custody(
+        context = AuditContext(
             log,
-            open_side=lambda: SideStore.open(folder / "side.db", keys),
+            open_values=lambda: ValueStore.open(folder / "side.db", keys),
             open_reader=lambda: SqliteReader.open(folder / "log.db"),
             keys=keys,
             signer=signer,
         )
         before, started = peak_mb(), time.perf_counter()
-        made = await export(custody, "acme", folder / "pack.zip", disclose=True, evidence=KNOWN)
+        made = await export(context, "acme", folder / "pack.zip", disclose=True, evidence=KNOWN)
         wall, count = time.perf_counter() - started, made.end - made.first
     size = (folder / "pack.zip").stat().st_size
     print(

@@ -19,7 +19,7 @@ from audit.events.private_value import Private
 from audit.keys.owner_keys import FileKeyProvider
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
-from audit.private.joint_store import open_sided
+from audit.private.log_and_value_store import open_log_and_values
 from bench.audit_append import intent, outcome
 
 TEXT = "x" * 1024
@@ -28,7 +28,7 @@ DIGEST = {"bytes": 1024, "sha256": "a" * 64}
 
 async def measure(folder: Path, persons: int, writers: int, seconds: float) -> tuple[float, float]:
     """Records/s, and microseconds of CPU a record, everything included."""
-    opened = open_sided(folder / "side.db", FileKeyProvider.open(folder / "keys"))
+    opened = open_log_and_values(folder / "side.db", FileKeyProvider.open(folder / "keys"))
     signer = FileSigner.open(folder / "signer.key")
     async with await AuditLog.open(folder / "log.db", signer=signer, node="bench", open_store=opened) as log:
         done = 0

@@ -32,7 +32,7 @@ POLICY = "\n".join([
 
 @dataclass
 class Relay(FakeBackend):
-    """Hands requests on to `target` and its answers back, as they come."""
+    """KeysAndSigner requests on to `target` and its answers back, as they come."""
 
     target: str = ""
 

@@ -1,4 +1,4 @@
-"""What can go wrong in this room.
+"""Errors of `policy`.
 
 PolicyError
 ├── PolicyDocumentError   a document is not one we can read; carries every problem with its line

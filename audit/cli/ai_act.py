@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cli.custody import ACTOR, do
-from audit.cli.frame import DataOption, JsonOption, answering, console, printable
+from audit.cli.frame import DataOption, JsonOption, console, printable, reporting_errors
+from audit.cli.private_values import ACTOR, do
 from audit.errors import AuditError
 from audit.files.new_file import new_file
 from audit.law.ai_act import extract
@@ -18,7 +18,7 @@ from audit.law.duties import Duties, load_duties
 from audit.log.walk import checked_moment
 from audit.pack.archive import require_place
 from audit.privacy.rights import log_read
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 
 SOURCE = "ai-act"
 
@@ -41,7 +41,7 @@ def ai_act_command(
 
     With --as-of: the duties of the AI Act that apply on a day; without TENANT and --system, these alone.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         day = None if as_of is None else _day(as_of)
         if (tenant is None) != (system is None):
             raise AuditError("one of TENANT and --system is missing: name both, or neither with --as-of")
@@ -104,12 +104,12 @@ def _extract(
     if output is not None:
         require_place(output)
 
-    async def work(custody: Custody) -> dict[str, Any]:
-        await log_read(custody, tenant, actor=ACTOR, reason="ai_act_extract")
+    async def work(context: AuditContext) -> dict[str, Any]:
+        await log_read(context, tenant, actor=ACTOR, reason="ai_act_extract")
 
         def run() -> dict[str, Any]:
             read = partial(extract, tenant=tenant, ai_system_id=system, since=start, until=end)
-            with custody.reading() as reader:
+            with context.reading() as reader:
                 if output is None:
                     return read(reader).as_json()
                 with new_file(output) as file:
@@ -119,7 +119,7 @@ def _extract(
 
                     return read(reader, write=write).as_json()
 
-        return await custody.in_thread(run)
+        return await context.in_thread(run)
 
     return do(data, work)
 

@@ -16,31 +16,31 @@ from rich.markup import escape
 from rich.table import Table
 
 from audit.cli.ai_act import ai_act_command
-from audit.cli.custody import ACTOR, do
-from audit.cli.custody import app as custody_app
 from audit.cli.frame import (
     DEFAULT_DATA,
     LOG_IN_DATA,
     DataOption,
     JsonOption,
-    answering,
     console,
-    open_hands,
+    open_keys,
     printable,
     progress_bar,
     read_given,
+    reporting_errors,
 )
 from audit.cli.incident import app as incident_app
 from audit.cli.oversight import app as oversight_app
+from audit.cli.private_values import ACTOR, do
+from audit.cli.private_values import app as private_values_app
 from audit.cli.retention import retention_command
 from audit.cli.witness import app as witness_app
 from audit.errors import AuditError
 from audit.events.privacy import LogRead
 from audit.keys.owner_keys import KeyProvider
-from audit.keys.succession import notes_in, with_kin
+from audit.keys.succession import notes_in, with_successors
 from audit.log.receipt import Receipt, verify_receipt
-from audit.private.custody import Custody
-from audit.private.value_store import SideStore
+from audit.private.audit_context import AuditContext
+from audit.private.value_store import ValueStore
 from audit.storage.attested_files import files_beside, union
 from audit.storage.place import open_reader
 from audit.storage.sqlite import SqliteReader
@@ -59,7 +59,7 @@ KEY_IN_DATA = Path("audit/signer.vkey")
 app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
 receipt_app = typer.Typer(no_args_is_help=True, help="Receipts: the x-domicile-receipt of an answer.")
 app.add_typer(receipt_app, name="receipt")
-app.add_typer(custody_app)
+app.add_typer(private_values_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
 app.add_typer(oversight_app)
@@ -113,7 +113,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild every tree from its records and compare it with what was signed. Exit code 0 if all holds, 1 if not."""
-    with answering(as_json), _open(data, log) as (reader, path):
+    with reporting_errors(as_json), _open(data, log) as (reader, path):
         key = _key(public_key, path, reader)
         opener = _opener(log, path, keys, sample)
         held = [read_given(file) for file in checkpoint or []]
@@ -151,7 +151,7 @@ class _Opener:
     keys: KeyProvider | None = None
     sample: int | None = None
 
-    def chosen(self, side: SideStore, tenant: str) -> Chosen:
+    def chosen(self, side: ValueStore, tenant: str) -> Chosen:
         """A sample differs from run to run."""
         if self.keys is None:
             return none_of
@@ -171,7 +171,7 @@ def _opener(log: Path | None, path: Path, keys: bool, sample: int | None) -> _Op
         raise AuditError("--keys opens the private values of a data folder: give --data instead of --log")
     if not path.with_name("side.db").is_file() or not path.with_name("keys").is_dir():
         raise AuditError(f"there are no private values and keys beside {path}: leave --keys out")
-    return _Opener(open_hands.get()(path)[0], sample)
+    return _Opener(open_keys.get()(path)[0], sample)
 
 
 def _moment(text: str) -> int:
@@ -192,7 +192,7 @@ def _account(
         return {}, []
     total: Counter[str] = Counter()
     faults: list[dict[str, object]] = []
-    with closing(SideStore.open_read_only(path, opener.keys)) as side:
+    with closing(ValueStore.open_read_only(path, opener.keys)) as side:
         for tenant in tenants:
             states, wrong = account(lambda: opened(log), side, key, tenant, opener.chosen(side, tenant))
             total.update(states)
@@ -210,13 +210,13 @@ def show(
 ) -> None:
     """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq.
 
-    That somebody reads the log of a data folder goes on record first; a copy (--log) is its keeper's affair.
+    Reading the log of a data folder is recorded first; reading a copy (--log) is not.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         with _open(data, log) as (reader, _):
             trees = [(name, reader.head(name)[0]) for name in (reader.tenants() if tenant is None else tenant)]
         if log is None:  # no snapshot is held meanwhile: the store would wait for its end to fold its journal in
-            do(data, lambda custody: _log_reads(custody, trees, limit))
+            do(data, lambda context: _log_reads(context, trees, limit))
         table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
         with _open(data, log) as (reader, _):
             for name, size in trees:
@@ -231,10 +231,10 @@ def show(
             console().print(table)
 
 
-async def _log_reads(custody: Custody, trees: Iterable[tuple[str, int]], limit: int) -> None:
+async def _log_reads(context: AuditContext, trees: Iterable[tuple[str, int]], limit: int) -> None:
     for tenant, size in trees:
         event = LogRead(tenant=tenant, actor=ACTOR, first=max(0, size - limit), end=size, reason="show")
-        await custody.record(event)
+        await context.record(event)
 
 
 @app.command("publish", epilog="Example:\n\n  domicile audit publish -o /srv/www/log")
@@ -253,7 +253,7 @@ def publish_command(
     The content of records that have expired since they were published is taken out.
     """
     done = {}
-    with answering(as_json):
+    with reporting_errors(as_json):
         with _open(data, log) as (reader, path):
             base = output or path.with_name(TILES)
             for name in reader.tenants() if tenant is None else tenant:
@@ -280,7 +280,7 @@ def verify_receipt_command(
     as_json: JsonOption = False,
 ) -> None:
     """Prove that the record of a receipt is in the log, under a signed checkpoint. Exit code 0 if so, 1 if not."""
-    with answering(as_json), _open(data, log) as (reader, path):
+    with reporting_errors(as_json), _open(data, log) as (reader, path):
         wanted = Receipt.parse(receipt)
         tiles = Folder(path.with_name(TILES) / wanted.tenant)
         found = verify_receipt(reader, _key(public_key, path, reader), wanted, tiles)
@@ -322,7 +322,7 @@ def _key(given: str | None, log: Path, reader: Reader) -> VerifierKey:
             raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
         given = str(beside)
     key = VerifierKey.parse(read_given(Path(given)) if os.path.exists(given) else given)
-    return with_kin(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
+    return with_successors(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
 
 
 def _print_private_values(states: Mapping[str, int], faults: Sequence[Mapping[str, object]]) -> None:
@@ -348,7 +348,7 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
     unsigned = sum(tree.records - tree.signed for tree in report.trees)
     if report.ok and unsigned:
         typer.echo(
-            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but nobody has signed for them. "
+            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but no signature covers them. "
             f"After {UNSIGNED_S} s without a signature, verification fails."
         )
     if not told:

@@ -28,14 +28,14 @@ MAX_GIVEN = 1 << 20
 """Bytes of a key or checkpoint that is given in a file."""
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
-Hands = tuple[KeyProvider, Signer]
+KeysAndSigner = tuple[KeyProvider, Signer]
 
 
-def open_from_files(log: Path) -> Hands:
+def open_from_files(log: Path) -> KeysAndSigner:
     return FileKeyProvider.open(log.parent / "keys"), FileSigner.open(log.with_name("signer.key"))
 
 
-open_hands: ContextVar[Callable[[Path], Hands]] = ContextVar("open_hands", default=open_from_files)
+open_keys: ContextVar[Callable[[Path], KeysAndSigner]] = ContextVar("open_keys", default=open_from_files)
 """How the keys and the signer of a log are had; a program that keeps them elsewhere sets it before a command runs."""
 
 
@@ -63,7 +63,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @contextmanager
-def answering(as_json: bool) -> Iterator[None]:
+def reporting_errors(as_json: bool) -> Iterator[None]:
     """An error of the record or of a file ends the command with a sentence and exit code 1."""
     try:
         yield
@@ -75,7 +75,7 @@ def fail(sentence: str, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps({"ok": False, "error": sentence}))
     else:
-        typer.echo(f"FAIL: {printable(sentence)}", err=True)
+        typer.echo(f"error: {printable(sentence)}", err=True)
     raise typer.Exit(1)
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cli.custody import ACTOR, do
-from audit.cli.frame import DEFAULT_DATA, DataOption, JsonOption, answering, console, printable
+from audit.cli.frame import DEFAULT_DATA, DataOption, JsonOption, console, printable, reporting_errors
+from audit.cli.private_values import ACTOR, do
 from audit.errors import AuditError
 from audit.events.stamp import rfc3339
 from audit.files.new_file import replace_file
@@ -21,7 +21,7 @@ from audit.incidents.incident import Case, case_of, cases, close, notify, open_i
 from audit.law.deadlines import ClockTable, as_rows, load_clocks, rfc3339_of
 from audit.log.walk import checked_moment
 from audit.privacy.rights import log_read
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 
 app = typer.Typer()
 incident_app = typer.Typer(no_args_is_help=True, help="Incidents: keep their records, know what is due, and when.")
@@ -60,7 +60,7 @@ def open_command(
     as_json: JsonOption = False,
 ) -> None:
     """Put an incident on record, freeze the records concerned, and say what is due and when."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         known = load_clocks(clocks)
         laws = law or ["gdpr"]
         if unknown := set(laws) - known.laws:
@@ -68,9 +68,9 @@ def open_command(
                 f"no clock is known of {', '.join(sorted(unknown))}; there are {', '.join(sorted(known.laws))}"
             )
 
-        async def work(custody: Custody) -> tuple[Case, str]:
+        async def work(context: AuditContext) -> tuple[Case, str]:
             incident_id = await open_incident(
-                custody,
+                context,
                 tenant,
                 laws=laws,
                 actor=ACTOR,
@@ -82,8 +82,8 @@ def open_command(
                 until=until and checked_moment(until),
                 freeze=freeze,
             )
-            with custody.reading() as reader:
-                return case_of(reader, tenant, incident_id), rfc3339(custody.now())
+            with context.reading() as reader:
+                return case_of(reader, tenant, incident_id), rfc3339(context.now())
 
         case, now = do(data, work)
         _show([case], known, now, as_json)
@@ -125,10 +125,10 @@ def notify_command(
 ) -> None:
     """Put on record that an authority was told."""
 
-    async def work(custody: Custody) -> None:
+    async def work(context: AuditContext) -> None:
         if clock not in (names := load_clocks(clocks).names()):
             raise AuditError(f"there is no clock {clock}; there are {', '.join(sorted(names))}")
-        await notify(custody, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
+        await notify(context, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
 
     _step(data, tenant, incident_id, clocks, as_json, work)
 
@@ -159,12 +159,12 @@ def list_command(
     tenant: TenantArgument, data: DataOption = None, clocks: ClocksOption = None, as_json: JsonOption = False
 ) -> None:
     """The incidents of a tenant and what is due for each."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         known = load_clocks(clocks)
 
-        async def work(custody: Custody) -> tuple[list[Case], str]:
-            with custody.reading() as reader:
-                return cases(reader, tenant), rfc3339(custody.now())
+        async def work(context: AuditContext) -> tuple[list[Case], str]:
+            with context.reading() as reader:
+                return cases(reader, tenant), rfc3339(context.now())
 
         found, now = do(data, work)
         _show(found, known, now, as_json)
@@ -189,7 +189,7 @@ def breach_command(
     as_json: JsonOption = False,
 ) -> None:
     """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         scope = Scope(
             since=since and checked_moment(since),
             until=until and checked_moment(until),
@@ -200,12 +200,12 @@ def breach_command(
             ai_system_id=system,
         )
 
-        async def work(custody: Custody) -> list[Impact]:
-            with custody.reading() as reader:
+        async def work(context: AuditContext) -> list[Impact]:
+            with context.reading() as reader:
                 names = [one for one in reader.tenants() if not one.startswith("_")] if tenant is None else tenant
             for name in names:
-                await log_read(custody, name, actor=ACTOR, reason="breach_impact")
-            with custody.reading() as reader, closing(custody.open_side()) as side:
+                await log_read(context, name, actor=ACTOR, reason="breach_impact")
+            with context.reading() as reader, closing(context.open_values()) as side:
                 return [impact(reader, name, scope, side) for name in names]
 
         found = do(data, work)
@@ -236,15 +236,15 @@ def _step(
     incident_id: str,
     clocks: Path | None,
     as_json: bool,
-    step: Callable[[Custody], Any],
+    step: Callable[[AuditContext], Any],
 ) -> None:
-    with answering(as_json):
+    with reporting_errors(as_json):
         known = load_clocks(clocks)
 
-        async def work(custody: Custody) -> tuple[Case, str]:
-            await step(custody)
-            with custody.reading() as reader:
-                return case_of(reader, tenant, incident_id), rfc3339(custody.now())
+        async def work(context: AuditContext) -> tuple[Case, str]:
+            await step(context)
+            with context.reading() as reader:
+                return case_of(reader, tenant, incident_id), rfc3339(context.now())
 
         case, now = do(data, work)
         _show([case], known, now, as_json)

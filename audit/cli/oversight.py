@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from audit.cli.custody import ACTOR, do
-from audit.cli.frame import DataOption, JsonOption, answering
+from audit.cli.frame import DataOption, JsonOption, reporting_errors
+from audit.cli.private_values import ACTOR, do
 from audit.errors import AuditError
 from audit.events.base import Event
 from audit.events.event import ModelChanged
 from audit.events.incident import AuthorityRequest, Oversight
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 
 app = typer.Typer()
 oversight_app = typer.Typer(no_args_is_help=True, help="Human oversight of AI systems, on record (AI Act 14).")
@@ -41,7 +41,7 @@ def oversight_command(
     as_json: JsonOption = False,
 ) -> None:
     """Put an act of oversight on record. It stops nothing by itself: `domicile oversight stop` does."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         fields = {"type": f"oversight.{act}", "ai_system_id": system, "request_id": request, "reason": reason}
         _record(Oversight, data, tenant, fields, as_json)
 
@@ -69,7 +69,7 @@ def model_command(
 
     Of a text that can be guessed give no digest: it would be personal data if the text is.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         fields = {"model": model, "what": what, "ai_system_id": system, "backend_id": backend}
         fields |= {"before": before, "after": after}
         _record(ModelChanged, data, tenant, fields | {"substantial": substantial}, as_json)
@@ -91,13 +91,13 @@ def authority_command(
     as_json: JsonOption = False,
 ) -> None:
     """Put an authority's request for data, or the answer to it, on record."""
-    with answering(as_json):
+    with reporting_errors(as_json):
 
-        async def work(custody: Custody) -> str:
-            matter_id = matter or custody.new_id()
+        async def work(context: AuditContext) -> str:
+            matter_id = matter or context.new_id()
             fields: dict[str, Any] = {"type": f"authority_request.{act}", "authority": authority}
             fields |= {"matter_id": matter_id, "country": country, "legal_basis": basis, "outcome": outcome}
-            await custody.record(_event(AuthorityRequest, tenant, fields))
+            await context.record(_event(AuthorityRequest, tenant, fields))
             return matter_id
 
         told = do(data, work)
@@ -106,7 +106,7 @@ def authority_command(
 
 def _record(kind: type[Event], data: Path | None, tenant: str, fields: dict[str, Any], as_json: bool) -> None:
     event = _event(kind, tenant, fields)
-    receipt = do(data, lambda custody: custody.record(event))
+    receipt = do(data, lambda context: context.record(event))
     typer.echo(json.dumps({"ok": True, "receipt": str(receipt)}) if as_json else f"On record: {receipt}")
 
 

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from audit.cli.custody import BackupOption, do, tell
-from audit.cli.frame import DataOption, JsonOption, answering
+from audit.cli.frame import DataOption, JsonOption, reporting_errors
+from audit.cli.private_values import BackupOption, do, tell
 from audit.privacy.retention import preview, run
 from audit.privacy.schedule import Schedule
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.erasure import finish
 
 app = typer.Typer(no_args_is_help=True, help="Retention: what is over its time goes, what is on hold stays.")
@@ -36,15 +36,15 @@ def retention_command(
 
     Of a record its content goes and its hash stays: the log verifies as before.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         schedule = None if values_only else Schedule(inference=metadata_days, ceiling=ceiling_days)
 
-        async def work(custody: Custody) -> list[dict[str, Any]]:
+        async def work(context: AuditContext) -> list[dict[str, Any]]:
             if not dry_run:
-                await finish(custody)
-            with custody.reading() as reader:
+                await finish(context)
+            with context.reading() as reader:
                 names = reader.tenants() if tenant is None else tenant
-            return [asdict(await (preview if dry_run else run)(custody, name, schedule)) for name in names]
+            return [asdict(await (preview if dry_run else run)(context, name, schedule)) for name in names]
 
         done = do(data, work, backup_days)
         would = "would go" if dry_run else "gone"

@@ -13,16 +13,16 @@ from typing import Annotated
 
 import typer
 
-from audit.cli.custody import ACTOR, do
 from audit.cli.frame import (
     DEFAULT_DATA,
     LOG_IN_DATA,
     DataOption,
     JsonOption,
-    answering,
     open_replacement,
     printable,
+    reporting_errors,
 )
+from audit.cli.private_values import ACTOR, do
 from audit.errors import NoLog
 from audit.events.anchor import CheckpointCosigned
 from audit.events.base import ANCHOR_TENANT
@@ -30,7 +30,7 @@ from audit.events.stamp import rfc3339
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
 from audit.log.receipt import Receipt
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.storage.attested_files import WITNESSED
 from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, publish_succession
 from audit.storage.sqlite import no_log_at
@@ -40,7 +40,7 @@ from audit.tree.note import VerifierKey
 from audit.verification.attestations import cosignature_of, text_digest
 from audit.verification.selftest import selftest
 from audit.witness.anchor import anchor
-from audit.witness.late_trees import LateTrees, tell_late_trees
+from audit.witness.late_trees import LateTrees, record_late_trees
 from audit.witness.ntp import record_clock
 from audit.witness.rotation import rotate
 from audit.witness.timestamp import load_roots, timestamp
@@ -65,22 +65,22 @@ def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None
     Also records replacements of the signing key in trees that began on a host which still had the old key. For a
     scheduler, every minute.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         receipts = [str(receipt) for receipt in do(data, _anchored)]
         typer.echo(
             json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
         )
 
 
-async def _anchored(custody: Custody) -> list[Receipt]:
-    await tell_late_trees(custody, LateTrees())
-    return await anchor(custody)
+async def _anchored(context: AuditContext) -> list[Receipt]:
+    await record_late_trees(context, LateTrees())
+    return await anchor(context)
 
 
 @app.command("clock", epilog="Example:\n\n  domicile audit clock --json")
 def clock_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Put on record how right this machine's clock is, as its kernel knows it. For a scheduler, hourly."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         state, _ = do(data, record_clock)
         says = "synchronised" if state.synchronised else "NOT synchronised"
         told = f"The clock is {says}, {state.offset_ms} ms off, at most {state.max_error_ms} ms."
@@ -93,9 +93,9 @@ def selftest_command(data: DataOption = None, as_json: JsonOption = False) -> No
 
     Each result goes on record. Exit code 1 if one does not pass.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
-        outcomes = do(data, lambda custody: selftest(custody, log if log.is_file() else None))
+        outcomes = do(data, lambda context: selftest(context, log if log.is_file() else None))
         passed = all(one.passed for one in outcomes)
         if as_json:
             typer.echo(json.dumps({"ok": passed, "checks": [asdict(one) for one in outcomes]}, indent=2))
@@ -122,9 +122,9 @@ def rotate_command(
     Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
     here, `domicile init --keys` there.
 
-    Hand the new verifier key to whoever holds the old one; the succession beside the log lets both verify everything.
+    Give the new verifier key to every holder of the old one; with the succession in the data folder both verify all.
     """
-    with answering(as_json):
+    with reporting_errors(as_json):
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
         if not is_there(log):
             raise NoLog(no_log_at(log))
@@ -154,10 +154,10 @@ def timestamp_command(
     as_json: JsonOption = False,
 ) -> None:
     """Have the anchor's last checkpoint time-stamped, and keep the token beside the log. For a scheduler, daily."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         folder = ((data or DEFAULT_DATA) / LOG_IN_DATA).parent
         roots = load_roots(ca)
-        event = do(data, lambda custody: timestamp(custody, folder, url, roots))
+        event = do(data, lambda context: timestamp(context, folder, url, roots))
         told = {"ok": True, **event.model_dump(mode="json", exclude_none=True)}
         says = f"{event.tsa} stamped the anchor of size {event.size} at {event.gen_time}."
         typer.echo(json.dumps(told) if as_json else says)
@@ -178,7 +178,7 @@ def serve_command(
     port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8470,
 ) -> None:
     """Cosign checkpoints of the logs given, as long as each only grows. Runs until interrupted."""
-    with answering(as_json=False):
+    with reporting_errors(as_json=False):
         signer = FileSigner.open(folder / "witness.key", name=name)
         logs = {key.name: key for key in map(VerifierKey.parse, log)}
         witness = Witness(folder / "seen.db", signer.name, signer, logs)
@@ -204,7 +204,7 @@ def submit_command(
     as_json: JsonOption = False,
 ) -> None:
     """Have the last checkpoint of a tree cosigned, and keep it beside the log. Exit code 1 if the witness refuses."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         path = (data or DEFAULT_DATA) / LOG_IN_DATA
         reader = open_reader(path)
         try:
@@ -223,6 +223,6 @@ def submit_command(
             witness=witness.name,
             cosignature=cosignature_of(note, witness),
         )
-        do(data, lambda custody: custody.record(cosigned))
+        do(data, lambda context: context.record(cosigned))
         said = f"{printable(witness.name)} cosigned {note.splitlines()[0]} at size {note.splitlines()[1]}."
         typer.echo(json.dumps({"ok": True, "time": when, "note": note}) if as_json else said)

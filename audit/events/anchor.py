@@ -103,7 +103,7 @@ class KeyRotated(Event):
 
 
 class KeyringChanged(Event):
-    """The master key was given a new `version` (rotated), `keys` were wrapped anew under it (rewrapped), the versions
+    """The master key was given a new `version` (rotated), `keys` were wrapped again under it (rewrapped), the versions
     below it were destroyed (retired); or a tenant's own key was replaced by generation `version` (renewed).
 
     Rotation and retirement are on record before they take effect, the others when they are through.

@@ -32,8 +32,8 @@ class Leaf:
 def encode_leaf(event: Event, stamp: dict[str, int | str]) -> bytes:
     """The bytes to hash and keep.
 
-    Raises EventRejected if they are too many or have no canonical form, or if the event is of a class of its own,
-    which nobody could read back.
+    Raises EventRejected if they are too many or have no canonical form, or if the class of the event is not of
+    this format, since it could not be read back.
     """
     if type(event) not in _KNOWN:
         raise EventRejected(f"{type(event).__name__} is not an event of this format")

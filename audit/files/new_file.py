@@ -68,7 +68,7 @@ def make_private_folder(folder: Path) -> None:
                 raise
 
 
-def said_of(error: Exception, folder: Path) -> str:
+def describe_error(error: Exception, folder: Path) -> str:
     """What `error` says, and what to do where the reason is that `folder` cannot be written."""
     if not folder.is_dir() or os.access(folder, os.W_OK):
         return str(error)

@@ -9,12 +9,12 @@ from audit.files.new_file import make_private_folder, sync_folder
 
 
 class LoosePermissions(PermissionError):
-    """The file can be read or replaced by others than its owner, is somebody else's, or is no plain file."""
+    """The file can be read or replaced by other users, belongs to another user, or is not a regular file."""
 
 
 def read_secret(path: Path) -> bytes:
     """The content of `path`. Raises LoosePermissions if others may touch it, FileNotFoundError if it is absent."""
-    if path.is_symlink():  # whoever made the link chooses what is read; O_NOFOLLOW below closes the race
+    if path.is_symlink():  # its creator chooses what is read; O_NOFOLLOW below closes the race
         raise LoosePermissions(f"{path} is a symbolic link: put the file itself there")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

@@ -1,4 +1,4 @@
-"""Files that somebody else wrote: read within bounds, and never through something other than a regular file.
+"""Files of unknown origin: read within bounds, and only if they are regular files.
 
 A link leads out of the folder that it is in, a device or pipe never ends, a huge file fills memory. The descriptor is
 checked after it is open, so that what was checked is what is read.

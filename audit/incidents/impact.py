@@ -1,7 +1,7 @@
 """Who and what was concerned: the impact of a breach or failure, counted from the records of a period.
 
 Answers what GDPR 33(3)(a), DORA 18(1) and NIS2 23(4) ask: which tenants and activities, how many calls and people,
-which kinds of data, which countries and operators. People are counted by their data keys: nobody is named.
+which kinds of data, which countries and operators. People are counted by their data keys and not named.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Any
 from audit.incidents.evidence import Party
 from audit.log.walk import as_plain, records
 from audit.private.certificate import spans
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.store import Reader
 
 CALL = "inference.accepted"
@@ -63,8 +63,8 @@ class Impact:
         return told | {"records": spans(seqs)}
 
 
-def impact(reader: Reader, tenant: str, scope: Scope, side: SideStore | None = None) -> Impact:
-    """What `scope` covers of a tenant's records; without the side store nobody is counted."""
+def impact(reader: Reader, tenant: str, scope: Scope, side: ValueStore | None = None) -> Impact:
+    """What `scope` covers of a tenant's records; without the value store no person is counted."""
     found = Impact(tenant)
     calls: dict[str, dict[str, Any]] = {}  # open ones: a call moves to other backends and ends later
     concerned: set[str] = set()
@@ -111,7 +111,7 @@ def _route(found: Impact, event: dict[str, Any]) -> None:
     found.operators[f"{event['operator_entity']} ({event['operator_hq']})"] += 1
 
 
-def _people(found: Impact, side: SideStore) -> None:
+def _people(found: Impact, side: ValueStore) -> None:
     wanted = set(found.seqs)
     if not wanted:
         return

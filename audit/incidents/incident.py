@@ -12,7 +12,7 @@ from audit.events.incident import Incident
 from audit.events.stamp import rfc3339
 from audit.law.deadlines import ClockTable, Deadline, deadlines
 from audit.log.walk import records
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.erasure import place_hold, release_hold
 from audit.storage.store import Reader
 
@@ -83,7 +83,7 @@ def open_cases_of_hold(reader: Reader, tenant: str, hold_id: str) -> list[Case]:
 
 
 async def open_incident(
-    custody: Custody,
+    context: AuditContext,
     tenant: str,
     *,
     laws: Sequence[str],
@@ -104,9 +104,9 @@ async def open_incident(
     """
     hold_ids: tuple[str, ...] = ()
     if freeze:
-        span = await custody.in_thread(lambda: _span(custody, tenant, since, until))
-        hold_ids = (await place_hold(custody, tenant, records=span, actor=actor, reason="incident"),)
-    incident_id = custody.new_id()
+        span = await context.in_thread(lambda: _span(context, tenant, since, until))
+        hold_ids = (await place_hold(context, tenant, records=span, actor=actor, reason="incident"),)
+    incident_id = context.new_id()
     opened = Incident.model_validate(
         {
             "type": "incident.opened",
@@ -116,7 +116,7 @@ async def open_incident(
             "laws": tuple(laws),
             "severity": severity,
             "ai_system_id": ai_system_id,
-            "detected_at": detected_at or rfc3339(custody.now()),
+            "detected_at": detected_at or rfc3339(context.now()),
             "aware_at": aware_at,
             "classified_at": classified_at,
             "since": since,
@@ -124,53 +124,55 @@ async def open_incident(
             "hold_ids": hold_ids,
         }
     )
-    await custody.record(opened)
+    await context.record(opened)
     return incident_id
 
 
-def _span(custody: Custody, tenant: str, since: str | None, until: str | None) -> tuple[int, int] | None:
+def _span(context: AuditContext, tenant: str, since: str | None, until: str | None) -> tuple[int, int] | None:
     if since is None and until is None:
         return None
-    with custody.reading() as reader:
+    with context.reading() as reader:
         seqs = [seq for seq, _ in records(reader, tenant, since, until)]
     if not seqs:
         raise AuditError("there is no record in that period: nothing could be kept")
     return seqs[0], seqs[-1]
 
 
-async def update(custody: Custody, tenant: str, incident_id: str, *, actor: str = "system", **changed: Any) -> None:
+async def update(
+    context: AuditContext, tenant: str, incident_id: str, *, actor: str = "system", **changed: Any
+) -> None:
     """New facts of an incident: aware_at, classified_at, severity, laws, reason. Raises AuditError."""
-    await _go_on(custody, tenant, incident_id, "incident.updated", actor, changed)
+    await _go_on(context, tenant, incident_id, "incident.updated", actor, changed)
 
 
 async def notify(
-    custody: Custody, tenant: str, incident_id: str, *, clock: str, authority: str, actor: str = "system"
+    context: AuditContext, tenant: str, incident_id: str, *, clock: str, authority: str, actor: str = "system"
 ) -> None:
     """An authority was told, as `clock` asks. Raises AuditError."""
     told = {"clock": clock, "authority": authority}
-    await _go_on(custody, tenant, incident_id, "incident.notified", actor, told)
+    await _go_on(context, tenant, incident_id, "incident.notified", actor, told)
 
 
 async def close(
-    custody: Custody, tenant: str, incident_id: str, *, reason: str, release: bool = False, actor: str = "system"
+    context: AuditContext, tenant: str, incident_id: str, *, reason: str, release: bool = False, actor: str = "system"
 ) -> None:
     """The incident is over; with `release` its records may be deleted again. Raises AuditError."""
-    case = await _go_on(custody, tenant, incident_id, "incident.closed", actor, {"reason": reason})
+    case = await _go_on(context, tenant, incident_id, "incident.closed", actor, {"reason": reason})
     if release:
         for hold_id in case.hold_ids:
-            await release_hold(custody, tenant, hold_id, actor=actor)
+            await release_hold(context, tenant, hold_id, actor=actor)
 
 
 async def _go_on(
-    custody: Custody, tenant: str, incident_id: str, kind: str, actor: str, fields: dict[str, Any]
+    context: AuditContext, tenant: str, incident_id: str, kind: str, actor: str, fields: dict[str, Any]
 ) -> Case:
     def find() -> Case:
-        with custody.reading() as reader:
+        with context.reading() as reader:
             return case_of(reader, tenant, incident_id)
 
-    case = await custody.in_thread(find)
+    case = await context.in_thread(find)
     if case.closed is not None:
         raise AuditError(f"the incident {incident_id} was closed at {case.closed}")
     common = {"type": kind, "tenant": tenant, "incident_id": incident_id, "actor": actor}
-    await custody.record(Incident.model_validate(common | fields))
+    await context.record(Incident.model_validate(common | fields))
     return case

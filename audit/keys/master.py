@@ -77,7 +77,7 @@ def origin_of(wrapped: bytes) -> tuple[str, int]:
 class FileMaster:
     """AES-256 keys in files of mode 0600: version 1 at `path`, version n at ``<path>.n``. AES-GCM, context as AAD.
 
-    The files are looked up anew where something is wrapped, so that a rotation by another process counts at once.
+    The files are read again before each wrapping, so that a rotation by another process counts at once.
     """
 
     provider = "file"

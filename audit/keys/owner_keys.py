@@ -4,7 +4,7 @@
 
 An owner's key lies in a file of this folder, wrapped under the master (`audit.keys.master`), in generations: while it
 is being replaced there are two. Data keys are wrapped under the newest of them by RFC 3394 (AES key wrap), here and
-without a network, so that the master may be far away and slow; whoever has only the folder, or only the master, opens
+without a network, so that the master may be far away and slow; who has only the folder, or only the master, opens
 nothing.
 """
 

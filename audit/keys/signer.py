@@ -14,8 +14,8 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.errors import NoteError, SignerError
-from audit.files.new_file import PUBLIC, make_private_folder, replace_file, said_of
-from audit.keys.succession import FOLDER, notes_in, successors, with_kin
+from audit.files.new_file import PUBLIC, describe_error, make_private_folder, replace_file
+from audit.keys.succession import FOLDER, notes_in, successors, with_successors
 from audit.tree.note import ED25519, NoteSigner, VerifierKey, fixed
 
 DEFAULT_NAME = "domicile.local/audit"
@@ -42,7 +42,7 @@ class LogSigner(Signer, Protocol):
 def key_of(signer: Signer) -> VerifierKey:
     """The verifier key of a signer, with the keys that its succession links to it."""
     now = fixed(signer)
-    return with_kin(VerifierKey(signer.name, now.public_key), getattr(now, "successions", ()))
+    return with_successors(VerifierKey(signer.name, now.public_key), getattr(now, "successions", ()))
 
 
 def successions_of(signer: Signer) -> list[str]:
@@ -80,7 +80,9 @@ class FileSigner:
             signer.successions = notes_in(path.parent)
             _settle_vkey(path, signer)
         except (OSError, UnicodeDecodeError) as error:
-            raise SignerError(f"the signing key {path.name} cannot be used: {said_of(error, path.parent)}") from error
+            raise SignerError(
+                f"the signing key {path.name} cannot be used: {describe_error(error, path.parent)}"
+            ) from error
         return signer
 
     @classmethod
@@ -219,7 +221,7 @@ def _settle_vkey(path: Path, signer: FileSigner) -> None:
         write_vkey(path, signer.verifier_key)
         return
     except NoteError as error:
-        raise SignerError(f"{vkey} is not a verifier key; remove it, and it is written anew") from error
+        raise SignerError(f"{vkey} is not a verifier key; remove it, and it is written again") from error
     if kept == signer.verifier_key:
         return
     try:

@@ -2,7 +2,7 @@
 
 A succession is a signed note of four lines, ``<log name> key succession``, the old verifier key, the new one and the
 time, signed by both under the name of the log. Its SHA-256 stands in a leaf of every tree (``log.key_rotated``) that is
-still under a checkpoint of the old key. Whoever holds the old key follows it forward, whoever holds the new one
+still under a checkpoint of the old key. A holder of the old key follows it forward, a holder of the new one
 back; a key that no link reaches came from nowhere and is refused.
 """
 
@@ -46,7 +46,7 @@ def digest(note: str) -> str:
     return sha256(note.encode()).hexdigest()
 
 
-def with_kin(key: VerifierKey, notes: Iterable[str]) -> VerifierKey:
+def with_successors(key: VerifierKey, notes: Iterable[str]) -> VerifierKey:
     """`key` and every key of its name that the successions `notes` link to it. Raises NoteError for one that does not
     hold: who keeps such a note beside a log has something to explain."""
     links = [open_succession(note, key.name) for note in notes]

@@ -47,7 +47,7 @@ class Application(_Entry):
 
 
 class Duty(_Entry):
-    """`applies` is empty for what binds nobody by date (standards, drafts)."""
+    """`applies` is empty for standards and drafts, which have no date of application."""
 
     id: Code
     source: str

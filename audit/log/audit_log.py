@@ -148,7 +148,7 @@ class AuditLog:
         return await future
 
     def _deliver(self, batch: Sequence[Append]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(self._resolve, batch)
 
     def _resolve(self, batch: Sequence[Append]) -> None:

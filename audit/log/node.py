@@ -11,7 +11,7 @@ from pathlib import Path
 
 from audit.errors import AuditUnavailable
 from audit.events.stamp import NODE_PATTERN
-from audit.files.new_file import said_of
+from audit.files.new_file import describe_error
 
 
 class NodeLock:
@@ -29,14 +29,16 @@ class NodeLock:
         try:
             fd = _locked(folder / f"node-{node}.lock")
         except OSError as error:
-            raise AuditUnavailable(f"the lock of node {node} cannot be opened: {said_of(error, folder)}") from error
+            raise AuditUnavailable(
+                f"the lock of node {node} cannot be opened: {describe_error(error, folder)}"
+            ) from error
         if fd is None:
             raise AuditUnavailable(f"another process already writes this log as node {node}")
         _sweep(folder)
         return cls(fd, folder / f"node-{node}.lock")
 
     def release(self) -> None:
-        """Remove the file while it is still locked: nobody else can hold it, and who waits for it looks again."""
+        """Remove the file while it is still locked: no other process can hold it, and a waiting one looks again."""
         with suppress(OSError):
             self._path.unlink()
         os.close(self._fd)

@@ -286,7 +286,7 @@ class Sequencer:
         self._refused += len(appends)
 
     def _heal(self) -> None:
-        """Get well: fresh file handles, every page written anew, the reserve refilled, the gap itself recorded."""
+        """Recover: open the files again, rewrite every page, refill the reserve, record the gap itself."""
         self._next_heal = time.monotonic() + self._limits.heal_every_s
         try:
             if self._store is None:

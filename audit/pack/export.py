@@ -27,9 +27,9 @@ from audit.log.walk import parsed, timestamp
 from audit.pack.archive import Writer, require_place
 from audit.pack.program import program
 from audit.pack.report import html_report
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.deletion import RECORD, certificates_of, deletions_of
-from audit.private.value_store import Kept, SideStore
+from audit.private.value_store import Kept, ValueStore
 from audit.registers.dsar import dsar_files
 from audit.registers.gaps import Gap, gaps
 from audit.registers.policies import ACTIVATED, unknown_calls
@@ -41,7 +41,7 @@ from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.merkle import Frontier, inclusion_proof, tree_hash
 from audit.tree.note import VerifierKey, sign_note
 from audit.verification.attestations import unmatched_anchors
-from audit.verification.disclosure import Vouched, vouch
+from audit.verification.disclosure import AnnouncedCertificate, announced_certificates
 from audit.witness.outside import Voucher, outside_proofs, vouched_by
 
 PROGRESS_STEP = 1000
@@ -102,7 +102,7 @@ def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, unt
 
 
 async def export(
-    custody: Custody,
+    context: AuditContext,
     tenant: str,
     target: Path,
     *,
@@ -122,27 +122,27 @@ async def export(
     (`audit.privacy.rights.answer`) to hand over with it. Raises AuditError in one of its kinds; then there is no file.
     """
     require_place(target)
-    key = key_of(custody.signer)
-    with custody.reading() as reader:
+    key = key_of(context.signer)
+    with context.reading() as reader:
         found = window(reader, key, tenant, since, until)
-    pack_id = custody.new_id()
+    pack_id = context.new_id()
     event = LogExported(tenant=tenant, pack_id=pack_id, actor=actor, first=found.first, end=found.end)
-    await custody.record(event)
+    await context.record(event)
 
-    def write(side: SideStore) -> Summary:
+    def write(side: ValueStore) -> Summary:
         before = deletions_of(side, tenant)
         if before[1]:
             raise VerificationFailed("a deletion is under way or was interrupted: finish it, then make the pack")
         notes = certificates_of(side, tenant)
-        with custody.reading() as reader, Writer.create(target) as pack:
+        with context.reading() as reader, Writer.create(target) as pack:
             made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
             made.given = Given(evidence, list(vouchers), list(dsar))
-            summary = made.write(pack_id, rfc3339(custody.now()), notes, custody.signer)
+            summary = made.write(pack_id, rfc3339(context.now()), notes, context.signer)
             if deletions_of(side, tenant) != before:
                 raise VerificationFailed("values were deleted while the pack was made: make it again")
             return summary
 
-    return await custody.at_side(write)
+    return await context.with_values(write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _Pack:
         self,
         out: Writer,
         reader: Reader,
-        side: SideStore,
+        side: ValueStore,
         key: VerifierKey,
         tenant: str,
         found: Window,
@@ -184,7 +184,7 @@ class _Pack:
 
     def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
-        vouched = vouch(self._reader, self._key, self._tenant, notes)
+        vouched = announced_certificates(self._reader, self._key, self._tenant, notes)
         if seqs := unmatched_anchors(self._reader):
             raise VerificationFailed(
                 f"record {seqs[0]} of the anchor vouches for a checkpoint that no tree has: run `domicile audit verify`"
@@ -304,7 +304,7 @@ class _Pack:
                     mapped = ocsf(leaf.seq, json.loads(leaf.payload))
                     write(json.dumps(mapped, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
-    def _write_fields(self, vouched: list[Vouched]) -> None:
+    def _write_fields(self, vouched: list[AnnouncedCertificate]) -> None:
         with self._out.stream("fields.jsonl") as write:
             for leaf in self._leaves():
                 if not leaf.payload:
@@ -316,7 +316,7 @@ class _Pack:
                         self._states[said["state"]] = self._states.get(said["state"], 0) + 1
                         write(json.dumps(said, ensure_ascii=False).encode() + b"\n")
 
-    def _fields(self, seq: int, leaf: Leaf, vouched: list[Vouched]) -> Iterator[dict[str, Any]]:
+    def _fields(self, seq: int, leaf: Leaf, vouched: list[AnnouncedCertificate]) -> Iterator[dict[str, Any]]:
         kept = {
             one.field: one
             for one in self._side.kept(self._tenant, start=seq, end=seq + 1)
@@ -335,7 +335,7 @@ class _Pack:
         opened = self._side.disclose(kept)
         return {"state": "disclosed", "salt": opened.salt.hex(), "jcs": opened.jcs.decode()}
 
-    def _write_proofs(self, vouched: list[Vouched], notes: Iterable[str]) -> None:
+    def _write_proofs(self, vouched: list[AnnouncedCertificate], notes: Iterable[str]) -> None:
         first, end, size = self._window.first, self._window.end, self._window.checkpoint.size
         left, right = _aligned(0, first), _aligned(end, size)
         proof = {
@@ -372,7 +372,7 @@ class _Pack:
             raise VerificationFailed(f"the log of tenant {self._tenant} does not hold: run `audit verify`")
 
 
-def _gone(seq: int, field: str, vouched: list[Vouched], event_id: str | None = None) -> dict[str, str]:
+def _gone(seq: int, field: str, vouched: list[AnnouncedCertificate], event_id: str | None = None) -> dict[str, str]:
     covering = (one for one in vouched if seq < one.seq and one.certificate.covers(seq, field, event_id))
     by = next((one.certificate.id for one in covering), None)
     return {"state": "missing"} if by is None else {"state": "erased", "certificate": by}

@@ -19,10 +19,10 @@ from audit.events.privacy import RetentionRun
 from audit.events.stamp import rfc3339
 from audit.log.walk import parsed, timestamp
 from audit.privacy.schedule import DAY_MS, Due, Schedule
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.deletion import Recorded, Wanted, due, expire, sweep, would_expire
 from audit.private.erasure import certify, finish
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.store import Reader
 
 logger = logging.getLogger(__name__)
@@ -52,32 +52,32 @@ class RunReport:
     certificate: str | None
 
 
-async def preview(custody: Custody, tenant: str, schedule: Schedule | None = None) -> RunReport:
+async def preview(context: AuditContext, tenant: str, schedule: Schedule | None = None) -> RunReport:
     """What `run` would do now. Changes nothing, and is not recorded."""
-    now = custody.now()
-    over, held, oldest = await custody.at_side(lambda side: due(side, tenant, now))
-    orphans = await custody.at_side(lambda side: _orphans(custody, side, tenant))
-    records, floored = await custody.in_thread(lambda: _over(custody, tenant, schedule, now))
-    going, held_records = await custody.at_side(lambda side: would_expire(side, tenant, now, records))
+    now = context.now()
+    over, held, oldest = await context.with_values(lambda side: due(side, tenant, now))
+    orphans = await context.with_values(lambda side: _orphans(context, side, tenant))
+    records, floored = await context.in_thread(lambda: _over(context, tenant, schedule, now))
+    going, held_records = await context.with_values(lambda side: would_expire(side, tenant, now, records))
     counts = (len(orphans), len(going), held_records, floored)
     return RunReport(tenant, "", over, over - held, held, *counts, _when(oldest), None)
 
 
-async def run(custody: Custody, tenant: str, schedule: Schedule | None = None) -> RunReport:
+async def run(context: AuditContext, tenant: str, schedule: Schedule | None = None) -> RunReport:
     """Delete what is over its time; without a `schedule` private values alone.
 
     Raises AuditUnavailable, StoreError; `audit.private.erasure.finish` then does the rest.
     """
-    wanted = Wanted(custody.new_id(), tenant, "retention", None, custody.now(), custody.backup_days)
-    orphans = await custody.at_side(lambda side: _orphans(custody, side, tenant))
+    wanted = Wanted(context.new_id(), tenant, "retention", None, context.now(), context.backup_days)
+    orphans = await context.with_values(lambda side: _orphans(context, side, tenant))
     if orphans:
-        await custody.at_side(lambda side: sweep(side, tenant, orphans))
-    records, floored = await custody.in_thread(lambda: _over(custody, tenant, schedule, wanted.now))
-    recorded = Recorded(partial(custody.event_ids, tenant))
-    certificate, held, held_records = await custody.at_side(lambda side: expire(side, wanted, recorded, records))
+        await context.with_values(lambda side: sweep(side, tenant, orphans))
+    records, floored = await context.in_thread(lambda: _over(context, tenant, schedule, wanted.now))
+    recorded = Recorded(partial(context.event_ids, tenant))
+    certificate, held, held_records = await context.with_values(lambda side: expire(side, wanted, recorded, records))
     deleted = 0 if certificate is None else certificate.values
     expired = 0 if certificate is None else certificate.whole_records
-    _, _, oldest = await custody.at_side(lambda side: due(side, tenant, wanted.now))
+    _, _, oldest = await context.with_values(lambda side: due(side, tenant, wanted.now))
     event = RetentionRun(
         tenant=tenant,
         run_id=wanted.id,
@@ -93,34 +93,34 @@ async def run(custody: Custody, tenant: str, schedule: Schedule | None = None) -
     )
     note = None
     if certificate is None:
-        await custody.record(event)
+        await context.record(event)
     else:
-        note = await certify(custody, certificate, event)
+        note = await certify(context, certificate, event)
     counts = (len(orphans), expired, held_records, floored)
     return RunReport(tenant, wanted.id, deleted + held, deleted, held, *counts, _when(oldest), note)
 
 
 async def run_all(
-    custody: Custody, schedule_of: Callable[[str], Schedule | None] = lambda tenant: Schedule()
+    context: AuditContext, schedule_of: Callable[[str], Schedule | None] = lambda tenant: Schedule()
 ) -> dict[str, RunReport]:
     """Finish interrupted deletions, then run for every tenant. Raises AuditUnavailable, StoreError.
 
     `schedule_of` gives a tenant's periods; None keeps its records. A tenant whose run fails does not keep the others
     from theirs; it is logged.
     """
-    await finish(custody)
-    with custody.reading() as reader:
+    await finish(context)
+    with context.reading() as reader:
         tenants = reader.tenants()
     reports: dict[str, RunReport] = {}
     for tenant in tenants:
         try:
-            reports[tenant] = await run(custody, tenant, schedule_of(tenant))
+            reports[tenant] = await run(context, tenant, schedule_of(tenant))
         except AuditError as error:
             logger.error("retention for tenant %s could not be done: %s", tenant, error)
     return reports
 
 
-def _over(custody: Custody, tenant: str, schedule: Schedule | None, now: int) -> tuple[list[tuple[int, ...]], int]:
+def _over(context: AuditContext, tenant: str, schedule: Schedule | None, now: int) -> tuple[list[tuple[int, ...]], int]:
     """The first calls and other records whose time is over, at most MAX_RECORDS; and how many calls a floor kept."""
     if schedule is None:
         return [], 0
@@ -136,7 +136,7 @@ def _over(custody: Custody, tenant: str, schedule: Schedule | None, now: int) ->
                 return  # no period is shorter than a day
             yield from finder.take(stored.seq, parsed(stored.payload), taken_at)
 
-    with custody.reading() as reader:
+    with context.reading() as reader:
         return sorted(islice(found(reader), MAX_RECORDS)), finder.floored
 
 
@@ -144,10 +144,10 @@ def _when(expires: int | None) -> str | None:
     return None if expires is None else rfc3339(expires)
 
 
-def _orphans(custody: Custody, side: SideStore, tenant: str) -> list[tuple[int, str]]:
+def _orphans(context: AuditContext, side: ValueStore, tenant: str) -> list[tuple[int, str]]:
     """Values whose place in the tree another event took; those beyond its end may be about to get theirs."""
     kept = sorted({(one.seq, one.event_id) for one in side.kept(tenant)})
-    with closing(custody.open_reader()) as reader:
+    with closing(context.open_reader()) as reader:
         return [(seq, event_id) for seq, event_id in kept if _is_orphan(reader, tenant, seq, event_id)]
 
 

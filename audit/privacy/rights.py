@@ -16,13 +16,13 @@ from audit.events.private_value import Private
 from audit.incidents.evidence import Evidence
 from audit.log.receipt import Receipt
 from audit.privacy.article_15 import article_15, transfers_of
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.erasure import recipients, routes
-from audit.private.value_store import Disclosed, Kept, SideStore
+from audit.private.value_store import Disclosed, Kept, ValueStore
 
 
 async def answer(
-    custody: Custody,
+    context: AuditContext,
     tenant: str,
     subject: str,
     *,
@@ -34,12 +34,12 @@ async def answer(
     `evidence`: the registers with names, purposes and contacts. Restricted data is part of the package. Raises
     AuditError if nothing is kept under the subject.
     """
-    key_id = await _key(custody, tenant, subject)
+    key_id = await _key(context, tenant, subject)
 
-    def open_all(side: SideStore) -> list[Disclosed]:
-        return [side.disclose(kept) for kept in _of_records(custody, tenant, side.kept(tenant, key_id=key_id))]
+    def open_all(side: ValueStore) -> list[Disclosed]:
+        return [side.disclose(kept) for kept in _of_records(context, tenant, side.kept(tenant, key_id=key_id))]
 
-    shown = await custody.at_side(open_all)
+    shown = await context.with_values(open_all)
     seqs = sorted({one.kept.seq for one in shown})
     records: list[dict[str, Any]] = [
         {
@@ -50,14 +50,14 @@ async def answer(
                 one.kept.field: {"value": one.value, "salt": one.salt.hex()} for one in shown if one.kept.seq == seq
             },
         }
-        for seq, leaf in custody.leaves(tenant, seqs)
+        for seq, leaf in context.leaves(tenant, seqs)
     ]
-    told = [one.model_dump(mode="json") for one in recipients(custody, tenant, seqs)]
+    told = [one.model_dump(mode="json") for one in recipients(context, tenant, seqs)]
     classes = {one.kept.retention_class for one in shown}
     classes |= {str(one["record"]["retention_class"]) for one in records if "retention_class" in one["record"]}
     package: dict[str, Any] = {
         "v": 1,
-        "dsar_id": custody.new_id(),
+        "dsar_id": context.new_id(),
         "tenant": tenant,
         "key_id": key_id,
         "controller": evidence.controller.name or tenant,
@@ -66,10 +66,10 @@ async def answer(
         ),
         "recipients": told,
         "retention": sorted(classes),
-        "article_15": article_15(records, told, classes, evidence, transfers_of(routes(custody, tenant, seqs))),
+        "article_15": article_15(records, told, classes, evidence, transfers_of(routes(context, tenant, seqs))),
         "records": records,
     }
-    await custody.record(
+    await context.record(
         DsarAnswered(
             tenant=tenant,
             dsar_id=package["dsar_id"],
@@ -84,87 +84,89 @@ async def answer(
 
 
 async def rectify(
-    custody: Custody, tenant: str, seq: int, field: Field, value: Any, *, actor: str = "system"
+    context: AuditContext, tenant: str, seq: int, field: Field, value: Any, *, actor: str = "system"
 ) -> Receipt:
     """Put `value` on record in place of a value of record `seq`, filed under the same person, class and expiry.
 
     Raises AuditError if nothing is kept for that field.
     """
 
-    def find(side: SideStore) -> list[Disclosed]:
+    def find(side: ValueStore) -> list[Disclosed]:
         values = side.kept(tenant, start=seq, end=seq + 1)
-        return [side.disclose(kept) for kept in _of_records(custody, tenant, values)]
+        return [side.disclose(kept) for kept in _of_records(context, tenant, values)]
 
-    found = {one.kept.field: one for one in await custody.at_side(find)}
+    found = {one.kept.field: one for one in await context.with_values(find)}
     if field not in found or field == "subject":
         raise AuditError(f"record {seq} keeps no {field} that could be corrected")
     kept = found[field].kept
     subject = found["subject"].value if "subject" in found else None
     private = Private({field: value}, subject, kept.retention_class, kept.expires)
-    return await custody.record(DsarRectified(tenant=tenant, actor=actor, supersedes_seq=seq), private)
+    return await context.record(DsarRectified(tenant=tenant, actor=actor, supersedes_seq=seq), private)
 
 
 async def restrict(
-    custody: Custody, tenant: str, subject: str, *, restricted: bool = True, actor: str = "system"
+    context: AuditContext, tenant: str, subject: str, *, restricted: bool = True, actor: str = "system"
 ) -> None:
-    """Keep what there is of a person but let nobody use it, or allow it again. Raises AuditError as `answer` does."""
-    key_id = await _key(custody, tenant, subject)
+    """Restrict the data of a person to storage, or allow its use again. Raises AuditError as `answer` does."""
+    key_id = await _key(context, tenant, subject)
     kind = "dsar.restricted" if restricted else "dsar.unrestricted"
     event = DsarRestricted.model_validate({"type": kind, "tenant": tenant, "actor": actor, "key_id": key_id})
     if restricted:
-        await custody.at_side(partial(_set_restricted, key_id=key_id, restricted=True))
-        await custody.record(event)
+        await context.with_values(partial(_set_restricted, key_id=key_id, restricted=True))
+        await context.record(event)
     else:
-        await custody.record(event)
-        await custody.at_side(partial(_set_restricted, key_id=key_id, restricted=False))
+        await context.record(event)
+        await context.with_values(partial(_set_restricted, key_id=key_id, restricted=False))
 
 
-async def read(custody: Custody, tenant: str, seq: int, *, actor: str, reason: str = "support") -> Sequence[Disclosed]:
+async def read(
+    context: AuditContext, tenant: str, seq: int, *, actor: str, reason: str = "support"
+) -> Sequence[Disclosed]:
     """The values of one record, recorded as shown before they are.
 
     Raises RestrictedError, AuditError if none is kept.
     """
 
-    def find(side: SideStore) -> list[Disclosed]:
-        kept = _of_records(custody, tenant, side.kept(tenant, start=seq, end=seq + 1))
+    def find(side: ValueStore) -> list[Disclosed]:
+        kept = _of_records(context, tenant, side.kept(tenant, start=seq, end=seq + 1))
         if any(side.restricted(one.key_id) for one in kept):
             raise RestrictedError(f"the values of record {seq} are restricted: they may be kept, not used")
         return [side.disclose(one) for one in kept]
 
-    shown = await custody.at_side(find)
+    shown = await context.with_values(find)
     if not shown:
         raise AuditError(f"nothing is kept of record {seq}")
     fields = tuple(one.kept.field for one in shown)
-    await custody.record(ContentAccessed(tenant=tenant, actor=actor, seq=seq, fields=fields, reason=reason))
+    await context.record(ContentAccessed(tenant=tenant, actor=actor, seq=seq, fields=fields, reason=reason))
     return shown
 
 
-async def log_read(custody: Custody, tenant: str, *, actor: str, reason: str) -> int:
-    """Put on record, before it happens, that somebody reads the records there are so far; returns how many."""
+async def log_read(context: AuditContext, tenant: str, *, actor: str, reason: str) -> int:
+    """Record that all records so far are about to be read; returns how many there are."""
 
     def size() -> int:
-        with custody.reading() as reader:
+        with context.reading() as reader:
             return reader.head(tenant)[0]
 
-    end = await custody.in_thread(size)
-    await custody.record(LogRead(tenant=tenant, actor=actor, first=0, end=end, reason=reason))
+    end = await context.in_thread(size)
+    await context.record(LogRead(tenant=tenant, actor=actor, first=0, end=end, reason=reason))
     return end
 
 
-async def _key(custody: Custody, tenant: str, subject: str) -> str:
-    key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+async def _key(context: AuditContext, tenant: str, subject: str) -> str:
+    key_id = await context.with_values(lambda side: side.subject_key(tenant, subject))
     if key_id is None:
         raise AuditError("nothing is kept under this subject")
     return key_id
 
 
-def _of_records(custody: Custody, tenant: str, values: Iterable[Kept]) -> list[Kept]:
+def _of_records(context: AuditContext, tenant: str, values: Iterable[Kept]) -> list[Kept]:
     """Without the values of records that never were (a crash leaves them until retention sweeps them out)."""
     found = list(values)
-    events = custody.event_ids(tenant, sorted({one.seq for one in found}))
+    events = context.event_ids(tenant, sorted({one.seq for one in found}))
     return [one for one in found if events.get(one.seq) == one.event_id]
 
 
-def _set_restricted(side: SideStore, key_id: str, restricted: bool) -> None:
+def _set_restricted(side: ValueStore, key_id: str, restricted: bool) -> None:
     with side.transaction() as db:
         db.execute("UPDATE data_key SET restricted = ? WHERE id = ?", (int(restricted), key_id))

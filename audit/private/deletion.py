@@ -15,7 +15,7 @@ from audit.errors import HeldError
 from audit.events.privacy import Scope
 from audit.events.stamp import rfc3339
 from audit.private.certificate import Certificate, Recipient, spans
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 
 DAY_MS = 86_400_000
 
@@ -39,7 +39,7 @@ class Hold(NamedTuple):
         return True
 
 
-class Doomed(NamedTuple):
+class DueValue(NamedTuple):
     seq: int
     event_id: str
     field: str
@@ -59,16 +59,16 @@ class _Judged:
     """Values to delete: those of records, those whose number is not on record yet, and strays, whose number another
     event has. The latter are of records that were never written: no certificate needs to cover them."""
 
-    real: list[Doomed]
-    unsettled: list[Doomed]
-    strays: list[Doomed]
+    real: list[DueValue]
+    unsettled: list[DueValue]
+    strays: list[DueValue]
 
     @property
-    def covered(self) -> list[Doomed]:
+    def covered(self) -> list[DueValue]:
         return self.real + self.unsettled
 
 
-def _judge(rows: Sequence[Doomed], recorded: Recorded) -> _Judged:
+def _judge(rows: Sequence[DueValue], recorded: Recorded) -> _Judged:
     """In the transaction that deletes: what is written meanwhile has its values here before it has its record."""
     judged = _Judged([], [], [])
     events = recorded.event_ids(sorted({row.seq for row in rows}))
@@ -90,7 +90,7 @@ class Wanted:
     backup_days: int
 
 
-def holds_of(side: SideStore, tenant: str) -> list[Hold]:
+def holds_of(side: ValueStore, tenant: str) -> list[Hold]:
     return [Hold(*row) for row in side.rows(_HOLDS, (tenant,))]
 
 
@@ -101,23 +101,23 @@ def _holds(db: sqlite3.Connection, tenant: str) -> list[Hold]:
     return [Hold(*row) for row in db.execute(_HOLDS, (tenant,))]
 
 
-def erase_subject(side: SideStore, wanted: Wanted, key_id: str, recorded: Recorded) -> Certificate:
+def erase_subject(side: ValueStore, wanted: Wanted, key_id: str, recorded: Recorded) -> Certificate:
     """Delete everything under one key. Raises HeldError, with nothing deleted, if any of it is on hold."""
     return _erase(side, wanted, "key_id = ?", (key_id,), recorded, keys=(key_id,))
 
 
-def erase_records(side: SideStore, wanted: Wanted, first: int, last: int, recorded: Recorded) -> Certificate:
+def erase_records(side: ValueStore, wanted: Wanted, first: int, last: int, recorded: Recorded) -> Certificate:
     """Delete the values of records `first` to `last`, and the keys nothing is left under. Raises HeldError."""
     return _erase(side, wanted, "seq BETWEEN ? AND ?", (first, last), recorded)
 
 
-def erase_tenant(side: SideStore, wanted: Wanted, recorded: Recorded) -> Certificate:
+def erase_tenant(side: ValueStore, wanted: Wanted, recorded: Recorded) -> Certificate:
     """Delete everything of a tenant. Raises HeldError. The tenant's own key is the caller's to destroy."""
     return _erase(side, wanted, "TRUE", (), recorded)
 
 
 def _erase(
-    side: SideStore,
+    side: ValueStore,
     wanted: Wanted,
     where: str,
     parameters: tuple[object, ...],
@@ -143,7 +143,7 @@ RECORD = "record"
 
 
 def expire(
-    side: SideStore, wanted: Wanted, recorded: Recorded, over: Sequence[Sequence[int]] = ()
+    side: ValueStore, wanted: Wanted, recorded: Recorded, over: Sequence[Sequence[int]] = ()
 ) -> tuple[Certificate | None, int, int]:
     """Delete the values whose time is over, and note that the content of the records `over` is to go, each group whole.
 
@@ -161,7 +161,7 @@ def expire(
     return certificate, len(due) - len(free), held
 
 
-def would_expire(side: SideStore, tenant: str, now: int, over: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+def would_expire(side: ValueStore, tenant: str, now: int, over: Sequence[Sequence[int]]) -> tuple[list[int], int]:
     """Which of the records `over` would go at `now` (ms), and how many of them a hold keeps."""
     with side.transaction() as db:
         kept = _select(db, tenant, "(expires IS NULL OR expires > ?)", (now,))
@@ -169,7 +169,7 @@ def would_expire(side: SideStore, tenant: str, now: int, over: Sequence[Sequence
 
 
 def _free_records(
-    over: Sequence[Sequence[int]], kept: Sequence[Doomed], standing: Sequence[Hold]
+    over: Sequence[Sequence[int]], kept: Sequence[DueValue], standing: Sequence[Hold]
 ) -> tuple[list[int], int]:
     """Those of `over` that may go, and how many a hold keeps. One record that stays keeps its group."""
     used = {row.seq for row in kept}
@@ -183,8 +183,8 @@ def _free_records(
     return going, held
 
 
-def sweep(side: SideStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> None:
-    """Delete values of leaves that never were, by (seq, event id): nobody was promised anything of them."""
+def sweep(side: ValueStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> None:
+    """Delete values of records that were never written, by (seq, event id): no caller got a receipt for them."""
     with side.transaction() as db:
         db.executemany(
             "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ?",
@@ -193,7 +193,7 @@ def sweep(side: SideStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> N
         db.execute("DELETE FROM data_key WHERE tenant = ? AND id NOT IN (SELECT key_id FROM value)", (tenant,))
 
 
-def due(side: SideStore, tenant: str, now: int) -> tuple[int, int, int | None]:
+def due(side: ValueStore, tenant: str, now: int) -> tuple[int, int, int | None]:
     """How many values are over their time at `now` (ms), how many of them on hold, and when the next expires."""
     with side.transaction() as db:
         standing = _holds(db, tenant)
@@ -205,9 +205,9 @@ def due(side: SideStore, tenant: str, now: int) -> tuple[int, int, int | None]:
     return len(over), held, oldest
 
 
-def _select(db: sqlite3.Connection, tenant: str, where: str, parameters: tuple[object, ...]) -> list[Doomed]:
+def _select(db: sqlite3.Connection, tenant: str, where: str, parameters: tuple[object, ...]) -> list[DueValue]:
     query = f"SELECT seq, event_id, field, key_id FROM value WHERE tenant = ? AND {where} ORDER BY seq"  # noqa: S608
-    return [Doomed(*row) for row in db.execute(query, (tenant, *parameters))]
+    return [DueValue(*row) for row in db.execute(query, (tenant, *parameters))]
 
 
 def _delete(
@@ -253,7 +253,7 @@ def _delete(
     return certificate
 
 
-def _by_field(rows: Sequence[Doomed]) -> Iterator[tuple[str, Iterator[Doomed]]]:
+def _by_field(rows: Sequence[DueValue]) -> Iterator[tuple[str, Iterator[DueValue]]]:
     return groupby(sorted(rows, key=attrgetter("field")), key=attrgetter("field"))
 
 
@@ -261,24 +261,24 @@ def _in_use(db: sqlite3.Connection, key_id: str) -> bool:
     return db.execute("SELECT 1 FROM value WHERE key_id = ? LIMIT 1", (key_id,)).fetchone() is not None
 
 
-def unfinished(side: SideStore, tenant: str | None = None) -> list[Certificate]:
+def unfinished(side: ValueStore, tenant: str | None = None) -> list[Certificate]:
     """Deletions that took place but are not certified yet."""
     query = "SELECT body FROM deletion WHERE certificate IS NULL AND (? IS NULL OR tenant = ?) ORDER BY id"
     return [Certificate.parse(body.encode()) for (body,) in side.rows(query, (tenant, tenant))]
 
 
-def deletions_of(side: SideStore, tenant: str) -> tuple[set[str], set[str]]:
+def deletions_of(side: ValueStore, tenant: str) -> tuple[set[str], set[str]]:
     """The ids of a tenant's deletions: those certified, and those that are not yet."""
     rows = side.rows("SELECT id, certificate IS NULL FROM deletion WHERE tenant = ?", (tenant,))
     return {name for name, open_ in rows if not open_}, {name for name, open_ in rows if open_}
 
 
-def keep_certificate(side: SideStore, certificate_id: str, note: str) -> None:
+def keep_certificate(side: ValueStore, certificate_id: str, note: str) -> None:
     with side.transaction() as db:
         db.execute("UPDATE deletion SET certificate = ? WHERE id = ?", (note, certificate_id))
 
 
-def certificates_of(side: SideStore, tenant: str) -> list[str]:
+def certificates_of(side: ValueStore, tenant: str) -> list[str]:
     """The signed notes of a tenant's certificates, oldest first."""
     query = "SELECT certificate FROM deletion WHERE tenant = ? AND certificate IS NOT NULL ORDER BY id"
     return [note for (note,) in side.rows(query, (tenant,))]

@@ -18,8 +18,8 @@ from audit.events.base import Event
 from audit.events.event import InferenceAccepted, RoutingDecision
 from audit.events.leaf import decode_leaf
 from audit.events.privacy import ErasureCompleted, ErasureRefused, ErasureRequested, LegalHold, RetentionRun, Scope
+from audit.private.audit_context import AuditContext
 from audit.private.certificate import Certificate, Recipient, sign_certificate
-from audit.private.custody import Custody
 from audit.private.deletion import (
     RECORD,
     Hold,
@@ -33,7 +33,7 @@ from audit.private.deletion import (
     keep_certificate,
     unfinished,
 )
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.store import StoredLeaf
 from audit.storage.tiles import Folder, forget
 
@@ -44,7 +44,7 @@ SCRUB_EVERY_S = 0.1
 
 
 async def erase(
-    custody: Custody,
+    context: AuditContext,
     tenant: str,
     *,
     subject: str | None = None,
@@ -60,18 +60,18 @@ async def erase(
     scope: Scope = "subject" if subject is not None else "records" if records is not None else "tenant"
     key_id = None
     if subject is not None:
-        key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+        key_id = await context.with_values(lambda side: side.subject_key(tenant, subject))
         if key_id is None:
             raise AuditError("nothing is kept under this subject")
-    if records is not None and not await custody.at_side(lambda side: _keeps(custody, side, tenant, *records)):
+    if records is not None and not await context.with_values(lambda side: _keeps(context, side, tenant, *records)):
         raise AuditError(f"nothing is kept of records {records[0]} to {records[1]}")
-    erasure_id = custody.new_id()
+    erasure_id = context.new_id()
     requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
-    await custody.record(requested)
-    wanted = Wanted(erasure_id, tenant, "erasure", scope, custody.now(), custody.backup_days)
-    recorded = Recorded(partial(custody.event_ids, tenant), partial(recipients, custody, tenant))
+    await context.record(requested)
+    wanted = Wanted(erasure_id, tenant, "erasure", scope, context.now(), context.backup_days)
+    recorded = Recorded(partial(context.event_ids, tenant), partial(recipients, context, tenant))
 
-    def delete(side: SideStore) -> Certificate:
+    def delete(side: ValueStore) -> Certificate:
         if key_id is not None:
             return erase_subject(side, wanted, key_id, recorded)
         if records is not None:
@@ -79,55 +79,55 @@ async def erase(
         return erase_tenant(side, wanted, recorded)
 
     try:
-        certificate = await custody.at_side(delete)
+        certificate = await context.with_values(delete)
     except HeldError as error:
-        await custody.record(ErasureRefused(tenant=tenant, erasure_id=erasure_id, hold_ids=error.hold_ids[:64]))
+        await context.record(ErasureRefused(tenant=tenant, erasure_id=erasure_id, hold_ids=error.hold_ids[:64]))
         raise
-    return await certify(custody, certificate)
+    return await certify(context, certificate)
 
 
-async def certify(custody: Custody, certificate: Certificate, announcement: Event | None = None) -> str:
+async def certify(context: AuditContext, certificate: Certificate, announcement: Event | None = None) -> str:
     """Empty the side store's log, record the deletion (as `announcement`, if given), sign and keep the certificate."""
     if certificate.scope == "tenant":
-        await asyncio.to_thread(custody.keys.destroy, certificate.tenant)
-    await custody.in_thread(partial(_prune, custody, certificate))
-    await _scrub(custody)
-    await custody.record(announcement or _announcement(certificate))
-    note = sign_certificate(certificate, custody.origin(certificate.tenant), custody.signer)
-    await custody.at_side(lambda side: keep_certificate(side, certificate.id, note))
+        await asyncio.to_thread(context.keys.destroy, certificate.tenant)
+    await context.in_thread(partial(_prune, context, certificate))
+    await _scrub(context)
+    await context.record(announcement or _announcement(certificate))
+    note = sign_certificate(certificate, context.origin(certificate.tenant), context.signer)
+    await context.with_values(lambda side: keep_certificate(side, certificate.id, note))
     return note
 
 
-async def finish(custody: Custody) -> list[str]:
+async def finish(context: AuditContext) -> list[str]:
     """Carry through the deletions that were interrupted; returns their certificates."""
-    return [await certify(custody, certificate) for certificate in await custody.at_side(unfinished)]
+    return [await certify(context, certificate) for certificate in await context.with_values(unfinished)]
 
 
-async def certificates(custody: Custody, tenant: str) -> list[str]:
-    return await custody.at_side(lambda side: certificates_of(side, tenant))
+async def certificates(context: AuditContext, tenant: str) -> list[str]:
+    return await context.with_values(lambda side: certificates_of(side, tenant))
 
 
-def _keeps(custody: Custody, side: SideStore, tenant: str, first: int, last: int) -> bool:
+def _keeps(context: AuditContext, side: ValueStore, tenant: str, first: int, last: int) -> bool:
     """Whether a value of one of these records is kept; those of records that were never written do not count."""
     kept = list(side.kept(tenant, start=first, end=last + 1))
-    events = custody.event_ids(tenant, sorted({one.seq for one in kept}))
+    events = context.event_ids(tenant, sorted({one.seq for one in kept}))
     return any(events.get(one.seq) == one.event_id for one in kept)
 
 
-def _prune(custody: Custody, certificate: Certificate) -> None:
+def _prune(context: AuditContext, certificate: Certificate) -> None:
     """Delete the content of the records that the certificate covers whole; it may have been done before."""
     if RECORD not in certificate.covered:
         return
     spans = certificate.covered[RECORD]
-    with custody.reading() as reader:
+    with context.reading() as reader:
         pruner = reader.pruner()
     with closing(pruner):
         for first, last in spans:
             pruner.prune(certificate.tenant, first, last)
-    if custody.tiles is not None:
+    if context.tiles is not None:
         gone = chain.from_iterable(range(first, last + 1) for first, last in spans)
-        with custody.reading() as reader:
-            forget(reader, certificate.tenant, Folder(custody.tiles / certificate.tenant), gone)
+        with context.reading() as reader:
+            forget(reader, certificate.tenant, Folder(context.tiles / certificate.tenant), gone)
 
 
 def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
@@ -156,11 +156,11 @@ def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
     )
 
 
-async def _scrub(custody: Custody) -> None:
+async def _scrub(context: AuditContext) -> None:
     """A reader of the side store may hold its write-ahead log for a moment; no deletion counts until it lets go."""
     for attempt in range(SCRUB_TRIES):
         try:
-            await custody.at_side(SideStore.scrub)
+            await context.with_values(ValueStore.scrub)
         except StoreError:
             if attempt == SCRUB_TRIES - 1:
                 raise
@@ -169,10 +169,10 @@ async def _scrub(custody: Custody) -> None:
             return
 
 
-def recipients(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterable[Recipient]:
+def recipients(context: AuditContext, tenant: str, seqs: Sequence[int]) -> Iterable[Recipient]:
     """The backends that the calls in these records were sent to, as the records say."""
     sent: Counter[tuple[str, str, str]] = Counter()
-    for event in routes(custody, tenant, seqs):
+    for event in routes(context, tenant, seqs):
         sent[event.operator_entity, event.inference_country, event.backend_id] += 1
     return [
         Recipient(operator_entity=operator, inference_country=country, backend_id=backend, calls=calls)
@@ -180,19 +180,19 @@ def recipients(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterable[R
     ]
 
 
-def routes(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterator[Routed]:
+def routes(context: AuditContext, tenant: str, seqs: Sequence[int]) -> Iterator[Routed]:
     """Where each call among these records was sent: its intent, and every later backend up to its outcome.
 
     A call that moves to another backend has an event for that, which need not commit to a private value and so need not
     be among `seqs`. Raises EventRejected for one of `seqs` that is not a record.
     """
-    found = [(seq, leaf.event) for seq, leaf in custody.leaves(tenant, sorted(seqs))]
+    found = [(seq, leaf.event) for seq, leaf in context.leaves(tenant, sorted(seqs))]
     intents = [(seq, event) for seq, event in found if isinstance(event, InferenceAccepted)]
     yield from (event for _, event in intents)
     calls = {event.request_id for _, event in intents}
     yield from (event for _, event in found if isinstance(event, RoutingDecision) and event.request_id not in calls)
     waiting = deque((seq, event.request_id) for seq, event in intents)
-    with custody.reading() as reader:
+    with context.reading() as reader:
         while waiting:
             yield from _moves(reader.leaves(tenant, waiting[0][0]), waiting)
 
@@ -225,7 +225,7 @@ _AFTER_AN_INTENT = (b'"type":"routing.decision"', b'"type":"inference.completed"
 
 
 async def place_hold(
-    custody: Custody,
+    context: AuditContext,
     tenant: str,
     *,
     subject: str | None = None,
@@ -238,30 +238,30 @@ async def place_hold(
     It stands before it is recorded, so that a crash in between errs on the side of keeping. Raises AuditError if
     nothing is kept of the subject.
     """
-    hold_id = custody.new_id()
+    hold_id = context.new_id()
     key_id = None
     if subject is not None:
-        key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+        key_id = await context.with_values(lambda side: side.subject_key(tenant, subject))
         if key_id is None:
             raise AuditError("nothing is kept under this subject")
     first, last = records or (None, None)
-    hold = Hold(hold_id, tenant, key_id, first, last, reason, custody.now())
-    await custody.at_side(partial(_stand, hold=hold))
+    hold = Hold(hold_id, tenant, key_id, first, last, reason, context.now())
+    await context.with_values(partial(_stand, hold=hold))
     try:
-        await custody.record(_hold_event("legal_hold.placed", hold, actor))
+        await context.record(_hold_event("legal_hold.placed", hold, actor))
     except AuditError:
-        await custody.at_side(partial(_fall, hold_id=hold_id))
+        await context.with_values(partial(_fall, hold_id=hold_id))
         raise
     return hold_id
 
 
-async def release_hold(custody: Custody, tenant: str, hold_id: str, *, actor: str = "system") -> None:
+async def release_hold(context: AuditContext, tenant: str, hold_id: str, *, actor: str = "system") -> None:
     """Raises AuditError if no such hold stands."""
-    standing = {hold.id: hold for hold in await custody.at_side(lambda side: holds_of(side, tenant))}
+    standing = {hold.id: hold for hold in await context.with_values(lambda side: holds_of(side, tenant))}
     if hold_id not in standing:
         raise AuditError(f"no legal hold {hold_id} stands for tenant {tenant}")
-    await custody.record(_hold_event("legal_hold.released", standing[hold_id], actor))
-    await custody.at_side(partial(_fall, hold_id=hold_id))
+    await context.record(_hold_event("legal_hold.released", standing[hold_id], actor))
+    await context.with_values(partial(_fall, hold_id=hold_id))
 
 
 def _hold_event(kind: str, hold: Hold, actor: str) -> LegalHold:
@@ -281,13 +281,13 @@ def _hold_event(kind: str, hold: Hold, actor: str) -> LegalHold:
     )
 
 
-def _stand(side: SideStore, hold: Hold) -> None:
+def _stand(side: ValueStore, hold: Hold) -> None:
     with side.transaction() as db:
         db.execute(
             "INSERT INTO hold (id, tenant, key_id, first, last, reason, placed) VALUES (?, ?, ?, ?, ?, ?, ?)", hold
         )
 
 
-def _fall(side: SideStore, hold_id: str) -> None:
+def _fall(side: ValueStore, hold_id: str) -> None:
     with side.transaction() as db:
         db.execute("DELETE FROM hold WHERE id = ?", (hold_id,))

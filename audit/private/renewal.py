@@ -1,4 +1,4 @@
-"""A new key for an owner: everything wrapped under the old one is wrapped anew, then the old one is destroyed.
+"""A new key for an owner: everything under the old one is wrapped under the new one, then the old one is destroyed.
 
 Each step may be repeated after a crash: a renewal that has begun is gone on with, rows that are done are left alone.
 """
@@ -6,20 +6,20 @@ Each step may be repeated after a crash: a renewal that has begun is gone on wit
 from collections.abc import Callable
 
 from audit.keys.owner_keys import KeyRing, generation_of
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 
 BATCH = 500
 
 
-def waiting(side: SideStore, tenant: str, generation: int) -> int:
+def waiting(side: ValueStore, tenant: str, generation: int) -> int:
     """How many data keys of a tenant are wrapped under an older key than `generation`."""
     return sum(generation_of(wrapped) < generation for _, _, wrapped in _rows(side, tenant))
 
 
 def renew(
-    side: SideStore, ring: KeyRing, tenant: str, progress: Callable[[int], None] = lambda count: None
+    side: ValueStore, ring: KeyRing, tenant: str, progress: Callable[[int], None] = lambda count: None
 ) -> tuple[int, int]:
-    """Carry a renewal through; returns the generation now in force, and how many data keys were wrapped anew.
+    """Carry a renewal through; returns the generation now in force, and how many data keys were rewrapped.
 
     The gateway goes on meanwhile: from the first step on it wraps under the new key. Raises KeyLost if the tenant's
     key was destroyed, KeyProviderError, StoreError.
@@ -35,13 +35,13 @@ def renew(
                     db.execute(_UPDATE[table], (new, key, old))  # not if it was erased meanwhile
             progress(len(batch))
             done += len(batch)
-    with side.transaction():  # nobody is between wrapping under the old key and writing that down
+    with side.transaction():  # no writer is between wrapping under the old key and storing the result
         if not waiting(side, tenant, generation):
             ring.end_renewal(tenant)
     return generation, done
 
 
-def _rows(side: SideStore, tenant: str) -> list[tuple[str, str, bytes]]:
+def _rows(side: ValueStore, tenant: str) -> list[tuple[str, str, bytes]]:
     return [
         (table, key, bytes(wrapped))
         for table, key, wrapped in side.rows(

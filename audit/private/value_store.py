@@ -34,7 +34,7 @@ from audit.files.database_file import connect_existing, create_database_file
 from audit.files.wal import switch_to_wal
 from audit.keys.master import KEY_SIZE
 from audit.keys.owner_keys import KeyProvider, NoKeys
-from audit.storage.identity import Identity, StrangerError, check_identity, identity_of
+from audit.storage.identity import ForeignDatabaseError, Identity, check_identity, identity_of
 from audit.storage.sqlite import read_only_uri
 from audit.storage.store import Refused
 from audit.tree.note import VerifierKey
@@ -108,7 +108,7 @@ class Disclosed:
 
 
 @contextmanager
-def side_errors() -> Iterator[None]:
+def value_store_errors() -> Iterator[None]:
     """Errors of the file and of the keys as StoreError; KeyLost passes, being about one tenant and not the store."""
     try:
         yield
@@ -120,7 +120,7 @@ def side_errors() -> Iterator[None]:
         raise StoreError(f"the side store cannot be used: {error}") from error
 
 
-class SideStore:
+class ValueStore:
     """One thread's hand on the file. Every method may raise StoreError."""
 
     def __init__(self, db: sqlite3.Connection, keys: KeyProvider) -> None:
@@ -128,9 +128,9 @@ class SideStore:
         self._keys = keys
 
     @classmethod
-    def open(cls, path: Path, keys: KeyProvider) -> "SideStore":
+    def open(cls, path: Path, keys: KeyProvider) -> "ValueStore":
         """Open or create the file at `path`, mode 0600."""
-        with side_errors():
+        with value_store_errors():
             create_database_file(path)
             db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
@@ -144,10 +144,10 @@ class SideStore:
         return cls(db, keys)
 
     @classmethod
-    def open_read_only(cls, path: Path, keys: KeyProvider | None = None) -> "SideStore":
+    def open_read_only(cls, path: Path, keys: KeyProvider | None = None) -> "ValueStore":
         """For reading what is there, on any media; without `keys` nothing of it can be opened. Raises StoreError if
         there is no such file."""
-        with side_errors():
+        with value_store_errors():
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 _check_format(db)
@@ -159,10 +159,10 @@ class SideStore:
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the file is of the log of `key`, and write that into it if it does not say so yet.
 
-        A file from before it carried an identity is ours if its peppers open under our keys. Raises StrangerError, with
-        nothing written; KeysOutOfReach if that cannot be told now.
+        A file from before it carried an identity is ours if its peppers open under our keys. Raises
+        ForeignDatabaseError, with nothing written; KeysOutOfReach if that cannot be decided now.
         """
-        with side_errors():
+        with value_store_errors():
             if (found := _identity(self._db)) is None:
                 with self.transaction() as db:
                     if (found := _identity(db)) is None:
@@ -178,7 +178,7 @@ class SideStore:
 
     def identity(self) -> Identity | None:
         """Which installation the file says it is of; None if it was never claimed."""
-        with side_errors():
+        with value_store_errors():
             return _identity(self._db)
 
     def _check_ours(self, db: sqlite3.Connection) -> None:
@@ -192,20 +192,20 @@ class SideStore:
                 continue
             return
         if lost:
-            raise StrangerError(
+            raise ForeignDatabaseError(
                 "the side store belongs to another installation: none of its tenants' keys open under the keys in"
                 " audit/keys; put back the side store of this installation, or the key set it was written with"
             )
 
     def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """What a query finds, all of it at once."""
-        with side_errors():
+        with value_store_errors():
             return self._db.execute(query, parameters).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A writing transaction: committed and durable at the end, undone on an error."""
-        with side_errors():
+        with value_store_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -216,7 +216,7 @@ class SideStore:
                 raise
 
     def close(self) -> None:
-        with side_errors():
+        with value_store_errors():
             self._db.close()
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class SideStore:
         refused = {}
         for tenant in tenants:
             try:
-                with side_errors():
+                with value_store_errors():
                     self._pepper(tenant)
             except KeyLost:
                 refused[tenant] = Refused("the key of its tenant was destroyed, so its values cannot be kept")
@@ -322,13 +322,13 @@ class SideStore:
 
     def subject_index(self, tenant: str, subject: str) -> bytes:
         """Where a person is filed (32 bytes); the same for spellings that Unicode or letter case alone tell apart."""
-        with side_errors():
+        with value_store_errors():
             return _index(self._pepper(tenant), subject)
 
     def subject_key(self, tenant: str, subject: str) -> str | None:
         """The id of a person's data key, None if nothing is kept of the person."""
         index = self.subject_index(tenant, subject)
-        with side_errors():
+        with value_store_errors():
             row = self._db.execute(
                 "SELECT id FROM data_key WHERE tenant = ? AND subject = ?", (tenant, index)
             ).fetchone()
@@ -340,12 +340,12 @@ class SideStore:
             "SELECT tenant, seq, event_id, field, commitment, key_id, class, expires FROM value"
             " WHERE tenant = ? AND seq >= ? AND seq < ? AND (? IS NULL OR key_id = ?) ORDER BY seq, field"
         )
-        with side_errors():
+        with value_store_errors():
             yield from map(Kept._make, self._db.execute(query, (tenant, start, end, key_id, key_id)))
 
     def disclose(self, kept: Kept) -> Disclosed:
         """Open a value. Raises KeyLost if its key or it is gone, CommitmentError if it is not what was committed to."""
-        with side_errors():
+        with value_store_errors():
             row = self._db.execute(
                 "SELECT nonce, ciphertext, wrapped FROM value JOIN data_key ON data_key.id = key_id"
                 " WHERE value.tenant = ? AND seq = ? AND event_id = ? AND field = ?",
@@ -374,13 +374,13 @@ class SideStore:
 
     def restricted(self, key_id: str) -> bool:
         """Whether the data under this key may be kept but not used (GDPR 18)."""
-        with side_errors():
+        with value_store_errors():
             row = self._db.execute("SELECT restricted FROM data_key WHERE id = ?", (key_id,)).fetchone()
         return bool(row and row[0])
 
     def scrub(self) -> None:
         """Empty the write-ahead log, so that no deleted page is left in it. Raises StoreError while readers hold it."""
-        with side_errors():
+        with value_store_errors():
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise StoreError("the side store is being read: deleted pages are still in its write-ahead log")

@@ -1,7 +1,7 @@
 """Which installation a database belongs to, as the database itself says.
 
 Record, side store and control database each carry the cell, the name (origin) of the log and the fingerprint of the key
-that signed it when they were claimed. The key may be replaced later: whoever holds a key that a succession links to the
+that signed it when they were claimed. The key may be replaced later: a holder of a key that a succession links to the
 first one belongs to the same installation. A database without a row is from before, or empty: it is claimed once, after
 its content was checked to be of this installation.
 """
@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from audit.errors import AuditError, NoteError, StoreError
-from audit.keys.succession import notes_in, with_kin
+from audit.keys.succession import notes_in, with_successors
 from audit.tree.checkpoint import open_checkpoint
 from audit.tree.note import VerifierKey
 
@@ -19,7 +19,7 @@ TABLE = "identity"
 VKEY = "signer.vkey"
 
 
-class StrangerError(StoreError):
+class ForeignDatabaseError(StoreError):
     """The database belongs to another installation; nothing was written."""
 
 
@@ -54,7 +54,7 @@ def key_beside(log: Path) -> VerifierKey | None:
     is none. Raises StoreError if the files there contradict each other."""
     try:
         text = log.with_name(VKEY).read_text(encoding="ascii")
-        return with_kin(VerifierKey.parse(text), notes_in(log.parent))
+        return with_successors(VerifierKey.parse(text), notes_in(log.parent))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, AuditError) as error:
@@ -62,17 +62,18 @@ def key_beside(log: Path) -> VerifierKey | None:
 
 
 def check_identity(found: Identity, key: VerifierKey, what: str) -> None:
-    """Raises StrangerError, naming both sides, if the database `what` that says `found` is not of the log of `key`."""
+    """Raises ForeignDatabaseError, naming both sides, if the database `what` with the identity `found` is not of the
+    log of `key`."""
     mine = identity_of(key)
     if found.log == mine.log and found.key in map(fingerprint, key.public_keys):
         return
     if found.log == mine.log:
-        raise StrangerError(
+        raise ForeignDatabaseError(
             f"{what} belongs to another installation of cell {found.cell!r}: its log began under key {found.key[:16]},"
             f" this data folder holds key {mine.key[:16]}, and no succession links the two; use that installation's key"
             " set (domicile init --keys), or another database"
         )
-    raise StrangerError(
+    raise ForeignDatabaseError(
         f"{what} belongs to {found}, this data folder to {mine}; name the data folder of cell {found.cell!r} by --data"
         f" or DOMICILE_DATA, or set the URLs of the databases of cell {mine.cell!r}"
     )
@@ -81,7 +82,7 @@ def check_identity(found: Identity, key: VerifierKey, what: str) -> None:
 def check_founder(note: str | None, key: VerifierKey, what: str) -> None:
     """Of a record from before it carried an identity: that its first checkpoint `note` was signed by this log's keys.
 
-    Raises StrangerError.
+    Raises ForeignDatabaseError.
     """
     if note is None:
         return
@@ -91,7 +92,7 @@ def check_founder(note: str | None, key: VerifierKey, what: str) -> None:
             raise NoteError("it is of another log")
         open_checkpoint(note, origin, key.public_keys)
     except NoteError as error:
-        raise StrangerError(
+        raise ForeignDatabaseError(
             f"{what} belongs to another installation: its first checkpoint is of {origin} and was not signed by the key"
             f" of {key.name} ({error}); name that installation's data folder by --data or DOMICILE_DATA"
         ) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from audit.errors import AuditError, NoLog, StoreError
 from audit.keys.succession import keep_notes, notes_in
 from audit.storage.attested_files import files_beside, missing
-from audit.storage.identity import StrangerError, check_identity, key_beside
+from audit.storage.identity import ForeignDatabaseError, check_identity, key_beside
 from audit.storage.marker import Named, Place, mark_made, place_of
 from audit.storage.sqlite import SqliteReader, SqliteStore, no_log_at
 from audit.storage.store import LeafStore, Reader
@@ -54,13 +54,14 @@ def record_of(path: Path) -> Named:
     return Named("record", path, DATABASE_VARIABLE, DATABASE_SETTING)
 
 
-def side_of(path: Path) -> Named:
+def value_store_of(path: Path) -> Named:
     """The side store, which is a file always, at `path`."""
     return Named("side store", path, "", "")
 
 
 def open_store(path: Path, node: str, boot: str, source: UrlSource = database_url) -> LeafStore:
-    """The store of the log whose file would be `path`. Raises StoreError, StrangerError before anything is written."""
+    """The store of the log whose file would be `path`. Raises StoreError or ForeignDatabaseError before anything is
+    written."""
     url, named = source(), record_of(path)
     place = place_of(named, url) or Place()
     key = key_beside(path)
@@ -86,7 +87,7 @@ def _open_postgres(url: str, node: str, boot: str) -> LeafStore:
 
 
 def open_reader(path: Path, source: UrlSource = database_url) -> Reader:
-    """Raises NoLog if there is no log, StrangerError if it is not of the installation that `path` is in."""
+    """Raises NoLog if there is no log, ForeignDatabaseError if it is not of the installation that `path` is in."""
     url = source()
     place_of(record_of(path), url)
     if not path.parent.is_dir():
@@ -117,7 +118,7 @@ def _check_reader(reader: Reader, path: Path) -> None:
         return
     try:
         check_identity(found, key, "the record")
-    except StrangerError:
+    except ForeignDatabaseError:
         _learn(path, reader.successions())
         check_identity(found, key_beside(path) or key, "the record")
 

@@ -185,7 +185,7 @@ class PostgresStore:
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the database is of the log of `key`, and write that into it if it does not say so yet.
 
-        Raises StrangerError, with nothing written.
+        Raises ForeignDatabaseError, with nothing written.
         """
         with store_errors():
             if (found := _identity(self._db)) is None:

@@ -196,7 +196,7 @@ class SqliteStore:
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the file is of the log of `key`, and write that into it if it does not say so yet.
 
-        Raises StrangerError, with nothing written.
+        Raises ForeignDatabaseError, with nothing written.
         """
         with _store_errors():
             if (found := _identity(self._db)) is None:
@@ -256,7 +256,7 @@ class SqliteStore:
 
     def consolidate(self) -> bool:
         """After a failed fsync the kernel may hold pages of the write-ahead log that it will never write again, and a
-        commit behind them would be lost with them. Moving the log into the main file writes every page anew."""
+        commit behind them would be lost with them. Moving the log into the main file rewrites every page."""
         with _store_errors():
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy

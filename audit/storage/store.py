@@ -135,7 +135,7 @@ class LeafStore(Store, Protocol):
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the database is of the log of `key`, and write that into it if it does not say so yet.
 
-        Raises StrangerError, with nothing written.
+        Raises ForeignDatabaseError, with nothing written.
         """
 
     def successions(self) -> list[str]:
@@ -157,7 +157,7 @@ class LeafStore(Store, Protocol):
 
 
 class Pruner(Protocol):
-    """Deletes the content of expired records, beside whoever appends. Every method may raise StoreError."""
+    """Deletes the content of expired records while others append. Every method may raise StoreError."""
 
     def prune(self, tenant: str, first: int, last: int) -> None:
         """Records `first` to `last` keep their hash alone; durable on return. Again, it does nothing."""

@@ -190,7 +190,7 @@ def publish(reader: Reader, tenant: str, note: str, folder: Folder) -> int:
 def forget(reader: Reader, tenant: str, folder: Folder, expired: Iterable[int]) -> None:
     """Take the content of the records `expired`, in order, out of what is published; tiles of hashes stay.
 
-    A bundle in which a record is left is written anew, with nothing in the place of those that are gone; another is
+    A bundle in which a record is left is rewritten, with nothing in the place of those that are gone; another is
     deleted. Raises StoreError, OSError.
     """
     for index in dict.fromkeys(seq // TILE_WIDTH for seq in expired):

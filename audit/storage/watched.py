@@ -74,7 +74,7 @@ class Watches:
             self._trouble = found
 
     def guarding(self, open_store: OpenStore) -> OpenStore:
-        """`open_store`, such that a store that was replaced is neither opened again nor created anew."""
+        """`open_store`, such that a store that was replaced is neither opened nor created again."""
 
         def opened(path: Path, node: str, boot: str) -> GuardedStore:
             if self._begun:

@@ -72,7 +72,7 @@ def _take_boot(event: dict[str, Any], started: set[str], stopped: dict[str, int]
         elif event["type"] == "system.stop":
             stopped[boot] = at
         elif event["type"] == "system.signing_delayed":
-            # Until it is resumed nobody knows how long it lasts: it may outlive the boot.
+            # How long it lasts is unknown until it is resumed: it may outlast the boot.
             until = at + slack if event["resumed"] else milliseconds("9999-12-31T00:00:00.000Z")
             outages.append(Outage(boot, at - event["seconds"] * 1000 - slack, until))
     except (KeyError, TypeError, ValueError):

@@ -20,7 +20,7 @@ from audit.events.leaf import decode_leaf
 from audit.events.privacy import ErasureCompleted, RetentionRun
 from audit.private.certificate import Certificate, open_certificate
 from audit.private.deletion import RECORD, certificates_of, deletions_of
-from audit.private.value_store import Kept, SideStore
+from audit.private.value_store import Kept, ValueStore
 from audit.storage.store import Reader
 from audit.tree.checkpoint import origin_of
 from audit.tree.note import VerifierKey
@@ -40,7 +40,7 @@ class FieldState:
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class AnnouncedCertificate:
     """A certificate and the seq of the leaf that vouches for it."""
 
     certificate: Certificate
@@ -60,14 +60,14 @@ def every(seq: int) -> bool:
 
 
 def field_states(
-    reader: Reader, side: SideStore, key: VerifierKey, tenant: str, notes: Iterable[str], *, opens: Chosen = none_of
+    reader: Reader, side: ValueStore, key: VerifierKey, tenant: str, notes: Iterable[str], *, opens: Chosen = none_of
 ) -> Iterator[FieldState]:
     """The state of every commitment of a tenant, in order of seq; kept values of records that `opens` are opened.
 
     `notes` are the tenant's certificates. Raises NoteError for one that does not hold, StoreError if data cannot be
     read, EventRejected for a leaf that is no record.
     """
-    vouched = vouch(reader, key, tenant, notes)
+    vouched = announced_certificates(reader, key, tenant, notes)
     keyless = side.keyless(tenant)
     for stored in reader.leaves(tenant):
         if not stored.payload:
@@ -88,7 +88,7 @@ def field_states(
 
 
 def account(
-    open_reader: Callable[[], Reader], side: SideStore, key: VerifierKey, tenant: str, opens: Chosen = none_of
+    open_reader: Callable[[], Reader], side: ValueStore, key: VerifierKey, tenant: str, opens: Chosen = none_of
 ) -> tuple[Counter[str], list[FieldState]]:
     """How many commitments of a tenant are in each state, and which are at fault, while others may write and delete.
 
@@ -102,7 +102,9 @@ def account(
             return Counter(one.state for one in found), [one for one in found if one.state in FAULTS]
 
 
-def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -> list[Vouched]:
+def announced_certificates(
+    reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]
+) -> list[AnnouncedCertificate]:
     """The certificates whose digest stands in a leaf of the tree. Raises NoteError for one that does not hold."""
     announced: dict[str, int] = {}
     for stored in reader.leaves(tenant):
@@ -118,18 +120,18 @@ def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -
             raise NoteError(f"the certificate {certificate.id} is of tenant {certificate.tenant}")
         if (seq := announced.get(certificate.sha256())) is None:
             raise NoteError(f"no record announces the certificate {certificate.id}")
-        vouched.append(Vouched(certificate, seq))
+        vouched.append(AnnouncedCertificate(certificate, seq))
     return vouched
 
 
-def _gone(seq: int, field: str, vouched: list[Vouched], event_id: str | None = None) -> FieldState:
+def _gone(seq: int, field: str, vouched: list[AnnouncedCertificate], event_id: str | None = None) -> FieldState:
     for one in vouched:
         if seq < one.seq and one.certificate.covers(seq, field, event_id):
             return FieldState(seq, field, "erased", one.certificate.id)
     return FieldState(seq, field, "missing", "it or its key is not kept and no certificate says that it was deleted")
 
 
-def _state(side: SideStore, kept: Kept, commitment: str, opened: bool) -> FieldState:
+def _state(side: ValueStore, kept: Kept, commitment: str, opened: bool) -> FieldState:
     if kept.commitment != commitment:
         return FieldState(kept.seq, kept.field, "wrong", "the side store keeps it for another commitment")
     if not opened:

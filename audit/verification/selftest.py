@@ -16,10 +16,10 @@ from pathlib import Path
 from audit.errors import AuditError, StoreError
 from audit.events.event import SystemSelftest
 from audit.keys.signer import key_of
+from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
-from audit.private.custody import Custody
 from audit.private.deletion import certificates_of
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteReader
 from audit.tree.checkpoint import origin_of
 from audit.tree.note import VerifierKey
@@ -38,20 +38,20 @@ class Outcome:
     says: str
 
 
-async def selftest(custody: Custody, log: Path | None = None) -> list[Outcome]:
+async def selftest(context: AuditContext, log: Path | None = None) -> list[Outcome]:
     """Run them all and put each on record. `log`: the log's file, if it is one; without it nothing is restored."""
-    key = key_of(custody.signer)
+    key = key_of(context.signer)
     checks: list[tuple[str, Callable[[], str]]] = [
-        ("log_verify", lambda: _verifies(custody, key)),
-        ("private_values", lambda: _accounted(custody, key)),
-        ("erased_keys", lambda: _stay_erased(custody, key)),
+        ("log_verify", lambda: _verifies(context, key)),
+        ("private_values", lambda: _accounted(context, key)),
+        ("erased_keys", lambda: _stay_erased(context, key)),
     ]
     if log is not None:
         checks.append(("restore", lambda: _restores(log, key)))
     outcomes = []
     for name, check in checks:
-        outcome = await custody.in_thread(lambda name=name, check=check: _judged(name, check))  # type: ignore[misc]
-        await custody.record(SystemSelftest(check=outcome.check, passed=outcome.passed))
+        outcome = await context.in_thread(lambda name=name, check=check: _judged(name, check))  # type: ignore[misc]
+        await context.record(SystemSelftest(check=outcome.check, passed=outcome.passed))
         outcomes.append(outcome)
     return outcomes
 
@@ -63,28 +63,28 @@ def _judged(name: str, check: Callable[[], str]) -> Outcome:
         return Outcome(name, False, str(error))
 
 
-def _verifies(custody: Custody, key: VerifierKey) -> str:
-    with custody.reading() as reader:
+def _verifies(context: AuditContext, key: VerifierKey) -> str:
+    with context.reading() as reader:
         report = verify_log(reader, key)
     if not report.ok:
         raise AuditError("; ".join(f"{one.tenant}: {one.says}" for one in report.findings[:MAX_SAID]))
     return f"{sum(tree.records for tree in report.trees)} records of {len(report.trees)} trees"
 
 
-def _accounted(custody: Custody, key: VerifierKey) -> str:
+def _accounted(context: AuditContext, key: VerifierKey) -> str:
     total = 0
-    with closing(custody.open_side()) as side:
-        for tenant in _tenants(custody):
-            states, faults = account(custody.open_reader, side, key, tenant)
+    with closing(context.open_values()) as side:
+        for tenant in _tenants(context):
+            states, faults = account(context.open_reader, side, key, tenant)
             if faults:
                 raise AuditError("; ".join(f"{tenant}, record {one.seq}: {one.because}" for one in faults[:MAX_SAID]))
             total += sum(states.values())
     return f"{total} private values and expired records"
 
 
-def _stay_erased(custody: Custody, key: VerifierKey) -> str:
-    with closing(custody.open_side()) as side:
-        keys = [one for tenant in _tenants(custody) for one in _destroyed(side, key, tenant)]
+def _stay_erased(context: AuditContext, key: VerifierKey) -> str:
+    with closing(context.open_values()) as side:
+        keys = [one for tenant in _tenants(context) for one in _destroyed(side, key, tenant)]
         for key_id in keys:
             there = "SELECT 1 FROM data_key WHERE id = ?1 UNION ALL SELECT 1 FROM value WHERE key_id = ?1"
             if side.rows(there, (key_id,)):
@@ -92,7 +92,7 @@ def _stay_erased(custody: Custody, key: VerifierKey) -> str:
     return f"{len(keys)} keys that were destroyed"
 
 
-def _destroyed(side: SideStore, key: VerifierKey, tenant: str) -> Iterator[str]:
+def _destroyed(side: ValueStore, key: VerifierKey, tenant: str) -> Iterator[str]:
     for note in certificates_of(side, tenant):
         for trusted in key.public_keys:
             try:
@@ -120,6 +120,6 @@ def _restores(log: Path, key: VerifierKey) -> str:
     return f"a copy of {sum(tree.records for tree in report.trees)} records"
 
 
-def _tenants(custody: Custody) -> list[str]:
-    with custody.reading() as reader:
+def _tenants(context: AuditContext) -> list[str]:
+    with context.reading() as reader:
         return reader.tenants()

@@ -341,7 +341,7 @@ class _TreeCheck:
                 self._find("unsigned", says, seq, "warning" if explained else "error")
 
     def _check_unsigned(self) -> None:
-        """Records after the last checkpoint, which nobody has signed for."""
+        """Records after the last checkpoint, which no signature covers."""
         for seq, why in self._delays.unsigned(self._facts.boots, self._now()):
             says = (
                 f"records from here on are not under a checkpoint: {why}. If a crash left them, start a gateway, which "

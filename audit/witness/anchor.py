@@ -16,7 +16,7 @@ from audit.events.leaf import decode_leaf
 from audit.events.privacy import CheckpointAnchored
 from audit.keys.signer import key_of
 from audit.log.receipt import Receipt
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.storage.store import Reader
 from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
@@ -53,24 +53,24 @@ class Anchors:
     digests: set[str] = field(default_factory=set)
 
 
-async def anchor(custody: Custody, anchors: Anchors | None = None) -> list[Receipt]:
-    """Record the last checkpoint of every tree that was signed anew since it was last anchored.
+async def anchor(context: AuditContext, anchors: Anchors | None = None) -> list[Receipt]:
+    """Record the last checkpoint of every tree that was signed again since it was last anchored.
 
     The log's own tree records how far the anchor reaches, at most every LINK_EVERY_S in one process.
     """
     anchors = anchors or Anchors()
-    fresh = await asyncio.to_thread(_fresh, custody, anchors)
-    receipts = [await custody.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
+    fresh = await asyncio.to_thread(_fresh, context, anchors)
+    receipts = [await context.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
     if receipts and (anchors.linked_at is None or time.monotonic() - anchors.linked_at >= LINK_EVERY_S):
         last = receipts[-1]
-        await custody.record(AnchorLinked(size=last.seq + 1, leaf_hash=last.leaf_hash.hex()))
+        await context.record(AnchorLinked(size=last.seq + 1, leaf_hash=last.leaf_hash.hex()))
         anchors.linked_at = time.monotonic()
     return receipts
 
 
-def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
-    key = key_of(custody.signer)
-    with custody.reading() as reader:
+def _fresh(context: AuditContext, anchors: Anchors) -> list[str]:
+    key = key_of(context.signer)
+    with context.reading() as reader:
         anchors.digests.update(_digests(reader, anchors.size))
         if ANCHOR_TENANT in reader.tenants():
             anchors.size = reader.head(ANCHOR_TENANT)[0]

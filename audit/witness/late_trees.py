@@ -14,7 +14,7 @@ from audit.keys.signer import successions_of
 from audit.keys.succession import digest, open_succession
 from audit.log.receipt import Receipt
 from audit.log.walk import parsed
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.storage.store import Reader
 from audit.tree.checkpoint import open_checkpoint, origin_of
 from audit.tree.note import VerifierKey
@@ -39,10 +39,10 @@ class LateTrees:
     examined: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-async def tell_late_trees(custody: Custody, known: LateTrees) -> list[Receipt]:
+async def record_late_trees(context: AuditContext, known: LateTrees) -> list[Receipt]:
     """Record each replacement of the log's key in the trees that began after it and under the key before it."""
-    notes = successions_of(custody.signer)
-    late = await custody.in_thread(lambda: _late(custody, notes, known)) if notes else []
+    notes = successions_of(context.signer)
+    late = await context.in_thread(lambda: _late(context, notes, known)) if notes else []
     receipts = []
     for tenant, note in late:
         lines = note.split("\n")
@@ -54,21 +54,21 @@ async def tell_late_trees(custody: Custody, known: LateTrees) -> list[Receipt]:
             succession_sha256=digest(note),
             reason="accepted",
         )
-        receipts.append(await custody.record(event))
+        receipts.append(await context.record(event))
         known.settled.add((tenant, note))
     return receipts
 
 
-def _late(custody: Custody, notes: list[str], known: LateTrees) -> list[tuple[str, str]]:
+def _late(context: AuditContext, notes: list[str], known: LateTrees) -> list[tuple[str, str]]:
     found = []
-    with custody.reading() as reader:
+    with context.reading() as reader:
         for tenant in reader.tenants():
             for note in notes:
                 if (tenant, note) in known.settled:
                     continue
                 if _began_before(reader, tenant, note):
                     known.settled.add((tenant, note))
-                elif _signed_by_the_old_key(reader, tenant, note, custody.signer.name, known):
+                elif _signed_by_the_old_key(reader, tenant, note, context.signer.name, known):
                     if _is_told(reader, tenant, note):
                         known.settled.add((tenant, note))
                     else:

@@ -1,4 +1,4 @@
-"""How right the node's clock is: what the kernel knows from whoever disciplines it (chrony, ntpd, timesyncd).
+"""How accurate the node's clock is, as its time service (chrony, ntpd, timesyncd) tells the kernel.
 
 No network and no privilege: ``adjtimex(2)`` in its reading form. ISO 27001 A.8.17, DORA RTS 2024/1774 Art. 12.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from audit.errors import AuditError
 from audit.events.event import SystemClock
 from audit.log.receipt import Receipt
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 
 _SIZE = 256  # struct timex is 208 bytes on 64-bit Linux
 _UNSYNC, _NANO = 0x0040, 0x2000
@@ -21,7 +21,7 @@ _TIME_ERROR = 5
 
 @dataclass(frozen=True, slots=True)
 class ClockState:
-    """Milliseconds, rounded; `max_error_ms` is the kernel's bound, which grows while nobody disciplines the clock."""
+    """Milliseconds, rounded; `max_error_ms` is the kernel's bound, which grows while nothing sets the clock."""
 
     synchronised: bool
     offset_ms: int
@@ -47,10 +47,10 @@ def parse(code: int, timex: bytes) -> ClockState:
     return ClockState(code != _TIME_ERROR and not status & _UNSYNC, round(offset / unit), max(0, round(error / 1000)))
 
 
-async def record_clock(custody: Custody) -> tuple[ClockState, Receipt]:
+async def record_clock(context: AuditContext) -> tuple[ClockState, Receipt]:
     """Put the state of the clock on record, as ``system.clock``. For a scheduler, hourly. Raises AuditError."""
     state = clock_state()
     event = SystemClock(
         synchronised=state.synchronised, offset_ms=state.offset_ms, max_error_ms=min(state.max_error_ms, 2**53 - 1)
     )
-    return state, await custody.record(event)
+    return state, await context.record(event)

@@ -30,7 +30,7 @@ MAX_TOLD = 24
 
 @dataclass(frozen=True, slots=True)
 class Voucher:
-    """A checkpoint of the anchor tree that somebody outside vouches for: `note` with cosignatures, or with a `token`
+    """A checkpoint of the anchor tree with an attestation by another party: `note` with cosignatures, or with a `token`
     (DER, RFC 3161) over its text."""
 
     note: str

@@ -29,7 +29,7 @@ from audit.events.anchor import CheckpointTimestamped, TimestampFailed
 from audit.events.base import ANCHOR_TENANT
 from audit.keys.signer import key_of
 from audit.law.deadlines import rfc3339_of
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.storage.attested_files import TIMESTAMPS
 from audit.storage.tiles import Folder
 from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
@@ -115,13 +115,13 @@ def check_response(der: bytes, asked: TimeStampRequest, text: bytes, roots: Sequ
 
 
 async def timestamp(
-    custody: Custody, folder: Path, url: str, roots: Sequence[x509.Certificate], send: Post = post
+    context: AuditContext, folder: Path, url: str, roots: Sequence[x509.Certificate], send: Post = post
 ) -> CheckpointTimestamped:
     """Have the anchor's last checkpoint stamped, and keep the token in `folder`, where the log lies.
 
     Raises TimestampError, once the failure is on record; AuditError if there is no anchor yet.
     """
-    note, checkpoint = await custody.in_thread(lambda: _last(custody))
+    note, checkpoint = await context.in_thread(lambda: _last(context))
     text = checkpoint.text().encode()
     name = urlsplit(url).hostname or "unknown"
 
@@ -134,16 +134,16 @@ async def timestamp(
         return check_response(answer, asked, text, roots)
 
     try:
-        token = await custody.in_thread(obtain)
+        token = await context.in_thread(obtain)
     except TimestampError as error:
-        await custody.record(TimestampFailed(size=checkpoint.size, tsa=name, reason=error.reason))
+        await context.record(TimestampFailed(size=checkpoint.size, tsa=name, reason=error.reason))
         raise
     token_sha256 = sha256(token.der).hexdigest()
     kept = Folder(folder / TIMESTAMPS)
     stem = f"{checkpoint.size:012d}-{token_sha256[:16]}"
-    await custody.in_thread(lambda: kept.write(f"{stem}.tsr", token.der))
-    await custody.in_thread(lambda: kept.write(f"{stem}.note", note.encode()))
-    await custody.in_thread(custody.exchange)  # before the record names it: other hosts verify that it is there
+    await context.in_thread(lambda: kept.write(f"{stem}.tsr", token.der))
+    await context.in_thread(lambda: kept.write(f"{stem}.note", note.encode()))
+    await context.in_thread(context.exchange)  # before the record names it: other hosts verify that it is there
     event = CheckpointTimestamped(
         size=checkpoint.size,
         checkpoint_sha256=digest(checkpoint),
@@ -151,14 +151,14 @@ async def timestamp(
         gen_time=token.gen_time,
         token_sha256=token_sha256,
     )
-    await custody.record(event)
+    await context.record(event)
     return event
 
 
-def _last(custody: Custody) -> tuple[str, Checkpoint]:
-    with custody.reading() as reader:
+def _last(context: AuditContext) -> tuple[str, Checkpoint]:
+    with context.reading() as reader:
         last = reader.last_checkpoint(ANCHOR_TENANT)
     if last is None:
         raise AuditError("there is no checkpoint of the anchor yet: run `domicile audit anchor` first")
-    origin = origin_of(custody.signer.name, ANCHOR_TENANT)
-    return last.note, open_checkpoint(last.note, origin, key_of(custody.signer).public_keys)
+    origin = origin_of(context.signer.name, ANCHOR_TENANT)
+    return last.note, open_checkpoint(last.note, origin, key_of(context.signer).public_keys)

@@ -1,6 +1,6 @@
 """A witness (C2SP tlog-witness): remembers how far each log had grown, and cosigns only what extends it.
 
-A second party runs it, the tenant for one. Then whoever keeps the log cannot show two histories: of one size there is
+A second party runs it, the tenant for one. Then the keeper of the log cannot show two histories: of one size there is
 one root that the witness signed. What it saw is durable before it signs.
 """
 

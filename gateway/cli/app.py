@@ -12,7 +12,7 @@ import typer
 from gateway.cli.terminal.lazy_group import Part, lazy_group
 
 if TYPE_CHECKING:
-    from audit.cli.frame import Hands
+    from audit.cli.frame import KeysAndSigner
     from audit.incidents.evidence import Evidence
     from audit.witness.rotation import Replacement
 
@@ -66,13 +66,13 @@ def _prepare(ctx: typer.Context) -> None:
     """Tell the commands of `audit`, which may not import this package, where keys, registers and databases are."""
     if ctx.obj is not _recorded_admin:
         return  # called by another program, which has told them itself
-    from audit.cli.frame import open_hands, open_replacement
+    from audit.cli.frame import open_keys, open_replacement
     from audit.incidents.evidence import evidence_sources
     from audit.storage.place import use_urls_of
 
     if _registers not in evidence_sources:
         evidence_sources.append(_registers)
-    open_hands.set(_hands_of)
+    open_keys.set(_hands_of)
     open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
 
@@ -167,7 +167,7 @@ def _registers(data: Path, tenant: str) -> "Evidence":
     return gather(data, tenant)
 
 
-def _hands_of(log: Path) -> "Hands":
+def _hands_of(log: Path) -> "KeysAndSigner":
     """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
     from audit.cli.frame import open_from_files
     from audit.errors import AuditError

@@ -7,7 +7,7 @@ was read from our log.
 
 from sqlalchemy import Connection, inspect, text
 
-from audit.storage.identity import Identity, StrangerError, check_identity, fingerprint, identity_of
+from audit.storage.identity import ForeignDatabaseError, Identity, check_identity, fingerprint, identity_of
 from audit.tree.note import VerifierKey
 from gateway.database.database import Database
 from gateway.database.errors import DatabaseUnavailable
@@ -38,7 +38,7 @@ def check_owner(database: Database, key: VerifierKey) -> None:
                 check_identity(found, key, WHAT)
             else:
                 _check_content(connection, tables, key)
-        except StrangerError as error:
+        except ForeignDatabaseError as error:
             raise StrangerDatabase(str(error)) from error
 
 
@@ -54,7 +54,7 @@ def claim(database: Database, key: VerifierKey) -> None:
         found = _read(connection) or mine
     try:
         check_identity(found, key, WHAT)
-    except StrangerError as error:
+    except ForeignDatabaseError as error:
         raise StrangerDatabase(str(error)) from error
 
 
@@ -92,19 +92,19 @@ def _read(connection: Connection) -> Identity | None:
 
 
 def _check_content(connection: Connection, tables: set[str], key: VerifierKey) -> None:
-    """Raises StrangerError."""
+    """Raises ForeignDatabaseError."""
     mine = identity_of(key)
     if "tenant" in tables:
         for cell in connection.execute(text("SELECT DISTINCT cell FROM tenant")).scalars():
             if cell != mine.cell:
-                raise StrangerError(
+                raise ForeignDatabaseError(
                     f"{WHAT} belongs to cell {cell!r}, this data folder to cell {mine.cell!r}; name the data folder of"
                     f" cell {cell!r} by --data or DOMICILE_DATA, or set the URL of the database of cell {mine.cell!r}"
                 )
     if "ledger_cursor" in tables:
         logs = set(connection.execute(text("SELECT DISTINCT log FROM ledger_cursor")).scalars())
         if logs and not logs & {fingerprint(public_key)[:LOG_NAME] for public_key in key.public_keys}:
-            raise StrangerError(
+            raise ForeignDatabaseError(
                 f"{WHAT} belongs to another installation of cell {mine.cell!r}: its ledger was read from a log that"
                 " another key signs; use that installation's key set (domicile init --keys), or another database"
             )

@@ -27,9 +27,9 @@ from audit.events.leaf import decode_leaf
 from audit.events.privacy import ContentReplayed
 from audit.keys.signer import key_of
 from audit.privacy.rights import read
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.deletion import certificates_of
-from audit.verification.disclosure import vouch
+from audit.verification.disclosure import announced_certificates
 from backend.wire import fingerprint_of
 from gateway.content.kept_content import Content
 from gateway.content.said import said_in
@@ -81,24 +81,24 @@ class Difference(NamedTuple):
     now: Any
 
 
-async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: str) -> Kept:
+async def kept_call(context: AuditContext, tenant: str, request_id: str, *, actor: str) -> Kept:
     """What is kept of a call; that it is read goes on record first.
 
     Raises NotReplayable where content was not kept, is gone, was redacted, or could not come out the same; and
     RestrictedError where its person's data may not be used.
     """
-    intent_seq, intent, outcome_seq, outcome = await custody.in_thread(lambda: _records(custody, tenant, request_id))
-    input_seq, asking = await custody.in_thread(lambda: _prepared_last(custody, tenant, request_id, intent_seq, intent))
+    intent_seq, intent, outcome_seq, outcome = await context.in_thread(lambda: _records(context, tenant, request_id))
+    input_seq, asking = await context.in_thread(lambda: _prepared_last(context, tenant, request_id, intent_seq, intent))
     if asking.redaction is not None or outcome.redaction is not None:
         raise NotReplayable(
             f"{request_id} was redacted: what its client received holds values that were put back or masked, and what "
             "the backend itself had sent is not kept"
         )
     for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
-        await _there(custody, seq, event, field)
-    asked = {one.kept.field: one.value for one in await read(custody, tenant, input_seq, actor=actor, reason=REASON)}
+        await _there(context, seq, event, field)
+    asked = {one.kept.field: one.value for one in await read(context, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
-    values = {one.kept.field: one.value for one in await read(custody, tenant, outcome_seq, actor=actor, reason=REASON)}
+    values = {one.kept.field: one.value for one in await read(context, tenant, outcome_seq, actor=actor, reason=REASON)}
     return Kept(
         tenant=tenant,
         seq=intent_seq,
@@ -111,13 +111,13 @@ async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: st
         sent=asked["input"].encode(),
         said=values["output"],
         fingerprint=outcome.fingerprint,
-        changed=await custody.in_thread(lambda: _changes(custody, tenant, intent.model_requested, intent_seq)),
+        changed=await context.in_thread(lambda: _changes(context, tenant, intent.model_requested, intent_seq)),
     )
 
 
-def _changes(custody: Custody, tenant: str, model: str, since: int) -> list[tuple[int, str]]:
+def _changes(context: AuditContext, tenant: str, model: str, since: int) -> list[tuple[int, str]]:
     changes = []
-    with custody.reading() as reader:
+    with context.reading() as reader:
         for stored in reader.leaves(tenant, since):
             if b'"model.changed"' in stored.payload:
                 event = decode_leaf(stored.payload).event
@@ -126,11 +126,13 @@ def _changes(custody: Custody, tenant: str, model: str, since: int) -> list[tupl
     return changes
 
 
-def _records(custody: Custody, tenant: str, request_id: str) -> tuple[int, InferenceAccepted, int, InferenceCompleted]:
+def _records(
+    context: AuditContext, tenant: str, request_id: str
+) -> tuple[int, InferenceAccepted, int, InferenceCompleted]:
     """Intent and outcome, with their seq."""
     found: dict[type[Event], tuple[int, Any]] = {}
     named = request_id.encode()
-    with custody.reading() as reader:
+    with context.reading() as reader:
         for stored in reader.leaves(tenant):
             if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
                 found[type(event)] = stored.seq, event
@@ -144,12 +146,12 @@ def _records(custody: Custody, tenant: str, request_id: str) -> tuple[int, Infer
 
 
 def _prepared_last(
-    custody: Custody, tenant: str, request_id: str, seq: int, intent: InferenceAccepted
+    context: AuditContext, tenant: str, request_id: str, seq: int, intent: InferenceAccepted
 ) -> tuple[int, InferenceAccepted | RoutingDecision]:
     """The record with the prompt as it left last: a later decision, where the prompt was prepared again under one."""
     found: tuple[int, InferenceAccepted | RoutingDecision] = seq, intent
     named = request_id.encode()
-    with custody.reading() as reader:
+    with context.reading() as reader:
         for stored in reader.leaves(tenant, seq):
             if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
                 if isinstance(event, RoutingDecision) and event.decision is not None:
@@ -159,26 +161,28 @@ def _prepared_last(
     return found
 
 
-async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:
+async def _there(context: AuditContext, seq: int, event: Event, field: str) -> None:
     if field not in (event.commits or {}):
         what = "answer with any text" if (event.commits or {}).get("subject") else "content"
         raise NotReplayable(f"no {what} of {event.request_id} was kept: its policy must say so before (`retention`)")
 
     def gone(side: Any) -> str | None:
-        event_id = custody.event_ids(event.tenant, [seq]).get(seq)
+        event_id = context.event_ids(event.tenant, [seq]).get(seq)
         values = side.kept(event.tenant, start=seq, end=seq + 1)
         kept = [one for one in values if one.field == field and one.event_id == event_id]
         if kept:
-            over = kept[0].expires is not None and kept[0].expires <= custody.now()
+            over = kept[0].expires is not None and kept[0].expires <= context.now()
             return "is over its time" if over else None
-        with custody.reading() as reader:
-            for one in vouch(reader, key_of(custody.signer), event.tenant, certificates_of(side, event.tenant)):
+        with context.reading() as reader:
+            for one in announced_certificates(
+                reader, key_of(context.signer), event.tenant, certificates_of(side, event.tenant)
+            ):
                 if seq < one.seq and one.certificate.covers(seq, field, event_id):
                     cause = "was erased" if one.certificate.cause == "erasure" else "is over its time and deleted"
                     return f"{cause} (certificate {one.certificate.id})"
         return "is gone, and no certificate gives the reason"
 
-    if because := await custody.at_side(gone):
+    if because := await context.with_values(gone):
         raise NotReplayable(f"the {field} of {event.request_id} {because}")
 
 
@@ -241,10 +245,10 @@ def _event(payload: bytes) -> dict[str, Any]:
 
 
 async def record_replay(
-    custody: Custody, kept: Kept, backend: Backend | None, equal: bool, same_weights: bool | None, *, actor: str
+    context: AuditContext, kept: Kept, backend: Backend | None, equal: bool, same_weights: bool | None, *, actor: str
 ) -> None:
     """`backend`: None for a server that is none of the directory's."""
-    await custody.record(
+    await context.record(
         ContentReplayed(
             tenant=kept.tenant,
             request_id=kept.request_id,

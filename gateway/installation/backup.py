@@ -34,7 +34,7 @@ from audit.files.new_file import make_private_folder, new_file, sync_folder
 from audit.files.untrusted_file import open_untrusted, read_untrusted
 from audit.keys.signer import key_of
 from audit.keys.succession import FOLDER as SUCCESSION
-from audit.keys.succession import with_kin
+from audit.keys.succession import with_successors
 from audit.storage.attested_files import TIMESTAMPS, WITNESSED
 from audit.tree.note import VerifierKey, open_note, sign_note
 from gateway.installation.installation import Installation, InstallationError
@@ -202,7 +202,7 @@ def _check_signature(backup: Path, written: bytes, manifest: Manifest, key: Veri
         if key is None:
             key = VerifierKey.parse(read_untrusted(data / "audit/signer.vkey", MAX_PUBLIC).decode())
         notes = [name for name in manifest.files if NOTES.fullmatch(name)]
-        trusted = with_kin(key, (read_untrusted(data / name, MAX_PUBLIC).decode() for name in notes))
+        trusted = with_successors(key, (read_untrusted(data / name, MAX_PUBLIC).decode() for name in notes))
         note = read_untrusted(backup / "manifest.note", MAX_MANIFEST).decode()
         text = open_note(note, [VerifierKey(trusted.name, one) for one in trusted.public_keys])
     except FileNotFoundError as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.errors import NoLog, StoreError
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.dsn import database_of
 from audit.storage.identity import Identity, check_identity
 from audit.storage.marker import Named, Place, write_marker
@@ -34,7 +34,7 @@ def stored(installation: Installation) -> list[Stored]:
     ]
     side = None
     if installation.side_store.exists():
-        with closing(SideStore.open_read_only(installation.side_store)) as opened:
+        with closing(ValueStore.open_read_only(installation.side_store)) as opened:
             side = opened.identity()
     return [*found, Stored("side store", str(installation.side_store), side)]
 

@@ -30,8 +30,8 @@ from audit.keys.master import FileMaster
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
 from audit.keys.signer import FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
-from audit.private.custody import Custody
-from audit.private.value_store import SideStore
+from audit.private.audit_context import AuditContext
+from audit.private.value_store import ValueStore
 from audit.storage.identity import key_beside
 from audit.storage.marker import Named, Place, mark_made, place_of, read_marker, write_marker
 from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
@@ -301,10 +301,10 @@ class Installation:
         """Sealed where the master key is elsewhere: with the root key on the same disk a seal would protect nothing."""
         return PLAIN if self.secrets.provider == "file" else SealedFiles(self.keys)
 
-    def custody(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> Custody:
-        return Custody(
+    def context(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> AuditContext:
+        return AuditContext(
             log,
-            open_side=lambda: SideStore.open(self.side_store, keys),
+            open_values=lambda: ValueStore.open(self.side_store, keys),
             open_reader=self.open_reader,
             keys=keys,
             signer=signer,

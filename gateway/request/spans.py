@@ -15,7 +15,7 @@ MOST_TRACES = 10_000
 
 
 class ResidentSpans(SpanProcessor):
-    """Hands spans on to `inner`, whole calls at a time, or not at all."""
+    """KeysAndSigner spans on to `inner`, whole calls at a time, or not at all."""
 
     def __init__(self, inner: SpanProcessor) -> None:
         self._inner = inner

@@ -18,7 +18,7 @@ from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import Limits as AuditLimits
-from audit.private.joint_store import open_sided
+from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
@@ -280,7 +280,9 @@ async def _open_log(base: _Base) -> AuditLog:
         node=settings.node,
         build=build(),
         settings=AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes)),
-        open_store=base.watches.guarding(open_sided(installation.side_store, base.keys, installation.record_url)),
+        open_store=base.watches.guarding(
+            open_log_and_values(installation.side_store, base.keys, installation.record_url)
+        ),
     )
 
 
@@ -313,8 +315,8 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
 def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober: Prober, on_event: OnEvent) -> None:
     """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
     settings, installation = base.settings, base.installation
-    custody = installation.custody(parts.log, base.keys, base.signer, settings.audit.backup_days)
-    chores = Maintenance(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
+    context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
+    chores = Maintenance(context, installation.audit_log.parent, settings.audit, installation.learn_successions)
 
     def by_itself() -> Control:
         return installation.control(base.database, actor="system", on_event=on_event)

@@ -16,10 +16,10 @@ from audit.errors import AuditError, AuditUnavailable
 from audit.events.base import ANCHOR_TENANT
 from audit.log.node import NodeLock
 from audit.privacy.retention import run_all
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.erasure import finish
 from audit.witness.anchor import Anchors, anchor
-from audit.witness.late_trees import RECORDED_EVERY_S, LateTrees, tell_late_trees
+from audit.witness.late_trees import RECORDED_EVERY_S, LateTrees, record_late_trees
 from audit.witness.ntp import record_clock
 from audit.witness.outside import last_stamped
 from audit.witness.timestamp import load_roots, timestamp
@@ -37,10 +37,10 @@ class Maintenance:
     """`folder` is where the log lies, and the lock. Run it as a task; cancel it to stop."""
 
     def __init__(
-        self, custody: Custody, folder: Path, settings: Audit, learn: Callable[[], object] = lambda: None
+        self, context: AuditContext, folder: Path, settings: Audit, learn: Callable[[], object] = lambda: None
     ) -> None:
         """`learn` takes over the successions of the log's key that other hosts wrote into the record. Blocks."""
-        self._custody = custody
+        self._audit_context = context
         self._folder = folder
         self._settings = settings
         self._anchors = Anchors()
@@ -51,7 +51,7 @@ class Maintenance:
     async def run(self) -> NoReturn:
         lock = await self._turn()
         try:
-            await _logged("deletions that were interrupted", lambda: finish(self._custody))
+            await _logged("deletions that were interrupted", lambda: finish(self._audit_context))
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._every(self._settings.retention_every_s, "retention", self.expire))
                 group.create_task(self._every(self._settings.anchor_every_s, "anchoring", self.anchor))
@@ -66,19 +66,19 @@ class Maintenance:
 
     async def expire(self) -> None:
         """Private values, and records by the class that a policy wrote into them."""
-        await run_all(self._custody)
+        await run_all(self._audit_context)
 
     async def anchor(self) -> None:
         """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
         await self.tell_key_changes()
-        await self._custody.in_thread(self._custody.exchange)
-        await anchor(self._custody, self._anchors)
+        await self._audit_context.in_thread(self._audit_context.exchange)
+        await anchor(self._audit_context, self._anchors)
 
     async def tell_key_changes(self) -> None:
         """In trees that began on a host which still had the old key, however seldom anchoring is configured."""
         async with self._telling:
             await asyncio.to_thread(self._learn)
-            await tell_late_trees(self._custody, self._late_trees)
+            await record_late_trees(self._audit_context, self._late_trees)
 
     async def stamp(self) -> None:
         """The anchor, once the last token is old enough: also that of an earlier start, or of the command.
@@ -88,13 +88,13 @@ class Maintenance:
         url, ca, every_s = self._settings.timestamp_url, self._settings.timestamp_ca, self._settings.timestamp_every_s
         if url is None or ca is None or time.time() < (last_stamped(self._folder) or 0) + every_s:
             return
-        with self._custody.reading() as reader:
+        with self._audit_context.reading() as reader:
             if reader.last_checkpoint(ANCHOR_TENANT) is None:
                 return  # nothing is anchored yet
-        await timestamp(self._custody, self._folder, url, load_roots(ca))
+        await timestamp(self._audit_context, self._folder, url, load_roots(ca))
 
     async def tell_clock(self) -> None:
-        await record_clock(self._custody)
+        await record_clock(self._audit_context)
 
     async def _turn(self) -> NodeLock:
         while True:

@@ -49,7 +49,7 @@ class OnFailure:
         )
 
     def settled(self) -> "OnFailure":
-        """Where nobody says anything, redaction that fails denies; who stands below may not say otherwise."""
+        """The default where no level sets it: redaction that fails denies, and a lower level cannot change that."""
         return self if self.mode is not None else OnFailure("deny")
 
     def admits(self, backend: BackendFacts, on: date) -> bool:

@@ -22,9 +22,9 @@ from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog, AuditSettings, OpenStore
 from audit.log.checkpointer import Cadence
 from audit.log.sequencer import Limits
-from audit.private.custody import Custody
-from audit.private.joint_store import SidedStore
-from audit.private.value_store import SideStore
+from audit.private.audit_context import AuditContext
+from audit.private.log_and_value_store import LogAndValueStore
+from audit.private.value_store import ValueStore
 from audit.storage.postgres import PostgresReader, open_postgres
 from audit.storage.sqlite import SqliteReader, SqliteStore
 from audit.storage.store import Appended, Entry, OpenIntent, Reader, SignedCheckpoint, Store
@@ -131,19 +131,19 @@ class Home:
     def keys(self) -> FileKeyProvider:
         return FileKeyProvider.open(self.path.parent / "keys")
 
-    def side(self) -> SideStore:
-        return SideStore.open(self.path.with_name("side.db"), self.keys)
+    def side(self) -> ValueStore:
+        return ValueStore.open(self.path.with_name("side.db"), self.keys)
 
-    def open_sided(self, path: Path, node: str, boot: str) -> SidedStore:
+    def open_log_and_values(self, path: Path, node: str, boot: str) -> LogAndValueStore:
         """A store of the log with the side store beside it."""
-        return SidedStore(self.open_store(path, node, boot), self.side())  # type: ignore[arg-type]
+        return LogAndValueStore(self.open_store(path, node, boot), self.side())  # type: ignore[arg-type]
 
     @asynccontextmanager
-    async def custody(self, **more: object) -> AsyncIterator[Custody]:
+    async def context(self, **more: object) -> AsyncIterator[AuditContext]:
         """The log, open with its side store."""
-        async with await self.open(open_store=self.open_sided, **more) as log:
+        async with await self.open(open_store=self.open_log_and_values, **more) as log:
             tiles = self.path.with_name("tiles")
-            yield Custody(log, self.side, self.reader, self.keys, self.signer, tiles=tiles)
+            yield AuditContext(log, self.side, self.reader, self.keys, self.signer, tiles=tiles)
 
     def events(self, tenant: str) -> list[dict[str, Any]]:
         """What is on record, as plain JSON objects."""

@@ -46,7 +46,7 @@ async def _opened(home: Home, node: str) -> AuditLog:
     """As a supervisor would: a start that another process held up for too long is tried again."""
     while True:
         with suppress(AuditUnavailable):
-            return await home.open(node, open_store=home.open_sided)
+            return await home.open(node, open_store=home.open_log_and_values)
         await asyncio.sleep(0.1)
 
 

@@ -19,10 +19,10 @@ ALICE, BOB = "alice@example.com", "bob@example.com"
 WORDS = ("the diagnosis is unfavourable", "THE ANSWER SAYS SO", "192.0.2.7", ALICE)
 
 
-async def call(home: Home, custody: object, request: str, subject: str) -> None:
+async def call(home: Home, context: object, request: str, subject: str) -> None:
     asked = {"input": WORDS[0], "client_ip": WORDS[2]}
-    await custody.record(accepted(request), Private(asked, subject))
-    await custody.record(completed(request), Private({"output": WORDS[1]}, subject))
+    await context.record(accepted(request), Private(asked, subject))
+    await context.record(completed(request), Private({"output": WORDS[1]}, subject))
 
 
 def everything(home: Home) -> bytes:
@@ -46,18 +46,18 @@ def everything(home: Home) -> bytes:
 
 
 async def test_nothing_of_an_erased_person_is_left_in_files_logs_indexes_tiles_or_exports(home: Home) -> None:
-    async with home.custody() as custody:
+    async with home.context() as context:
         for number in range(12):
-            await call(home, custody, f"a{number}", ALICE)
-        await custody.record(accepted("b"), Private({"input": "what stays"}, BOB))
-        await erase(custody, "acme", subject=ALICE)
+            await call(home, context, f"a{number}", ALICE)
+        await context.record(accepted("b"), Private({"input": "what stays"}, BOB))
+        await erase(context, "acme", subject=ALICE)
         await settled(home)
         with closing(home.reader()) as reader:
             last = reader.last_checkpoint("acme")
             assert last is not None
             publish(reader, "acme", last.note, Folder(home.path.with_name("tiles") / "acme"))
         target = home.path.parent.parent / "pack.zip"
-        await export(custody, "acme", target, disclose=True)
+        await export(context, "acme", target, disclose=True)
         with zipfile.ZipFile(target) as archive:
             exported = b"".join(archive.read(name) for name in archive.namelist())
         found = everything(home)  # while the log is open: its write-ahead logs are there too

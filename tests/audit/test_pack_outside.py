@@ -38,20 +38,20 @@ def witness(tmp_path: Path) -> FileSigner:
 async def pack(home: Home, tmp_path: Path, witness: FileSigner) -> Path:
     """With an anchor, which a witness cosigned and an authority stamped."""
     tsa = FakeTsa()
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
-        await custody.record(completed("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
+        await context.record(completed("a"))
         await settled(home)
-        await anchor(custody)
+        await anchor(context)
         await settled(home, "_anchor")
-        await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
+        await timestamp(context, home.path.parent, URL, [tsa.root], tsa)
         with closing(home.reader()) as reader:
             note = list(reader.checkpoints("_anchor"))[-1].note
         text = note.partition("\n\n")[0] + "\n"
         cosigned = note + cosign(text, witness.name, witness, 1_800_000_000)
         Folder(home.path.parent / WITNESSED).write("_anchor-second.note", cosigned.encode())
         await export(
-            custody, "acme", tmp_path / "pack.zip", evidence=KNOWN, vouchers=vouchers(files_beside(home.path.parent))
+            context, "acme", tmp_path / "pack.zip", evidence=KNOWN, vouchers=vouchers(files_beside(home.path.parent))
         )
     return tmp_path / "pack.zip"
 
@@ -80,16 +80,16 @@ def test_the_page_says_who_vouches_and_when(pack: Path) -> None:
 
 async def test_the_page_says_that_timestamps_fail(home: Home, tmp_path: Path) -> None:
     tsa = FakeTsa()
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         await settled(home)
-        await anchor(custody)
+        await anchor(context)
         await settled(home, "_anchor")
         tsa.nonce = 7
         for _ in range(2):
             with pytest.raises(TimestampError):
-                await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
+                await timestamp(context, home.path.parent, URL, [tsa.root], tsa)
+        await export(context, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
         assert "2 attempts failed: wrong_nonce" in archive.read("README.html").decode()
 
@@ -190,15 +190,15 @@ async def test_a_history_rewritten_by_the_holder_of_the_key_is_not_the_one_that_
 
 @pytest.fixture
 async def old_pack(home: Home, tmp_path: Path) -> Path:
-    async with home.custody(clock=lambda: YEAR_AGO) as custody:
+    async with home.context(clock=lambda: YEAR_AGO) as context:
         for number in range(3):
-            await custody.record(accepted(f"old{number}"))
-            await custody.record(completed(f"old{number}"))
-    async with home.custody() as custody:
-        await custody.record(accepted("new"))
-        await run(custody, "acme", Schedule())
+            await context.record(accepted(f"old{number}"))
+            await context.record(completed(f"old{number}"))
+    async with home.context() as context:
+        await context.record(accepted("new"))
+        await run(context, "acme", Schedule())
         await settled(home)
-        await export(custody, "acme", tmp_path / "old.zip", evidence=KNOWN)
+        await export(context, "acme", tmp_path / "old.zip", evidence=KNOWN)
     return tmp_path / "old.zip"
 
 

@@ -37,11 +37,11 @@ def test_it_is_written_in_the_oldest_python_it_promises_and_imports_nothing_else
 
 @pytest.fixture
 async def pack(home: Home, tmp_path: Path) -> Path:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
-        await custody.record(completed("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
+        await context.record(completed("a"))
         await settled(home)
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
+        await export(context, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     return tmp_path / "pack.zip"
 
 

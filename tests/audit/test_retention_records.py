@@ -26,14 +26,14 @@ ALICE = "alice@example.com"
 @pytest.fixture
 async def told(home: Home) -> list[Receipt]:
     """Receipts of three old calls and of two new records."""
-    async with home.custody(clock=lambda: YEAR_AGO) as custody:
+    async with home.context(clock=lambda: YEAR_AGO) as context:
         receipts = []
         for number in range(3):
-            receipts.append(await custody.record(accepted(f"old{number}")))
-            receipts.append(await custody.record(completed(f"old{number}")))
-    async with home.custody() as custody:
-        receipts.append(await custody.record(accepted("new")))
-        receipts.append(await custody.record(completed("new")))
+            receipts.append(await context.record(accepted(f"old{number}")))
+            receipts.append(await context.record(completed(f"old{number}")))
+    async with home.context() as context:
+        receipts.append(await context.record(accepted("new")))
+        receipts.append(await context.record(completed("new")))
     return receipts
 
 
@@ -50,10 +50,10 @@ def contents(home: Home) -> list[bool]:
 
 
 async def test_old_records_lose_their_content_and_the_log_still_holds(home: Home, told: list[Receipt]) -> None:
-    async with home.custody() as custody:
-        before = await preview(custody, "acme", Schedule())
-        report = await run(custody, "acme", Schedule())
-        again = await run(custody, "acme", Schedule())
+    async with home.context() as context:
+        before = await preview(context, "acme", Schedule())
+        report = await run(context, "acme", Schedule())
+        again = await run(context, "acme", Schedule())
     assert (before.expired_records, before.run_id) == (6, "")
     assert (report.expired_records, report.held_records, report.deleted) == (6, 0, 0)
     assert (again.expired_records, again.certificate) == (0, None)
@@ -69,8 +69,8 @@ async def test_old_records_lose_their_content_and_the_log_still_holds(home: Home
 async def test_nothing_of_an_expired_record_is_left_in_the_files(
     home: Home, told: list[Receipt], tmp_path: Path
 ) -> None:
-    async with home.custody() as custody:
-        await run(custody, "acme", Schedule())
+    async with home.context() as context:
+        await run(context, "acme", Schedule())
     everything = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"old0" not in everything and b'"new"' in everything
 
@@ -82,8 +82,8 @@ async def test_what_was_published_of_expired_records_goes_with_them(
     with closing(home.reader()) as reader:
         publish(reader, "acme", reader.last_checkpoint("acme").note, folder)
     assert b"old0" in folder(tile_path("entries", 0, 8))
-    async with home.custody() as custody:
-        await run(custody, "acme", Schedule())
+    async with home.context() as context:
+        await run(context, "acme", Schedule())
     left = decode_entries(folder(tile_path("entries", 0, 8)))
     assert left[:6] == [b""] * 6 and b'"new"' in left[6]
     assert len(folder(tile_path(0, 0, 8))) == 8 * 32
@@ -92,31 +92,31 @@ async def test_what_was_published_of_expired_records_goes_with_them(
 
 
 async def test_without_a_schedule_only_private_values_go(home: Home, told: list[Receipt]) -> None:
-    async with home.custody() as custody:
-        assert (await run(custody, "acme")).expired_records == 0
+    async with home.context() as context:
+        assert (await run(context, "acme")).expired_records == 0
     assert all(contents(home))
 
 
 async def test_a_legal_hold_wins_until_it_is_released(home: Home, told: list[Receipt]) -> None:
-    async with home.custody() as custody:
-        hold = await place_hold(custody, "acme", records=(2, 3))
-        report = await run(custody, "acme", Schedule())
+    async with home.context() as context:
+        hold = await place_hold(context, "acme", records=(2, 3))
+        report = await run(context, "acme", Schedule())
         assert (report.expired_records, report.held_records) == (4, 2)
         assert contents(home)[:6] == [False, False, True, True, False, False]
-        await release_hold(custody, "acme", hold)
-        whole = await place_hold(custody, "acme")
-        assert (await preview(custody, "acme", Schedule())).held_records == 2
-        await release_hold(custody, "acme", whole)
-        assert (await run(custody, "acme", Schedule())).expired_records == 2
+        await release_hold(context, "acme", hold)
+        whole = await place_hold(context, "acme")
+        assert (await preview(context, "acme", Schedule())).held_records == 2
+        await release_hold(context, "acme", whole)
+        assert (await run(context, "acme", Schedule())).expired_records == 2
     assert faults(home)[0] == []
 
 
 async def test_a_record_stays_as_long_as_a_value_of_it_is_kept(home: Home) -> None:
-    async with home.custody(clock=lambda: YEAR_AGO) as custody:
-        await custody.record(accepted("a"), Private({"input": "x"}, ALICE))
-        await custody.record(completed("a"))
-    async with home.custody() as custody:
-        assert (await run(custody, "acme", Schedule())).expired_records == 0
+    async with home.context(clock=lambda: YEAR_AGO) as context:
+        await context.record(accepted("a"), Private({"input": "x"}, ALICE))
+        await context.record(completed("a"))
+    async with home.context() as context:
+        assert (await run(context, "acme", Schedule())).expired_records == 0
     assert contents(home)[:2] == [True, True]  # a call goes as a whole
     assert faults(home)[0] == []
 
@@ -124,7 +124,7 @@ async def test_a_record_stays_as_long_as_a_value_of_it_is_kept(home: Home) -> No
 async def test_a_run_that_was_interrupted_is_carried_through(
     home: Home, told: list[Receipt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with home.custody() as custody:
+    async with home.context() as context:
         with monkeypatch.context() as broken:
 
             async def down(*_: object) -> None:
@@ -132,8 +132,8 @@ async def test_a_run_that_was_interrupted_is_carried_through(
 
             broken.setattr(AuditLog, "append", down)
             with pytest.raises(AuditUnavailable):
-                await run(custody, "acme", Schedule())
-        assert len(await finish(custody)) == 1
+                await run(context, "acme", Schedule())
+        assert len(await finish(context)) == 1
     assert faults(home) == ([], {"erased": 6})
 
 
@@ -148,15 +148,15 @@ async def test_content_removed_behind_the_logs_back_is_a_fault(home: Home, told:
 async def test_the_scheduler_takes_every_tenant_and_goes_on_where_one_fails(
     home: Home, told: list[Receipt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("g", "globex"))
+    async with home.context() as context:
+        await context.record(accepted("g", "globex"))
 
         def schedule_of(tenant: str) -> Schedule | None:
             if tenant == "_system":
                 raise StoreError("no policy is there")
             return Schedule() if tenant == "acme" else None
 
-        reports = await run_all(custody, schedule_of)
+        reports = await run_all(context, schedule_of)
         with closing(home.side()) as side:
             assert len(certificates_of(side, "acme")) == 1
     assert {tenant: one.expired_records for tenant, one in reports.items()} == {"acme": 6, "globex": 0}

@@ -24,7 +24,7 @@ from audit.privacy.schedule import DAY_MS
 from audit.private.certificate import open_certificate
 from audit.private.deletion import Recorded, Wanted, erase_records, erase_subject, expire
 from audit.private.erasure import certify, erase
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.tree.checkpoint import origin_of
 from audit.verification.disclosure import field_states
 from tests.audit.conftest import KNOWN, Home, accepted
@@ -61,14 +61,14 @@ async def test_an_erased_stray_does_not_excuse_the_loss_of_the_value_whose_numbe
 ) -> None:
     with closing(home.side()) as side:
         side.put([("acme", 1, value) for value in stray(ALICE, "input")])
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "hers"}, ALICE))
-        await custody.record(accepted("b"), Private({"input": "his"}, BOB))
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "hers"}, ALICE))
+        await context.record(accepted("b"), Private({"input": "his"}, BOB))
         if scope == "subject":
-            note = await erase(custody, "acme", subject=ALICE)
+            note = await erase(context, "acme", subject=ALICE)
             assert states(home, [note])[1, "input"] == "withheld"
         else:
-            note = await erase(custody, "acme", records=(0, 0))
+            note = await erase(context, "acme", records=(0, 0))
     certificate = open_certificate(note, origin_of(home.key.name, "acme"), home.key.public_key)
     assert certificate.covered == {"input": ((0, 0),), "subject": ((0, 0),)}
     assert (certificate.records, certificate.values, certificate.unsettled) == (1, 2, None)
@@ -79,13 +79,13 @@ async def test_an_erased_stray_does_not_excuse_the_loss_of_the_value_whose_numbe
 
 
 async def test_what_only_strays_are_kept_of_is_not_kept_but_a_persons_are_deleted_with_their_key(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         with closing(home.side()) as side:
             side.put([("acme", seq, value) for seq in (0, 1, 7) for value in stray(ALICE, "input")])
         with pytest.raises(AuditError, match="nothing is kept of records 0 to 3"):
-            await erase(custody, "acme", records=(0, 3))
-        note = await erase(custody, "acme", subject=ALICE)
+            await erase(context, "acme", records=(0, 3))
+        note = await erase(context, "acme", subject=ALICE)
         certificate = open_certificate(note, origin_of(home.key.name, "acme"), home.key.public_key)
         assert certificate.covered == {}
         assert len(certificate.keys_destroyed) == 1
@@ -96,17 +96,17 @@ async def test_what_only_strays_are_kept_of_is_not_kept_but_a_persons_are_delete
 
 async def test_strays_beyond_the_end_of_the_tree_leave_certificate_and_pack_whole(home: Home, tmp_path: Path) -> None:
     """Of a batch that a crash prevented: their numbers are those of records that come after the certificate."""
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "hers"}, ALICE))
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "hers"}, ALICE))
         with closing(home.side()) as side:
             side.put([("acme", seq, value) for seq in (1, 2, 3, 4) for value in stray(ALICE, "input")])
-        note = await erase(custody, "acme", subject=ALICE)
+        note = await erase(context, "acme", subject=ALICE)
         for number in range(4):
-            await custody.record(accepted(f"b{number}"), Private({"input": "his"}, BOB))
+            await context.record(accepted(f"b{number}"), Private({"input": "his"}, BOB))
         lose(home, 4)
         assert states(home, [note])[4, "input"] == "missing"
         await settled(home)
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
+        await export(context, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     code, report = verify(tmp_path / "pack.zip")
     assert code == 1
     assert [(one["check"], one["seq"]) for one in report["findings"]] == [("field", 4)] * 2, "the certificate holds"
@@ -115,20 +115,20 @@ async def test_strays_beyond_the_end_of_the_tree_leave_certificate_and_pack_whol
 async def test_a_value_deleted_while_its_record_was_being_written_is_covered_by_its_event(
     home: Home, tmp_path: Path
 ) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "hers"}, ALICE))
-        await custody.record(accepted("b"), Private({"input": "her second"}, ALICE))
-        wanted = Wanted(custody.new_id(), "acme", "erasure", "subject", custody.now(), 30)
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "hers"}, ALICE))
+        await context.record(accepted("b"), Private({"input": "her second"}, ALICE))
+        wanted = Wanted(context.new_id(), "acme", "erasure", "subject", context.now(), 30)
         with closing(home.side()) as side:
             key_id = side.subject_key("acme", ALICE)
             assert key_id is not None
-            before = custody.event_ids("acme", [0])  # as read in the moment before record 1 was committed
+            before = context.event_ids("acme", [0])  # as read in the moment before record 1 was committed
             certificate = erase_subject(side, wanted, key_id, Recorded(lambda seqs: before))
         assert set(certificate.unsettled or ()) == {"input", "subject"}
-        note = await certify(custody, certificate)
+        note = await certify(context, certificate)
         assert set(states(home, [note]).values()) == {"erased"}
         await settled(home)
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
+        await export(context, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     code, report = verify(tmp_path / "pack.zip")
     assert (code, report["findings"]) == (0, [])
     with zipfile.ZipFile(tmp_path / "pack.zip") as pack:
@@ -137,31 +137,31 @@ async def test_a_value_deleted_while_its_record_was_being_written_is_covered_by_
 
 
 async def test_retention_deletes_strays_without_covering_them_and_keeps_the_record_of_a_kept_value(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "kept"}, BOB))
-        over = Private({"input": "lost"}, ALICE, expires=custody.now() - 1)
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "kept"}, BOB))
+        over = Private({"input": "lost"}, ALICE, expires=context.now() - 1)
         _, sealed = seal(accepted(), STRAY, over)
         with closing(home.side()) as side:
             side.put([("acme", 0, value) for value in sealed])
-            wanted = Wanted(custody.new_id(), "acme", "retention", None, custody.now(), 30)
-            recorded = Recorded(lambda seqs: custody.event_ids("acme", seqs))
+            wanted = Wanted(context.new_id(), "acme", "retention", None, context.now(), 30)
+            recorded = Recorded(lambda seqs: context.event_ids("acme", seqs))
             certificate, _, _ = expire(side, wanted, recorded, [(0,)])
         assert certificate is not None
         assert certificate.covered == {}, "its value is kept, so the record stays"
-        note = await certify(custody, certificate)
+        note = await certify(context, certificate)
         assert states(home, [note]) == {(0, "input"): "withheld", (0, "subject"): "withheld"}
-        assert (await run(custody, "acme")).orphans == 0
+        assert (await run(context, "acme")).orphans == 0
 
 
 async def test_a_stray_under_the_number_of_an_expired_record_hinders_no_erasure(home: Home) -> None:
-    async with home.custody(clock=lambda: 1_700_000_000.0) as custody:
-        await custody.record(accepted("a"))
+    async with home.context(clock=lambda: 1_700_000_000.0) as context:
+        await context.record(accepted("a"))
     home.execute("UPDATE leaf SET payload = '' WHERE seq = 0")
     with closing(home.side()) as side:
         side.put([("acme", 0, value) for value in stray(ALICE, "input")])
-    async with home.custody() as custody:
-        assert custody.event_ids("acme", [0, 5]) == {0: ""}
-        await erase(custody, "acme", subject=ALICE)
+    async with home.context() as context:
+        assert context.event_ids("acme", [0, 5]) == {0: ""}
+        await erase(context, "acme", subject=ALICE)
     assert keys(home) == 0
 
 
@@ -184,7 +184,7 @@ def test_a_certificate_covers_exactly_the_values_of_the_events_that_were_deleted
     events = {seq: uuid7(now + seq) for seq in range(6)}
     others = {seq: uuid7(now + DAY_MS + seq) for seq in range(6)}
     with TemporaryDirectory() as folder:
-        side = SideStore.open(Path(folder) / "side.db", FileKeyProvider.open(Path(folder) / "keys"))
+        side = ValueStore.open(Path(folder) / "side.db", FileKeyProvider.open(Path(folder) / "keys"))
         with closing(side):
             for ids, chosen in ((events, real), (others, strays)):
                 for seq, fields in chosen.items():

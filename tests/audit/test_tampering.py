@@ -39,16 +39,16 @@ async def _write(home: Home) -> None:
     """Two tenants, three persons of whom one was erased, anchors, a witness over the anchor; closed in order."""
     witness = FileSigner.open(home.path.parent.parent / "witness.key", name="example.com/witness")
     key = WitnessKey(witness.name, witness.public_key)
-    async with home.custody() as custody:
+    async with home.context() as context:
         for number, person in enumerate(("ada", "bob", "cy")):
             values = Private({"input": f"prompt {number}"}, subject=f"{person}@example.org")
-            await custody.record(accepted(f"r{number}"), values)
-            await custody.record(completed(f"r{number}"))
-        await custody.record(accepted("g", "globex"))
-        await erase(custody, "acme", subject="bob@example.org", actor="cli", reason="request")
+            await context.record(accepted(f"r{number}"), values)
+            await context.record(completed(f"r{number}"))
+        await context.record(accepted("g", "globex"))
+        await erase(context, "acme", subject="bob@example.org", actor="cli", reason="request")
         for tree in ("acme", "globex"):  # what is not signed yet would not be anchored
             await eventually(lambda tree=tree: _signed(home, tree) == _size(home, tree))
-        await anchor(custody)
+        await anchor(context)
         await eventually(lambda: _signed(home, "_anchor") == _size(home, "_anchor"))
         with closing(home.reader()) as reader:
             last = reader.last_checkpoint("_anchor")
@@ -57,7 +57,7 @@ async def _write(home: Home) -> None:
         (home.path.parent / "witnessed").mkdir()
         (home.path.parent / "witnessed" / "_anchor-example.com-witness.note").write_text(note, encoding="utf-8")
         seen = {"size": last.size, "checkpoint_sha256": text_digest(note), "witness": witness.name}
-        await custody.record(CheckpointCosigned(tenant="_anchor", cosignature=cosignature_of(note, key), **seen))
+        await context.record(CheckpointCosigned(tenant="_anchor", cosignature=cosignature_of(note, key), **seen))
 
 
 def _signed(home: Home, tenant: str) -> int:
@@ -391,8 +391,8 @@ async def test_a_folder_put_back_to_an_earlier_copy_needs_a_checkpoint_kept_else
 ) -> None:
     earlier = shutil.copytree(folder, tmp_path / "earlier")
     home = Home(folder)
-    async with home.custody() as custody:
-        await custody.record(accepted("later"))
+    async with home.context() as context:
+        await context.record(accepted("later"))
     with closing(home.reader()) as reader:
         last = reader.last_checkpoint("acme")
     assert last is not None

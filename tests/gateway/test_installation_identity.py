@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from audit.keys.owner_keys import FileKeyProvider
 from audit.keys.signer import FileSigner, key_of
-from audit.private.value_store import SideStore
-from audit.storage.identity import StrangerError
+from audit.private.value_store import ValueStore
+from audit.storage.identity import ForeignDatabaseError
 from audit.storage.place import open_reader
 from gateway.cli.app import app
 from gateway.database.database import MIGRATIONS, Database
@@ -164,12 +164,16 @@ def test_a_database_of_another_installation_in_the_folder_is_refused_by_name(in_
 
 def test_a_side_store_of_another_installation_is_refused_by_name(tmp_path):
     for name in ("one", "two"):
-        SideStore.open(tmp_path / name / "side.db", FileKeyProvider.open(tmp_path / name / "keys")).close()
+        ValueStore.open(tmp_path / name / "side.db", FileKeyProvider.open(tmp_path / name / "keys")).close()
     keys = [key_of(FileSigner.open(tmp_path / n / "signer.key", name=f"domicile.{n}/audit")) for n in ("one", "two")]
-    with closing(SideStore.open(tmp_path / "one" / "side.db", FileKeyProvider.open(tmp_path / "one" / "keys"))) as side:
+    with closing(
+        ValueStore.open(tmp_path / "one" / "side.db", FileKeyProvider.open(tmp_path / "one" / "keys"))
+    ) as side:
         assert side.claim(keys[0]).cell == "one"
         assert side.claim(keys[0]).cell == "one"
-        with pytest.raises(StrangerError, match=r"side store belongs to cell 'one'.*this data folder to cell 'two'"):
+        with pytest.raises(
+            ForeignDatabaseError, match=r"side store belongs to cell 'one'.*this data folder to cell 'two'"
+        ):
             side.claim(keys[1])
 
 
@@ -177,13 +181,16 @@ def test_a_side_store_from_before_is_claimed_only_with_the_keys_that_open_it(tmp
     ours, theirs = (FileKeyProvider.open(tmp_path / name) for name in ("ours", "theirs"))
     key = key_of(FileSigner.open(tmp_path / "signer.key", name="domicile.one/audit"))
     path = tmp_path / "side.db"
-    with closing(SideStore.open(path, ours)) as side:
+    with closing(ValueStore.open(path, ours)) as side:
         side.subject_index("acme", "alice@example.com")  # makes its pepper
         side.rows("DROP TABLE identity")
     theirs.wrap("acme", bytes(32))
-    with closing(SideStore.open(path, theirs)) as side, pytest.raises(StrangerError, match="another installation"):
+    with (
+        closing(ValueStore.open(path, theirs)) as side,
+        pytest.raises(ForeignDatabaseError, match="another installation"),
+    ):
         side.claim(key)
-    with closing(SideStore.open(path, ours)) as side:
+    with closing(ValueStore.open(path, ours)) as side:
         assert side.identity() is None, "the stranger wrote nothing"
         assert side.claim(key).log == "domicile.one/audit"
 

@@ -30,7 +30,7 @@ class Block:
 
 
 class BlockManager:
-    """Hands out block ids 0 … num_blocks-1.
+    """KeysAndSigner out block ids 0 … num_blocks-1.
 
     A block with references is used; one without is free, and, if it still has a hash, may be revived. Free blocks are
     reused least recently freed first, a sequence's tail before its head, so that what survives is the start of prompts.

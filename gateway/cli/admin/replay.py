@@ -13,7 +13,7 @@ from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from audit.private.custody import Custody
+    from audit.private.audit_context import AuditContext
     from gateway.evidence.replay import AnswerPieces, Difference
     from gateway.installation.installation import Installation
     from gateway.upstream.client import Target
@@ -60,7 +60,7 @@ def replay(
 
     Example: domicile backend replay acme req-5f3a0c6be1d2498877a0b1c2 --json
     """
-    from audit.cli.custody import do
+    from audit.cli.private_values import do
     from audit.errors import AuditError
     from gateway.database.errors import StoreError
     from gateway.errors import GatewayError
@@ -70,7 +70,7 @@ def replay(
         fail("name a --backend or a --url, not both", NOT_COMPARED)
     try:
         installation = Installation.open(data)
-        done = do(data, lambda custody: _replay(installation, custody, tenant, request, backend, url, tolerance))
+        done = do(data, lambda context: _replay(installation, context, tenant, request, backend, url, tolerance))
     except GatewayError as error:
         fail(f"there is no answer to compare: {error.message}", NOT_COMPARED)
     except (AuditError, InstallationError, StoreError, OSError) as error:
@@ -141,8 +141,8 @@ class Replayed:
 
 
 async def _replay(
-    installation: "Installation", custody: "Custody", tenant: str, request: str, backend: str | None, url: str | None,
-    tolerance: float,
+    installation: "Installation", context: "AuditContext", tenant: str, request: str, backend: str | None,
+    url: str | None, tolerance: float,
 ) -> Replayed:  # fmt: skip
     from backend.wire import same_weights
     from gateway.evidence.replay import ask_again, first_difference, kept_call, record_replay
@@ -152,14 +152,14 @@ async def _replay(
 
     async def connected(backend: "Backend", peer: "Peer") -> None:
         if (event := connection_of(backend, peer)) is not None:
-            await custody.record(event)
+            await context.record(event)
 
     known: Backend | None = None
     if url is None:
         known = _backend(installation, tenant, backend) if backend is not None else None
     else:
         _check_local(url)
-    kept = await kept_call(custody, tenant, request, actor=ACTOR)
+    kept = await kept_call(context, tenant, request, actor=ACTOR)
     if url is None and known is None:
         known = _backend(installation, tenant, kept.backend_id)
     if known is not None and known.region != kept.region:
@@ -168,7 +168,7 @@ async def _replay(
         now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept)
     exact = first_difference(kept.said, now) is None
     weights = same_weights(kept.fingerprint, fingerprint)
-    await record_replay(custody, kept, known, exact, weights, actor=ACTOR)
+    await record_replay(context, kept, known, exact, weights, actor=ACTOR)
     asked = known.id if known is not None else url or ""
     difference = first_difference(kept.said, now, tolerance)
     fingerprints = kept.fingerprint, fingerprint

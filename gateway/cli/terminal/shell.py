@@ -117,10 +117,10 @@ def plain_errors() -> Iterator[None]:
     except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
         fail(str(error))
     except OSError as error:
-        fail(said_of(error))
+        fail(describe_error(error))
 
 
-def said_of(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     """What the system refused, of which file, and what to do where that is known."""
     if error.filename is None or error.strerror is None:
         return str(error)

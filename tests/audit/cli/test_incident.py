@@ -16,10 +16,10 @@ ALICE = "alice@example.com"
 
 @pytest.fixture
 async def data(home: Home) -> Path:
-    async with home.custody() as custody:
-        await custody.record(accepted("a", ai_system_id="cv"), Private({"input": "x"}, ALICE))
-        await custody.record(completed("a"))
-        await custody.record(accepted("g", "globex"))
+    async with home.context() as context:
+        await context.record(accepted("a", ai_system_id="cv"), Private({"input": "x"}, ALICE))
+        await context.record(completed("a"))
+        await context.record(accepted("g", "globex"))
     return home.path.parent.parent
 
 

@@ -17,7 +17,7 @@ from audit.files.database_file import connect_existing, create_database_file
 from audit.files.wal import switch_to_wal
 from audit.keys.owner_keys import FileKeyProvider
 from audit.keys.signer import FileSigner
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteStore
 from audit.witness.witness import Witness
 from gateway.database.database import Database
@@ -44,8 +44,8 @@ def umask(value: int) -> Iterator[None]:
         os.umask(before)
 
 
-def open_side(path: Path) -> Callable[[], None]:
-    return SideStore.open(path, FileKeyProvider.open(path.parent / "keys")).close
+def open_values(path: Path) -> Callable[[], None]:
+    return ValueStore.open(path, FileKeyProvider.open(path.parent / "keys")).close
 
 
 def open_log(path: Path) -> Callable[[], None]:
@@ -67,7 +67,7 @@ def open_witness(path: Path) -> Callable[[], None]:
 
 
 OPENERS = {
-    "side.db": open_side,
+    "side.db": open_values,
     "log.db": open_log,
     "control.db": open_control,
     "seen.db": open_witness,
@@ -243,7 +243,7 @@ def test_every_connection_to_sqlite_is_made_where_the_rules_for_its_file_are_kep
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 def test_the_guard_of_this_suite_catches_an_open_by_hand(tmp_path: Path) -> None:
-    close = open_side(tmp_path / "side.db")
+    close = open_values(tmp_path / "side.db")
     for harm in (
         lambda: os.close(os.open(tmp_path / "side.db", os.O_RDWR | os.O_CREAT, 0o600)),
         lambda: (tmp_path / "side.db-wal").read_bytes(),

@@ -15,7 +15,7 @@ ALICE, BOB, EVE = "alice@example.com", "bob@example.com", "eve@example.com"
 @pytest.fixture
 async def filled(home: Home) -> Home:
     """Alice twice and Bob once on acme-1, Eve on acme-2; one call without a person moved from acme-1 to acme-2."""
-    async with home.custody() as custody:
+    async with home.context() as context:
         for request, person, more in [
             ("a1", ALICE, {}),
             ("a2", ALICE, {"key_id": "k2"}),
@@ -23,13 +23,13 @@ async def filled(home: Home) -> Home:
             ("e1", EVE, {"backend_id": "acme-2", "inference_country": "DE"}),
             ("n1", None, {}),
         ]:
-            await custody.record(accepted(request, **more), Private({"input": request}, person))
+            await context.record(accepted(request, **more), Private({"input": request}, person))
             if request == "n1":
                 route = accepted(request).model_dump(include=set(RoutingDecision.model_fields) - {"type", "step"})
                 moved = route | {"backend_id": "acme-2", "fallback_index": 1, "reason": "backend_unavailable"}
-                await custody.record(RoutingDecision.model_validate(moved))
-            await custody.record(completed(request))
-        await custody.record(accepted("open"))
+                await context.record(RoutingDecision.model_validate(moved))
+            await context.record(completed(request))
+        await context.record(accepted("open"))
     return home
 
 
@@ -74,7 +74,7 @@ async def test_the_answer_names_records_but_no_person(filled: Home) -> None:
 
 
 async def test_a_tenant_without_calls_has_no_impact(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a", "globex"))
+    async with home.context() as context:
+        await context.record(accepted("a", "globex"))
     found = of(home)
     assert (found.calls, found.subjects, found.as_json()["records"]) == (0, 0, ())

@@ -15,17 +15,17 @@ ALICE = "alice@example.com"
 
 
 async def test_an_incident_runs_from_opening_to_closing_and_every_step_is_on_record(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
-        known = await open_incident(custody, "acme", laws=["gdpr", "dora"], aware_at=AWARE, actor="cli")
-        await update(custody, "acme", known, classified_at="2026-03-01T10:00:00.000Z", severity="major")
-        await notify(custody, "acme", known, clock="gdpr.authority", authority="CNIL")
-        with custody.reading() as reader:
+    async with home.context() as context:
+        await context.record(accepted("a"))
+        known = await open_incident(context, "acme", laws=["gdpr", "dora"], aware_at=AWARE, actor="cli")
+        await update(context, "acme", known, classified_at="2026-03-01T10:00:00.000Z", severity="major")
+        await notify(context, "acme", known, clock="gdpr.authority", authority="CNIL")
+        with context.reading() as reader:
             (case,) = cases(reader, "acme")
-        await close(custody, "acme", known, reason="resolved")
+        await close(context, "acme", known, reason="resolved")
         with pytest.raises(AuditError, match="was closed"):
-            await update(custody, "acme", known, severity="minor")
-        with custody.reading() as reader:
+            await update(context, "acme", known, severity="minor")
+        with context.reading() as reader:
             (closed,) = cases(reader, "acme")
     due = {one.clock.name: one.due for one in case.deadlines(load_clocks())}
     assert due["gdpr.authority"] == "2026-03-04T09:30:00.000Z"
@@ -44,26 +44,26 @@ async def test_an_incident_runs_from_opening_to_closing_and_every_step_is_on_rec
 
 
 async def test_what_an_incident_concerns_is_kept_until_it_is_released(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "x"}, ALICE))
-        known = await open_incident(custody, "acme", laws=["ai_act"], ai_system_id="cv-screening")
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "x"}, ALICE))
+        known = await open_incident(context, "acme", laws=["ai_act"], ai_system_id="cv-screening")
         with pytest.raises(HeldError):
-            await erase(custody, "acme", subject=ALICE)
-        await close(custody, "acme", known, reason="resolved", release=True)
-        await erase(custody, "acme", subject=ALICE)
+            await erase(context, "acme", subject=ALICE)
+        await close(context, "acme", known, reason="resolved", release=True)
+        await erase(context, "acme", subject=ALICE)
 
 
 async def test_only_the_records_of_its_period_are_frozen(home: Home) -> None:
-    async with home.custody(clock=iter_clock(1_770_000_000)) as custody:
+    async with home.context(clock=iter_clock(1_770_000_000)) as context:
         for number in range(4):
-            await custody.record(accepted(f"r{number}"))
-            await custody.record(completed(f"r{number}"))
+            await context.record(accepted(f"r{number}"))
+            await context.record(completed(f"r{number}"))
         stamps = [event["ts"] for event in home.events("acme")]
-        await open_incident(custody, "acme", laws=["gdpr"], since=stamps[2], until=stamps[5])
-        (hold,) = await custody.at_side(lambda side: holds_of(side, "acme"))
+        await open_incident(context, "acme", laws=["gdpr"], since=stamps[2], until=stamps[5])
+        (hold,) = await context.with_values(lambda side: holds_of(side, "acme"))
         with pytest.raises(AuditError, match="no record in that period"):
-            await open_incident(custody, "acme", laws=["gdpr"], since="1999", until="2000")
-        await open_incident(custody, "acme", laws=["gdpr"], since="1999", until="2000", freeze=False)
+            await open_incident(context, "acme", laws=["gdpr"], since="1999", until="2000")
+        await open_incident(context, "acme", laws=["gdpr"], since="1999", until="2000", freeze=False)
     assert (hold.first, hold.last, hold.reason) == (2, 4, "incident")
 
 
@@ -74,7 +74,7 @@ def iter_clock(start: float):
 
 
 async def test_an_unknown_incident_is_said_to_be_unknown(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         with pytest.raises(AuditError, match="has no incident"):
-            await notify(custody, "acme", custody.new_id(), clock="gdpr.authority", authority="CNIL")
+            await notify(context, "acme", context.new_id(), clock="gdpr.authority", authority="CNIL")

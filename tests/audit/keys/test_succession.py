@@ -4,7 +4,7 @@ import pytest
 
 from audit.errors import NoteError
 from audit.keys.signer import FileSigner
-from audit.keys.succession import digest, open_succession, sign_succession, with_kin
+from audit.keys.succession import digest, open_succession, sign_succession, with_successors
 from audit.tree.note import VerifierKey
 
 NAME = "domicile.local/audit"
@@ -27,16 +27,16 @@ def test_a_key_follows_the_chain_forward_and_back(signers: list[FileSigner]) -> 
     first, second, third, stranger = signers
     notes = [sign_succession(NAME, first, second, AT), sign_succession(NAME, second, third, AT)]
     for signer in (first, second, third):
-        keys = with_kin(VerifierKey(NAME, signer.public_key), notes).public_keys
+        keys = with_successors(VerifierKey(NAME, signer.public_key), notes).public_keys
         assert set(keys) == {first.public_key, second.public_key, third.public_key}
         assert keys[0] == signer.public_key
-    assert with_kin(VerifierKey(NAME, stranger.public_key), notes).kin == ()
+    assert with_successors(VerifierKey(NAME, stranger.public_key), notes).kin == ()
 
 
 def test_a_chain_that_is_broken_leads_no_further(signers: list[FileSigner]) -> None:
     first, second, third, fourth = signers
     notes = [sign_succession(NAME, first, second, AT), sign_succession(NAME, third, fourth, AT)]
-    assert with_kin(VerifierKey(NAME, first.public_key), notes).kin == (second.public_key,)
+    assert with_successors(VerifierKey(NAME, first.public_key), notes).kin == (second.public_key,)
 
 
 @pytest.mark.parametrize("line", [1, 2])

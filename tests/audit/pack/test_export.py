@@ -65,28 +65,28 @@ async def settled(home: Home, tenant: str = "acme") -> None:
 
 
 async def make(home: Home, target: Path, **options: Any) -> Summary:
-    async with home.custody() as custody:
-        return await export(custody, "acme", target, **{"evidence": KNOWN, **options})
+    async with home.context() as context:
+        return await export(context, "acme", target, **{"evidence": KNOWN, **options})
 
 
 @pytest.fixture
 async def filled(home: Home) -> AsyncIterator[Home]:
     """A log with calls of two people, one refusal, and one of the two erased."""
-    async with home.custody() as custody:
+    async with home.context() as context:
         for number in range(CALLS):
             person = ALICE if number % 2 else BOB
-            await custody.record(accepted(f"r{number}"), Private({"input": f"secret {number}"}, person))
-            await custody.record(completed(f"r{number}"))
+            await context.record(accepted(f"r{number}"), Private({"input": f"secret {number}"}, person))
+            await context.record(completed(f"r{number}"))
         reason = Reason(rule="residency.process_in", because="<b>US</b> is not in the EEA", article="GDPR 44")
         denied = {"request_id": "no", "key_id": "k", "project": "=cmd", "endpoint": "/v1/x", "stream": False}
-        await custody.record(
+        await context.record(
             InferenceDenied.model_validate(
                 denied
                 | {"tenant": "acme", "model_requested": "m", "status": 403}
                 | {"decision": Decision(outcome="deny", reasons=(reason,))}
             )
         )
-        await erase(custody, "acme", subject=ALICE)
+        await erase(context, "acme", subject=ALICE)
         await settled(home)
     yield home
 
@@ -164,8 +164,8 @@ async def test_a_disclosed_value_is_checked_and_a_restricted_one_withheld(filled
     await make(filled, tmp_path / "open.zip", disclose=True)
     code, report = verify(tmp_path / "open.zip")
     assert (code, report["fields"]) == (0, {"erased": CALLS, "disclosed": CALLS})
-    async with filled.custody() as custody:
-        await restrict(custody, "acme", BOB)
+    async with filled.context() as context:
+        await restrict(context, "acme", BOB)
     await make(filled, tmp_path / "shut.zip", disclose=True)
     assert verify(tmp_path / "shut.zip")[1]["fields"] == {"erased": CALLS, "withheld": CALLS}
 
@@ -176,9 +176,9 @@ async def test_a_pack_of_a_part_proves_itself_and_joins_the_one_before(filled: H
     held = tmp_path / "held.txt"
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
         held.write_bytes(archive.read("checkpoint"))
-    async with filled.custody() as custody:
+    async with filled.context() as context:
         for number in range(300):
-            await custody.record(accepted(f"later{number}"))
+            await context.record(accepted(f"later{number}"))
         await settled(filled)
     later = filled.events("acme")[len(stamps) + 2]["ts"]
     made = await make(filled, tmp_path / "two.zip", since=later)
@@ -345,8 +345,8 @@ async def test_a_pack_signed_by_another_key_is_refused_by_whoever_holds_the_righ
     filled: Home, tmp_path: Path
 ) -> None:
     other = Home(tmp_path / "other")
-    async with other.custody() as custody:
-        await custody.record(accepted("a"))
+    async with other.context() as context:
+        await context.record(accepted("a"))
         await settled(other)
     target = tmp_path / "other.zip"
     await make(other, target)
@@ -403,8 +403,8 @@ async def test_no_pack_is_made_across_a_deletion(filled: Home, tmp_path: Path, m
         db.execute("UPDATE deletion SET certificate = NULL")
     with pytest.raises(VerificationFailed, match="under way"):
         await make(filled, tmp_path / "bad.zip")
-    async with filled.custody() as custody:
-        await finish(custody)
+    async with filled.context() as context:
+        await finish(context)
         await settled(filled)
     seen = iter([({"a"}, set()), ({"a", "b"}, set())])
     monkeypatch.setattr("audit.pack.export.deletions_of", lambda *_: next(seen))
@@ -436,7 +436,7 @@ async def test_a_target_that_cannot_be_written_is_refused_before_the_export_is_r
 ) -> None:
     (tmp_path / "there.zip").write_text("another file")
     before = filled.events("acme")
-    async with filled.custody() as custody:
+    async with filled.context() as context:
         with pytest.raises(AuditError):
-            await export(custody, "acme", tmp_path / name, evidence=KNOWN)
+            await export(context, "acme", tmp_path / name, evidence=KNOWN)
     assert filled.events("acme") == before and (tmp_path / "there.zip").read_text() == "another file"

@@ -129,10 +129,10 @@ def test_the_file_reads_as_if_we_had_written_it_in_one(tmp_path: Path) -> None:
 
 
 async def test_a_pack_carries_the_joined_file_and_its_manifest_names_it(home: Home, tmp_path: Path) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         await settled(home)
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
+        await export(context, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
         assert archive.read("verify.py") == program()
         assert sha256(program()).hexdigest() in archive.read("manifest.json").decode()

@@ -16,11 +16,11 @@ from tests.audit.pack.test_export import Files, edit, rewritten, settled
 
 @pytest.fixture
 async def pack(home: Home, tmp_path: Path) -> Path:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
-        await custody.record(completed("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
+        await context.record(completed("a"))
         await settled(home)
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
+        await export(context, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     return tmp_path / "pack.zip"
 
 

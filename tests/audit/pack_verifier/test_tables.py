@@ -32,7 +32,7 @@ from audit.pack_verifier.archive import MAX_WHOLE, Pack
 from audit.pack_verifier.check import Check
 from audit.pack_verifier.tables import RECOMPUTED, is_checked
 from audit.privacy.retention import run
-from audit.private.custody import Custody
+from audit.private.audit_context import AuditContext
 from audit.private.erasure import erase
 from audit.tree.cosignature import WitnessKey, cosign
 from audit.tree.note import VerifierKey, sign_note
@@ -48,41 +48,41 @@ def of_acme(event: type[Any], /, **fields: object) -> Any:
     return event.model_validate({"tenant": "acme", **fields})
 
 
-async def write_one_of_each(custody: Custody) -> None:
+async def write_one_of_each(context: AuditContext) -> None:
     """Records that every table has something of."""
     for number, basis in enumerate(("intra_eea", "scc:contract-1+adequacy:CH")):
         call = accepted(f"r{number}", ai_system_id="triage", risk_class="high", transfer_basis=basis)
-        await custody.record(call, Private({"input": "x"}, subject="ada@example.org"))
-        await custody.record(completed(f"r{number}"))
+        await context.record(call, Private({"input": "x"}, subject="ada@example.org"))
+        await context.record(completed(f"r{number}"))
     reasons = (Reason(rule="residency.process_in", because="=US is not in the EEA", article="GDPR 44"),)
     denied = {"request_id": "no", "key_id": "k", "project": "support", "endpoint": "/v1/x", "stream": False}
     denied |= {"model_requested": "m", "status": 403, "ai_system_id": "triage"}
-    await custody.record(of_acme(InferenceDenied, **denied, decision=Decision(outcome="deny", reasons=reasons)))
+    await context.record(of_acme(InferenceDenied, **denied, decision=Decision(outcome="deny", reasons=reasons)))
     peer = {"backend_id": "acme-1", "region": "eu-fr-par", "kind": "openai", "address": "10.0.0.1:1"}
     for _ in range(2):
-        await custody.record(of_acme(BackendConnected, **peer, peer_sha256="0" * 64))
+        await context.record(of_acme(BackendConnected, **peer, peer_sha256="0" * 64))
     admin = {"type": "admin.key.created", "actor": "cli", "target": "K1", "epoch": 3}
-    await custody.record(of_acme(AdminChanged, **admin))
-    await custody.record(of_acme(ModelChanged, actor="cli", model="m", what="weights", substantial=True))
+    await context.record(of_acme(AdminChanged, **admin))
+    await context.record(of_acme(ModelChanged, actor="cli", model="m", what="weights", substantial=True))
     for kind in ("oversight.stopped", "oversight.resumed"):
-        await custody.record(of_acme(Oversight, type=kind, actor="cli", ai_system_id="triage", reason="test"))
+        await context.record(of_acme(Oversight, type=kind, actor="cli", ai_system_id="triage", reason="test"))
     counted = {"count": 7, "since": "2026-03-01T00:00:00.000Z", "until": "2026-03-01T00:01:00.000Z"}
-    await custody.record(of_acme(RequestRefused, reason="model_not_found", status=404, key_id="K1", **counted))
-    await custody.record(of_acme(AuthFailed, reason="revoked", endpoint="/v1/embeddings", **counted))
+    await context.record(of_acme(RequestRefused, reason="model_not_found", status=404, key_id="K1", **counted))
+    await context.record(of_acme(AuthFailed, reason="revoked", endpoint="/v1/embeddings", **counted))
     asked = {"matter_id": MATTER, "actor": "cli", "authority": "-Court", "country": "FR"}
-    await custody.record(of_acme(AuthorityRequest, type="authority_request.received", **asked))
-    incident = await open_incident(custody, "acme", laws=["gdpr"], severity="major", ai_system_id="triage")
-    await notify(custody, "acme", incident, clock="gdpr.authority", authority="CNIL")
-    await close(custody, "acme", incident, reason="solved", release=True)
-    await run(custody, "acme")
-    await erase(custody, "acme", subject="ada@example.org")
+    await context.record(of_acme(AuthorityRequest, type="authority_request.received", **asked))
+    incident = await open_incident(context, "acme", laws=["gdpr"], severity="major", ai_system_id="triage")
+    await notify(context, "acme", incident, clock="gdpr.authority", authority="CNIL")
+    await close(context, "acme", incident, reason="solved", release=True)
+    await run(context, "acme")
+    await erase(context, "acme", subject="ada@example.org")
 
 
 async def write_pack(home: Home, target: Path) -> None:
-    async with home.custody() as custody:
-        await write_one_of_each(custody)
+    async with home.context() as context:
+        await write_one_of_each(context)
         await settled(home)
-        await export(custody, "acme", target, evidence=KNOWN)
+        await export(context, "acme", target, evidence=KNOWN)
 
 
 @pytest.fixture(scope="module")
@@ -174,16 +174,16 @@ def test_a_pack_of_another_tenant_says_whose_it_is_and_fails_under_that_tenants_
 
 
 async def write_anchored(home: Home, target: Path, witness: FileSigner) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         await settled(home)
-        await anchor(custody)
+        await anchor(context)
         await settled(home, "_anchor")
-        with custody.reading() as reader:
+        with context.reading() as reader:
             last = reader.last_checkpoint("_anchor")
         assert last is not None
         note = last.note + cosign(last.note.partition("\n\n")[0] + "\n", witness.name, witness, 1_790_000_000)
-        await export(custody, "acme", target, evidence=KNOWN, vouchers=[Voucher(note)])
+        await export(context, "acme", target, evidence=KNOWN, vouchers=[Voucher(note)])
 
 
 @pytest.fixture
@@ -322,10 +322,10 @@ def test_a_zip_that_is_cut_off_is_no_pack(pack: Path) -> None:
 
 def test_files_of_another_pack_and_its_checkpoint_do_not_fit(home: Home, pack: Path, tmp_path: Path) -> None:
     async def grow() -> None:
-        async with home.custody() as custody:
-            await custody.record(accepted("later"))
+        async with home.context() as context:
+            await context.record(accepted("later"))
             await settled(home)
-            await export(custody, "acme", tmp_path / "two.zip", evidence=KNOWN)
+            await export(context, "acme", tmp_path / "two.zip", evidence=KNOWN)
 
     asyncio.run(grow())
     other = contents(tmp_path / "two.zip")

@@ -40,15 +40,15 @@ KNOWN = Evidence(
 
 async def package_of(home: Home, evidence: Evidence, **call: Any) -> dict[str, Any]:
     fields = {"activity_id": "support", "retention_class": "metadata_365d"} | call
-    async with home.custody() as custody:
-        await custody.record(
+    async with home.context() as context:
+        await context.record(
             accepted("a", **fields),
             Private({"input": "<b>my words</b>"}, ALICE, retention_class="content_30d", expires=99),
         )
-        await custody.record(
+        await context.record(
             completed("a"), Private({"output": "yours"}, ALICE, retention_class="content_30d", expires=99)
         )
-        return await answer(custody, "acme", ALICE, evidence=evidence)
+        return await answer(context, "acme", ALICE, evidence=evidence)
 
 
 async def test_every_letter_of_article_15_is_answered_from_registers_and_records(home: Home) -> None:
@@ -161,17 +161,17 @@ MOVED = {
 
 
 async def test_a_later_backend_of_a_call_is_a_recipient_though_no_value_is_under_its_record(home: Home) -> None:
-    async with home.custody() as custody:
+    async with home.context() as context:
         kept = Private({"input": "mine"}, ALICE, retention_class="content_30d", expires=99)
-        await custody.record(accepted("a", activity_id="support"), kept)
-        await custody.record(accepted("b", activity_id="support"))  # of somebody else, at the same time
-        await custody.record(RoutingDecision.model_validate(MOVED | {"request_id": "b", "backend_id": "not-hers"}))
-        await custody.record(RoutingDecision.model_validate(MOVED | {"request_id": "a"}))
-        await custody.record(completed("a"))
-        await custody.record(completed("b"))
-        package = await answer(custody, "acme", ALICE, evidence=KNOWN)
-        note = await erase(custody, "acme", subject=ALICE)
-        erased = open_certificate(note, custody.origin("acme"), custody.signer.public_key)
+        await context.record(accepted("a", activity_id="support"), kept)
+        await context.record(accepted("b", activity_id="support"))  # of somebody else, at the same time
+        await context.record(RoutingDecision.model_validate(MOVED | {"request_id": "b", "backend_id": "not-hers"}))
+        await context.record(RoutingDecision.model_validate(MOVED | {"request_id": "a"}))
+        await context.record(completed("a"))
+        await context.record(completed("b"))
+        package = await answer(context, "acme", ALICE, evidence=KNOWN)
+        note = await erase(context, "acme", subject=ALICE)
+        erased = open_certificate(note, context.origin("acme"), context.signer.public_key)
     about = package["article_15"]
     assert [one["backend_id"] for one in about["c_recipients"]] == ["acme-1", "acme-us"]
     assert about["2_transfers"] == [{"computed_in": "US", "stored_in": "US", "tool": "scc:9"}]

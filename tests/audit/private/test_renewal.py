@@ -9,24 +9,24 @@ from audit.errors import KeyLost, KeyProviderError
 from audit.events.private_value import Private, seal
 from audit.private import renewal
 from audit.private.renewal import renew, waiting
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from tests.audit.conftest import Home, accepted
 
 EVENT = "01932b5e-0000-7000-8000-000000000000"
 
 
-def keep(side: SideStore, seq: int, subject: str | None, tenant: str = "acme") -> None:
+def keep(side: ValueStore, seq: int, subject: str | None, tenant: str = "acme") -> None:
     _, sealed = seal(accepted(tenant=tenant), EVENT, Private({"input": f"text {seq}"}, subject))
     side.put([(tenant, seq, value) for value in sealed])
 
 
-def shown(side: SideStore, tenant: str = "acme") -> set[str]:
+def shown(side: ValueStore, tenant: str = "acme") -> set[str]:
     return {side.disclose(kept).value for kept in side.kept(tenant) if kept.field == "input"}
 
 
 def test_everything_opens_before_between_and_after_and_the_old_key_is_gone(home: Home) -> None:
     ring = home.keys
-    with closing(SideStore.open(home.path.with_name("side.db"), ring)) as side:
+    with closing(ValueStore.open(home.path.with_name("side.db"), ring)) as side:
         for seq in range(6):
             keep(side, seq, "alice" if seq % 2 else None)
         keep(side, 0, "bob", "globex")
@@ -49,7 +49,7 @@ def test_everything_opens_before_between_and_after_and_the_old_key_is_gone(home:
 def test_killed_in_the_middle_it_goes_on_where_it_was(home: Home, monkeypatch: pytest.MonkeyPatch, die_at: int) -> None:
     monkeypatch.setattr(renewal, "BATCH", 2)
     ring = home.keys
-    with closing(SideStore.open(home.path.with_name("side.db"), ring)) as side:
+    with closing(ValueStore.open(home.path.with_name("side.db"), ring)) as side:
         for seq in range(5):
             keep(side, seq, None)
         real, seen = side.transaction, []

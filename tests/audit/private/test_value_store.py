@@ -9,19 +9,19 @@ import pytest
 from audit.errors import AuditUnavailable, CommitmentError, EventRejected, StoreError
 from audit.events.event import InferenceCompleted
 from audit.events.private_value import Private, seal
-from audit.private.value_store import Disclosed, SideStore
+from audit.private.value_store import Disclosed, ValueStore
 from tests.audit.conftest import Home, accepted, completed
 
 EVENT = "01932b5e-0000-7000-8000-000000000000"
 VALUE = {"digest": "a" * 64, "words": ["grüß", 1, None, True]}
 
 
-def keep(side: SideStore, seq: int = 0, subject: str | None = "alice", tenant: str = "acme") -> None:
+def keep(side: ValueStore, seq: int = 0, subject: str | None = "alice", tenant: str = "acme") -> None:
     _, sealed = seal(accepted(tenant=tenant), EVENT, Private({"input": VALUE}, subject, expires=5))
     side.put([(tenant, seq, value) for value in sealed])
 
 
-def shown(side: SideStore, tenant: str = "acme") -> list[Disclosed]:
+def shown(side: ValueStore, tenant: str = "acme") -> list[Disclosed]:
     return [side.disclose(kept) for kept in side.kept(tenant)]
 
 
@@ -79,7 +79,7 @@ def test_another_file_is_not_taken_for_a_side_store(home: Home, tmp_path: Path) 
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE mine (x)")
     with pytest.raises(StoreError, match="not a side store"):
-        SideStore.open(path, home.keys)
+        ValueStore.open(path, home.keys)
 
 
 def test_a_field_without_a_meaning_or_a_value_without_a_form_is_refused() -> None:
@@ -90,8 +90,8 @@ def test_a_field_without_a_meaning_or_a_value_without_a_form_is_refused() -> Non
 
 
 async def test_a_leaf_holds_commitments_and_no_value(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("r"), Private({"input": "words"}, "alice"))
+    async with home.context() as context:
+        await context.record(accepted("r"), Private({"input": "words"}, "alice"))
     (record,) = home.events("acme")
     assert set(record["commits"]) == {"input", "subject"}
     assert "words" not in str(record) and "alice" not in str(record)
@@ -113,20 +113,20 @@ async def test_a_caller_cannot_bring_a_commitment_of_its_own(home: Home) -> None
 
 
 async def test_an_outcome_refused_by_the_log_leaves_no_value_behind(home: Home) -> None:
-    async with home.custody() as custody:
+    async with home.context() as context:
         with pytest.raises(EventRejected, match="no open intent"):
-            await custody.record(completed("never"), Private({"output": "words"}))
+            await context.record(completed("never"), Private({"output": "words"}))
     with closing(home.side()) as side:
         assert list(side.kept("acme")) == []
 
 
 async def test_if_the_values_cannot_be_kept_the_event_is_not_recorded(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "words"}, "alice"))
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "words"}, "alice"))
         with closing(sqlite3.connect(home.path.with_name("side.db"), isolation_level=None)) as db:
             db.execute("DROP TABLE value")
         with pytest.raises(AuditUnavailable, match="side store"):
-            await custody.record(
+            await context.record(
                 InferenceCompleted(tenant="acme", request_id="a", status=200), Private({"output": "words"}, "alice")
             )
     assert "inference.completed" not in home.types("acme")

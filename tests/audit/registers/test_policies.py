@@ -62,10 +62,10 @@ def named(made: Ruling) -> dict[str, Any]:
 
 
 async def call(home: Home, made: Ruling, **more: object) -> None:
-    async with home.custody() as custody:
+    async with home.context() as context:
         request = f"r{len(home.events('acme')) if home.path.exists() else 0}-{more}"
-        await custody.record(accepted(request, **named(made), **more))
-        await custody.record(completed(request))
+        await context.record(accepted(request, **named(made), **more))
+        await context.record(completed(request))
         await settled(home)
 
 
@@ -87,13 +87,13 @@ def _now(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def pack(home: Home, tmp_path: Path) -> Path:
     """A pack of one call and one refusal under the version that came into force just before them."""
-    async with home.custody() as custody:
-        await custody.record(activated(NEW, NEW_RULING))
-        await custody.record(accepted("a", **named(NEW_RULING)))
-        await custody.record(completed("a"))
+    async with home.context() as context:
+        await context.record(activated(NEW, NEW_RULING))
+        await context.record(accepted("a", **named(NEW_RULING)))
+        await context.record(completed("a"))
         no = {"request_id": "b", "key_id": "k", "project": "support", "endpoint": "/v1/x", "stream": False}
         no |= {"tenant": "acme", "model_requested": "m", "status": 403, **named(NEW_RULING)}
-        await custody.record(InferenceDenied.model_validate({**no, "decision": Decision(outcome="deny")}))
+        await context.record(InferenceDenied.model_validate({**no, "decision": Decision(outcome="deny")}))
         await settled(home)
     await make(home, tmp_path / "pack.zip", evidence=KNOWN)
     return tmp_path / "pack.zip"
@@ -252,8 +252,8 @@ async def test_a_call_decided_by_a_policy_that_was_replaced_is_reported(home: Ho
 
 
 async def test_a_call_accepted_under_no_policy_is_reported(home: Home, tmp_path: Path) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a", policy_id=None, policy_version=None, policy_hash=None))
+    async with home.context() as context:
+        await context.record(accepted("a", policy_id=None, policy_version=None, policy_hash=None))
         await settled(home)
     made = await make(home, tmp_path / "pack.zip", evidence=KNOWN)
     assert made.policies_unknown == 1
@@ -287,8 +287,8 @@ async def test_a_project_with_a_policy_of_its_own_is_not_decided_by_its_tenants_
 async def test_an_activation_before_the_period_is_proven_and_holds_the_history_to_its_time(
     home: Home, tmp_path: Path
 ) -> None:
-    async with home.custody() as custody:
-        await custody.record(activated(NEW, NEW_RULING))
+    async with home.context() as context:
+        await context.record(activated(NEW, NEW_RULING))
         await settled(home)
     await call(home, NEW_RULING)
     since = home.events("acme")[1]["ts"]
@@ -313,8 +313,8 @@ async def test_an_activation_before_the_period_is_proven_and_holds_the_history_t
 async def test_what_a_version_made_is_known_from_its_record_where_it_cannot_be_made_again(
     home: Home, tmp_path: Path
 ) -> None:
-    async with home.custody() as custody:
-        await custody.record(activated(NEW, NEW_RULING))
+    async with home.context() as context:
+        await context.record(activated(NEW, NEW_RULING))
         await settled(home)
     await call(home, NEW_RULING)
     made = await make(home, tmp_path / "pack.zip", evidence=Evidence(policies=(OLD, NEW)))
@@ -329,10 +329,10 @@ async def call_two_hours_behind(home: Home, made: Ruling, request: str) -> None:
     """The clock is set back while the log is open: with a clock that is behind, it is not opened."""
     behind = 0
 
-    async with home.custody(node="gw-2", clock=lambda: time.time() - behind) as custody:
+    async with home.context(node="gw-2", clock=lambda: time.time() - behind) as context:
         behind = 7200
-        await custody.record(accepted(request, **named(made)))
-        await custody.record(completed(request))
+        await context.record(accepted(request, **named(made)))
+        await context.record(completed(request))
         await settled(home)
 
 
@@ -362,8 +362,8 @@ async def test_a_call_recorded_before_its_policy_came_into_force_is_a_fault_what
     home: Home, tmp_path: Path
 ) -> None:
     await call_two_hours_behind(home, NEW_RULING, "early")
-    async with home.custody() as custody:
-        await custody.record(activated(NEW, NEW_RULING))
+    async with home.context() as context:
+        await context.record(activated(NEW, NEW_RULING))
         await settled(home)
     await make(home, tmp_path / "early.zip", evidence=KNOWN)
     code, report = verify(tmp_path / "early.zip")

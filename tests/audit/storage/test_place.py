@@ -21,9 +21,9 @@ def run(home: Home, *words: str) -> Result:
 @pytest.fixture
 async def home(tmp_path: Path, empty_database: str) -> Home:
     home = Home(tmp_path, empty_database)
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "x"}, "alice@example.com"))
-        await custody.record(completed("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "x"}, "alice@example.com"))
+        await context.record(completed("a"))
     return home
 
 

@@ -17,12 +17,12 @@ ON_BOTH_STORES = True
 
 @pytest.fixture
 async def anchored(home: Home) -> Home:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         await eventually(lambda: signed(home, "acme"))
-        await anchor(custody)
+        await anchor(context)
         gone = {"size": 1, "checkpoint_sha256": "0" * 64, "witness": "example.com/w", "cosignature": "x"}
-        await custody.record(CheckpointCosigned(tenant="acme", **gone))
+        await context.record(CheckpointCosigned(tenant="acme", **gone))
     return home
 
 

@@ -20,18 +20,18 @@ ALICE, BOB = "alice@example.com", "bob@example.com"
 
 @pytest.fixture
 async def used(home: Home) -> Home:
-    async with home.custody() as custody:
+    async with home.context() as context:
         for subject in (ALICE, BOB):
-            await custody.record(accepted(subject[0]), Private({"input": "x"}, subject))
-            await custody.record(completed(subject[0]))
-        await erase(custody, "acme", subject=ALICE)
+            await context.record(accepted(subject[0]), Private({"input": "x"}, subject))
+            await context.record(completed(subject[0]))
+        await erase(context, "acme", subject=ALICE)
         await settled(home)
     return home
 
 
 async def run(home: Home) -> dict[str, Outcome]:
-    async with home.custody() as custody:
-        outcomes = await selftest(custody, home.path if home.url is None else None)
+    async with home.context() as context:
+        outcomes = await selftest(context, home.path if home.url is None else None)
     return {one.check: one for one in outcomes}
 
 
@@ -65,11 +65,11 @@ async def test_a_value_that_is_gone_without_a_certificate_fails(used: Home) -> N
 
 async def test_a_key_that_came_back_from_a_backup_fails(used: Home) -> None:
     side = used.path.with_name("side.db")
-    async with used.custody() as custody:
-        await custody.record(accepted("c"), Private({"input": "y"}, "carol@example.com"))
+    async with used.context() as context:
+        await context.record(accepted("c"), Private({"input": "y"}, "carol@example.com"))
         with closing(sqlite3.connect(side)) as db:
             rows = db.execute("SELECT * FROM data_key").fetchall()
-        await erase(custody, "acme", subject="carol@example.com")
+        await erase(context, "acme", subject="carol@example.com")
     with closing(sqlite3.connect(side)) as db, db:
         db.executemany("INSERT OR IGNORE INTO data_key VALUES (?, ?, ?, ?, ?)", rows)
     outcomes = await run(used)

@@ -20,15 +20,15 @@ def last(home: Home, tenant: str) -> Checkpoint | None:
 
 async def test_every_tree_is_anchored_once_and_again_when_it_has_grown(home: Home) -> None:
     linked = Anchors(linked_at=monotonic())  # the link would grow the log's own tree
-    async with home.custody() as custody:
+    async with home.context() as context:
         for tenant in ("acme", "globex"):
-            await custody.record(accepted("a", tenant))
+            await context.record(accepted("a", tenant))
         await eventually(lambda: all(last(home, tenant) for tenant in ("acme", "globex", "_system")))
-        assert len(await anchor(custody, linked)) == 3
-        assert await anchor(custody, linked) == []
-        await custody.record(accepted("b"))
+        assert len(await anchor(context, linked)) == 3
+        assert await anchor(context, linked) == []
+        await context.record(accepted("b"))
         await eventually(lambda: getattr(last(home, "acme"), "size", 0) == 2)
-        assert len(await anchor(custody, linked)) == 1
+        assert len(await anchor(context, linked)) == 1
         seen = last(home, "acme")
     assert seen is not None
     with closing(home.reader()) as reader:
@@ -41,10 +41,10 @@ async def test_every_tree_is_anchored_once_and_again_when_it_has_grown(home: Hom
 
 
 async def test_an_anchor_of_something_else_is_refused(home: Home) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         await eventually(lambda: last(home, "acme") is not None)
-        await anchor(custody)
+        await anchor(context)
         seen = last(home, "acme")
     assert seen is not None
     with closing(home.reader()) as reader:
@@ -62,30 +62,30 @@ async def test_an_anchor_of_something_else_is_refused(home: Home) -> None:
 
 async def test_what_was_read_in_one_turn_is_not_read_again_in_the_next(home: Home) -> None:
     anchors = Anchors(linked_at=monotonic())
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
         await eventually(lambda: all(last(home, tenant) for tenant in ("acme", "_system")))
-        assert len(await anchor(custody, anchors)) == 2
-        assert await anchor(custody, anchors) == []
+        assert len(await anchor(context, anchors)) == 2
+        assert await anchor(context, anchors) == []
         assert (anchors.size, len(anchors.digests)) == (2, 2)
-        await custody.record(accepted("b"))
+        await context.record(accepted("b"))
         await eventually(lambda: getattr(last(home, "acme"), "size", 0) == 2)
-        assert len(await anchor(custody, anchors)) == 1
-        assert await anchor(custody, Anchors(linked_at=monotonic())) == [], "another process sees the same"
+        assert len(await anchor(context, anchors)) == 1
+        assert await anchor(context, Anchors(linked_at=monotonic())) == [], "another process sees the same"
 
 
 async def test_the_logs_own_tree_vouches_for_the_anchor_once_an_hour(home: Home) -> None:
     anchors, told = Anchors(), list[list[Receipt]]()
-    async with home.custody() as custody:
+    async with home.context() as context:
         for number in range(2):
-            await custody.record(accepted(f"r{number}"))
+            await context.record(accepted(f"r{number}"))
             await eventually(lambda size=number + 1: getattr(last(home, "acme"), "size", 0) == size)
-            told.append(await anchor(custody, anchors))
+            told.append(await anchor(context, anchors))
         assert anchors.linked_at is not None
         anchors.linked_at -= LINK_EVERY_S
-        await custody.record(accepted("r2"))
+        await context.record(accepted("r2"))
         await eventually(lambda: getattr(last(home, "acme"), "size", 0) == 3)
-        told.append(await anchor(custody, anchors))
+        told.append(await anchor(context, anchors))
     assert all(told)
     links = [event for event in home.events("_system") if event["type"] == "system.anchored"]
     assert [(link["size"], link["leaf_hash"]) for link in links] == [

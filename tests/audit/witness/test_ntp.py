@@ -46,8 +46,8 @@ def test_elsewhere_it_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 async def written(home: Home) -> Home:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
     return home
 
 

@@ -14,7 +14,7 @@ from audit.errors import AuditUnavailable
 from audit.events.private_value import Private
 from audit.events.stamp import rfc3339
 from audit.keys.signer import FileSigner, LogSigner
-from audit.keys.succession import notes_in, sign_succession, with_kin
+from audit.keys.succession import notes_in, sign_succession, with_successors
 from audit.log.audit_log import AuditLog
 from audit.pack.export import export
 from audit.private.erasure import erase
@@ -22,7 +22,7 @@ from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import leaf_hash, tree_hash
 from audit.tree.note import VerifierKey
 from audit.verification.verify import Expected, Report, verify_log
-from audit.witness.late_trees import LateTrees, tell_late_trees
+from audit.witness.late_trees import LateTrees, record_late_trees
 from audit.witness.rotation import in_file, rotate
 from tests.audit.conftest import FAST, KNOWN, Home, accepted, completed
 from tests.audit.pack.test_export import Files, lines, rewritten, sentences, settled, verify
@@ -47,21 +47,21 @@ async def turn(home: Home) -> VerifierKey:
 async def turned(home: Home) -> list[VerifierKey]:
     """The keys of a log whose key changed twice, with a certificate signed by the first."""
     keys = [VerifierKey(home.signer.name, home.signer.public_key)]
-    async with home.custody() as custody:
-        await custody.record(accepted("a"), Private({"input": "x"}, ALICE))
-        await custody.record(completed("a"))
-        await erase(custody, "acme", subject=ALICE)
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({"input": "x"}, ALICE))
+        await context.record(completed("a"))
+        await erase(context, "acme", subject=ALICE)
     for number in range(2):
         keys.append(await turn(home))
-        async with home.custody() as custody:
-            await custody.record(accepted(f"b{number}"))
+        async with home.context() as context:
+            await context.record(accepted(f"b{number}"))
     return keys
 
 
 def faults(home: Home, key: VerifierKey) -> list[str]:
     reader = home.reader()
     try:
-        return [one.says for one in verify_log(reader, with_kin(key, notes_in(home.path.parent))).findings]
+        return [one.says for one in verify_log(reader, with_successors(key, notes_in(home.path.parent))).findings]
     finally:
         reader.close()
 
@@ -97,7 +97,7 @@ async def test_a_log_that_hides_its_rotation_is_found_out(
 def verified(home: Home, *, later_s: int = 0) -> Report:
     now = int(time.time() * 1000) + later_s * 1000
     with closing(home.reader()) as reader:
-        key = with_kin(home.signer.verifier_key, notes_in(home.path.parent))
+        key = with_successors(home.signer.verifier_key, notes_in(home.path.parent))
         return verify_log(reader, key, expected=Expected(now=now))
 
 
@@ -105,8 +105,8 @@ def verified(home: Home, *, later_s: int = 0) -> Report:
 async def test_a_tree_that_two_hosts_begin_with_different_keys_verifies_before_the_maintenance_has_recorded_it(
     home: Home, first: str
 ) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
     old = home.signer
     await turn(home)
     new = home.signer
@@ -125,18 +125,18 @@ async def test_a_tree_that_two_hosts_begin_with_different_keys_verifies_before_t
     assert [one.check for one in late.findings if one.severity == "error"] == ["keys"], "no gateway ran for minutes"
     assert "domicile audit anchor" in late.findings[0].says
 
-    async with home.custody() as custody:
-        told = await tell_late_trees(custody, LateTrees())
+    async with home.context() as context:
+        told = await record_late_trees(context, LateTrees())
         assert [receipt.tenant for receipt in told] == ["globex"]
-        assert await tell_late_trees(custody, LateTrees()) == [], "once"
+        assert await record_late_trees(context, LateTrees()) == [], "once"
     assert verified(home, later_s=400).findings == []
 
 
 async def test_a_recent_change_does_not_excuse_an_earlier_one_that_is_not_recorded(home: Home) -> None:
     """Three keys in one tree, no record of a change: one change is an hour old, the other is recent."""
     hour = 3600
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
     keys = [home.signer]
     for _ in range(2):
         await turn(home)
@@ -150,9 +150,9 @@ async def test_a_recent_change_does_not_excuse_an_earlier_one_that_is_not_record
 
 
 async def make(home: Home, target: Path) -> Path:
-    async with home.custody() as custody:
+    async with home.context() as context:
         await settled(home)
-        await export(custody, "acme", target, evidence=KNOWN)
+        await export(context, "acme", target, evidence=KNOWN)
     return target
 
 
@@ -206,8 +206,8 @@ async def test_a_thief_who_puts_his_own_key_in_cannot_forge_the_succession(
 async def test_a_rotation_that_cannot_be_recorded_leaves_the_old_key(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
     before = home.signer.public_key
 
     async def down(*_: object) -> None:
@@ -224,8 +224,8 @@ async def test_a_rotation_that_cannot_be_recorded_leaves_the_old_key(
 
 @pytest.fixture
 async def written(home: Home) -> Home:
-    async with home.custody() as custody:
-        await custody.record(accepted("a"))
+    async with home.context() as context:
+        await context.record(accepted("a"))
     return home
 
 

@@ -79,21 +79,21 @@ def test_an_authority_that_refuses_is_told_as_such() -> None:
     assert refused(tsa) in ("refused", "malformed")
 
 
-async def anchored(home: Home, custody: object) -> None:
-    await custody.record(accepted("a"))
+async def anchored(home: Home, context: object) -> None:
+    await context.record(accepted("a"))
     await eventually(lambda: "acme" in home.reader().tenants())
     await eventually(lambda: bool(list(home.reader().checkpoints("acme"))))
-    await anchor(custody)
+    await anchor(context)
     await eventually(lambda: bool(list(home.reader().checkpoints("_anchor"))))
 
 
 async def test_the_anchor_is_stamped_and_the_token_kept_beside_the_log(home: Home) -> None:
     tsa = FakeTsa()
-    async with home.custody() as custody:
+    async with home.context() as context:
         with pytest.raises(AuditError, match="no checkpoint of the anchor yet"):
-            await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
-        await anchored(home, custody)
-        event = await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
+            await timestamp(context, home.path.parent, URL, [tsa.root], tsa)
+        await anchored(home, context)
+        event = await timestamp(context, home.path.parent, URL, [tsa.root], tsa)
     (voucher,) = vouchers(files_beside(home.path.parent))
     assert voucher.token is not None
     assert sha256(voucher.token).hexdigest() == event.token_sha256
@@ -112,12 +112,12 @@ async def test_a_failure_does_not_stop_the_log_but_is_on_record(home: Home) -> N
     def away(url: str, body: bytes) -> bytes:
         raise OSError("no route to host")
 
-    async with home.custody() as custody:
-        await anchored(home, custody)
+    async with home.context() as context:
+        await anchored(home, context)
         for send in (tsa, away):
             with pytest.raises(TimestampError):
-                await timestamp(custody, home.path.parent, URL, [tsa.root], send)
-        await custody.record(accepted("b"))
+                await timestamp(context, home.path.parent, URL, [tsa.root], send)
+        await context.record(accepted("b"))
     failures = [event for event in home.events("_anchor") if event["type"] == "checkpoint.timestamp_failed"]
     assert [event["reason"] for event in failures] == ["wrong_nonce", "unreachable"]
     assert vouchers(files_beside(home.path.parent)) == []

@@ -8,7 +8,7 @@ from audit.errors import AuditUnavailable, KeyLost, KeyProviderError
 from audit.events.private_value import Private, seal
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import FileSigner
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from gateway.configuration.settings import Secrets, Vault
 from gateway.installation.installation import Installation, InstallationError
 from gateway.installation.rotation import renew, retire, rewrap, rotate, status
@@ -40,13 +40,13 @@ def recorded():
 
 
 def keep(installation, tenant, text):
-    with closing(SideStore.open(installation.side_store, installation.keys)) as side:
+    with closing(ValueStore.open(installation.side_store, installation.keys)) as side:
         _, sealed = seal(accepted(tenant=tenant), EVENT, Private({"input": text}, "alice"))
         side.put([(tenant, 0, value) for value in sealed])
 
 
 def shown(installation, tenant):
-    with closing(SideStore.open(installation.side_store, installation.keys)) as side:
+    with closing(ValueStore.open(installation.side_store, installation.keys)) as side:
         return [side.disclose(kept).value for kept in side.kept(tenant) if kept.field == "input"]
 
 

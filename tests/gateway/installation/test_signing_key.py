@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli.frame import open_hands, open_replacement
+from audit.cli.frame import open_keys, open_replacement
 from audit.errors import SignerError
 from audit.keys.signer import FileSigner, key_of
 from audit.tree.note import VerifierKey, open_note, sign_note
@@ -22,10 +22,10 @@ VAULT = "DOMICILE__SECRETS__VAULT__"
 @pytest.fixture(autouse=True)
 def hands():
     """As `domicile` itself sets them."""
-    tokens = open_hands.set(_hands_of), open_replacement.set(_replacement_of)
+    tokens = open_keys.set(_hands_of), open_replacement.set(_replacement_of)
     yield
     open_replacement.reset(tokens[1])
-    open_hands.reset(tokens[0])
+    open_keys.reset(tokens[0])
 
 
 @pytest.fixture

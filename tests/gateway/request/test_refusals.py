@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from gateway.errors import AuditUnavailable, InternalError
 from gateway.installation.installation import Installation
 from gateway.request import refusals
@@ -195,7 +195,7 @@ async def test_the_callers_address_is_in_no_record_and_can_be_read_with_the_keys
         counts = [leaf for (leaf,) in db.execute("select payload from leaf") if b"auth.failed" in leaf]
     assert b"127.0.0.1" not in b"".join(counts)
     keys = Installation.open(made.data).keys
-    with closing(SideStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
+    with closing(ValueStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
         (kept,) = [one for one in side.kept("_system") if one.field == "client_ip"]
         assert side.disclose(kept).value == {"addresses": {"127.0.0.1": 1}, "others": 0}
 
@@ -210,6 +210,6 @@ async def test_a_failed_authentication_of_the_admin_api_has_its_endpoint_and_add
     assert sum(event["count"] for event in failed) == 3
     assert {event["endpoint"] for event in failed} == {"/admin/v1"}
     keys = Installation.open(made.data).keys
-    with closing(SideStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
+    with closing(ValueStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
         kept = [side.disclose(one).value for one in side.kept("_system") if one.field == "client_ip"]
     assert sum(one["addresses"]["127.0.0.1"] for one in kept) == 3

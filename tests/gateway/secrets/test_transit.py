@@ -9,8 +9,8 @@ from audit.events.private_value import Private
 from audit.keys.master import FileMaster, origin_of
 from audit.keys.owner_keys import FileKeyProvider, KeyRing
 from audit.log.audit_log import AuditLog
-from audit.private.joint_store import open_sided
-from audit.private.value_store import SideStore
+from audit.private.log_and_value_store import open_log_and_values
+from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteReader
 from audit.tree.note import VerifierKey
 from audit.verification.verify import verify_log
@@ -138,7 +138,7 @@ async def test_a_log_keeps_values_under_vault_and_refuses_them_while_it_is_seale
     client = connect(retries=0)
     ring = ring_of(tmp_path / "keys", client)
     signer = VaultSigner.open(client, "domicile-log", tmp_path / "signer.vkey", name="local/audit")
-    opened = open_sided(tmp_path / "side.db", ring)
+    opened = open_log_and_values(tmp_path / "side.db", ring)
     async with await AuditLog.open(tmp_path / "log.db", signer=signer, node="gw", open_store=opened) as log:
         await log.append(accepted("a"), Private({"input": "words"}, "alice"))
         vault.sealed = True
@@ -152,7 +152,7 @@ async def test_a_log_keeps_values_under_vault_and_refuses_them_while_it_is_seale
     report = verify_log(SqliteReader.open(tmp_path / "log.db"), VerifierKey(signer.name, signer.public_key))
     assert report.ok
     assert [tree.signed for tree in report.trees] == [tree.records for tree in report.trees]
-    with closing(SideStore.open(tmp_path / "side.db", ring_of(tmp_path / "keys", connect()))) as side:
+    with closing(ValueStore.open(tmp_path / "side.db", ring_of(tmp_path / "keys", connect()))) as side:
         assert {side.disclose(kept).value for kept in side.kept("acme")} == {"words", "more", "last", "alice"}
 
 

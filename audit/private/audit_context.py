@@ -1,4 +1,4 @@
-"""Custody: the log, its side store and its signing key in one hand, for work that touches all three."""
+"""The log, its private values and its keys as one object, for work that needs all of them."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from audit.log.audit_log import AuditLog
 from audit.log.receipt import Receipt
 from audit.log.walk import parsed
 from audit.private.certificate import spans
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.store import Reader
 from audit.tree.checkpoint import origin_of
 
@@ -27,16 +27,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Custody:
+class AuditContext:
     """`backup_days` is how long the oldest backup of the side store lives; certificates state it. `tiles` is where
     trees are published beside the log, so that what is deleted is deleted there too. `exchange` brings notes and tokens
     of other parties beside the log to the hosts that share the record; it blocks, and may raise StoreError.
 
-    Files are opened anew for each piece of work, in a thread of its own, so that no snapshot outlives it.
+    Files are opened for each piece of work, in a thread of its own, so that no snapshot outlives it.
     """
 
     log: AuditLog
-    open_side: Callable[[], SideStore]
+    open_values: Callable[[], ValueStore]
     open_reader: Callable[[], Reader]
     keys: KeyProvider
     signer: Signer
@@ -48,11 +48,11 @@ class Custody:
     async def record(self, event: Event, private: Private | None = None) -> Receipt:
         return await self.log.append(event, private)
 
-    async def at_side(self, work: Callable[[SideStore], T]) -> T:
-        """What `work` returns, done in a thread on a hand of its own."""
+    async def with_values(self, work: Callable[[ValueStore], T]) -> T:
+        """Run `work` in a worker thread with its own connection to the value store, and return its result."""
 
         def run() -> T:
-            with closing(self.open_side()) as side:
+            with closing(self.open_values()) as side:
                 return work(side)
 
         return await asyncio.to_thread(run)
@@ -77,9 +77,9 @@ class Custody:
     def event_ids(self, tenant: str, seqs: Sequence[int]) -> dict[int, str]:
         """By number, the id of the event that has it, for those of `seqs` (ascending) that are on record.
 
-        A value belongs to a record only if both are the same (`audit.private.joint_store`): a value of a record that
-        was never written may have the number of another. Of a record whose content expired the id is empty: it has no
-        values. Raises EventRejected for a leaf that is not a record.
+        A value belongs to a record only if both are the same (`audit.private.log_and_value_store`): a value of a record
+        that was never written may have the number of another. Of a record whose content expired the id is empty: it
+        has no values. Raises EventRejected for a leaf that is not a record.
         """
         found: dict[int, str] = {}
         with self.reading() as reader:

@@ -1,4 +1,4 @@
-"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on log and side store.
+"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on the log and its private values.
 
 Each command opens the log beside a running gateway, as a node of its own, and is itself on record before it has effect.
 """
@@ -20,10 +20,10 @@ from audit.cli.frame import (
     LOG_IN_DATA,
     DataOption,
     JsonOption,
-    answering,
-    open_hands,
+    open_keys,
     printable,
     progress_bar,
+    reporting_errors,
 )
 from audit.errors import AuditError, NoLog
 from audit.events.commitment import FIELDS
@@ -35,12 +35,12 @@ from audit.log.walk import checked_moment
 from audit.pack.archive import require_place
 from audit.pack.export import Summary, export
 from audit.privacy.rights import answer, read, rectify, restrict
+from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
-from audit.private.custody import Custody
 from audit.private.deletion import holds_of
 from audit.private.erasure import erase, finish, place_hold, release_hold
-from audit.private.joint_store import open_sided
-from audit.private.value_store import SideStore
+from audit.private.log_and_value_store import open_log_and_values
+from audit.private.value_store import ValueStore
 from audit.registers.dsar import access_page
 from audit.registers.language import LANGUAGES
 from audit.storage.attested_files import files_beside
@@ -89,16 +89,16 @@ def export_command(
     as_json: JsonOption = False,
 ) -> None:
     """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         require_place(output)
         with progress_bar(_size(data, tenant), hidden=as_json) as advance:
             folder = data or DEFAULT_DATA
             known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
 
-            async def work(custody: Custody) -> Summary:
-                packages = [await answer(custody, tenant, person, actor=ACTOR, evidence=known) for person in dsar or ()]
+            async def work(context: AuditContext) -> Summary:
+                packages = [await answer(context, tenant, person, actor=ACTOR, evidence=known) for person in dsar or ()]
                 return await export(
-                    custody,
+                    context,
                     tenant,
                     output,
                     since=since and checked_moment(since),
@@ -150,17 +150,17 @@ def erase_command(
     as_json: JsonOption = False,
 ) -> None:
     """Delete private values with their keys. The log still verifies; a signed certificate says what is gone."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         if sum((subject is not None, records is not None, everything)) != 1:
-            raise AuditError("say what to erase: one of --subject, --records, --all")
+            raise AuditError("nothing to erase is named; give one of --subject, --records, --all")
         if not yes:
             typer.confirm("What is erased cannot be had again. Go on?", abort=True, err=True)
         span = _span(records)
 
-        async def work(custody: Custody) -> tuple[str, dict[str, Any]]:
-            await finish(custody)
-            note = await erase(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason)
-            opened = open_certificate(note, custody.origin(tenant), custody.signer.public_key)
+        async def work(context: AuditContext) -> tuple[str, dict[str, Any]]:
+            await finish(context)
+            note = await erase(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason)
+            opened = open_certificate(note, context.origin(tenant), context.signer.public_key)
             return note, opened.model_dump(mode="json", exclude_none=True)
 
         note, said = do(data, work, backup_days)
@@ -184,13 +184,13 @@ def hold_place(
     as_json: JsonOption = False,
 ) -> None:
     """From now on delete nothing of a person, of some records, or (with neither) of the tenant."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         if subject is not None and records is not None:
-            raise AuditError("a hold is on a subject or on records, not both")
+            raise AuditError("a hold covers a subject or records, not both; give one of --subject and --records")
         span = _span(records)
         hold = do(
             data,
-            lambda custody: place_hold(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
+            lambda context: place_hold(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
         )
         tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
 
@@ -201,16 +201,16 @@ def hold_place(
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Let what the hold kept be deleted again. Warns where an incident that needs it is still open."""
 
-    async def work(custody: Custody) -> list[str]:
+    async def work(context: AuditContext) -> list[str]:
         def find() -> list[str]:
-            with custody.reading() as reader:
+            with context.reading() as reader:
                 return [case.incident_id for case in open_cases_of_hold(reader, tenant, hold_id)]
 
-        concerned = await custody.in_thread(find)
-        await release_hold(custody, tenant, hold_id, actor=ACTOR)
+        concerned = await context.in_thread(find)
+        await release_hold(context, tenant, hold_id, actor=ACTOR)
         return concerned
 
-    with answering(as_json):
+    with reporting_errors(as_json):
         still_open = do(data, work)
         tell(
             {"hold_id": hold_id, "open_incidents": still_open},
@@ -228,8 +228,8 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
 @hold_app.command("list", epilog="Example:\n\n  domicile audit hold list acme")
 def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """The holds that stand."""
-    with answering(as_json):
-        standing = do(data, lambda custody: custody.at_side(lambda side: holds_of(side, tenant)))
+    with reporting_errors(as_json):
+        standing = do(data, lambda context: context.with_values(lambda side: holds_of(side, tenant)))
         lines = [
             f"{hold.id}  {hold.reason}  "
             + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
@@ -250,11 +250,11 @@ def dsar_command(
     html: Annotated[str | None, typer.Option("--html", help="A page for the person instead: en or de.")] = None,
 ) -> None:
     """Everything that is kept of a person and what GDPR 15(1) lists beside it, as JSON or as a page."""
-    with answering(as_json=False):
+    with reporting_errors(as_json=False):
         if html is not None and html not in LANGUAGES:
-            raise AuditError(f"there is no page in {html!r}; there are {', '.join(LANGUAGES)}")
+            raise AuditError(f"there is no page in {html!r}; give one of {', '.join(LANGUAGES)}")
         known = evidence_of(data or DEFAULT_DATA, tenant)
-        package = do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR, evidence=known))
+        package = do(data, lambda context: answer(context, tenant, subject, actor=ACTOR, evidence=known))
         typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
         for name in package["article_15"]["missing"]:
             typer.echo(f"NOTE: missing in the registers: {printable(name)}", err=True)
@@ -268,9 +268,9 @@ def restrict_command(
     lift: Annotated[bool, typer.Option("--lift", help="Allow use again.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep what there is of a person, but let nobody read or export it (GDPR 18)."""
-    with answering(as_json):
-        do(data, lambda custody: restrict(custody, tenant, subject, restricted=not lift, actor=ACTOR))
+    """Keep the data of a person, but refuse to show or export it (GDPR 18)."""
+    with reporting_errors(as_json):
+        do(data, lambda context: restrict(context, tenant, subject, restricted=not lift, actor=ACTOR))
         tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
 
 
@@ -284,12 +284,12 @@ def rectify_command(
     as_json: JsonOption = False,
 ) -> None:
     """Put a corrected value on record beside the wrong one, which stays (GDPR 16)."""
-    with answering(as_json):
+    with reporting_errors(as_json):
         try:
             right = json.loads(value)
         except ValueError:
             right = value
-        receipt = do(data, lambda custody: rectify(custody, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
+        receipt = do(data, lambda context: rectify(context, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
         tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
 
 
@@ -302,8 +302,8 @@ def read_command(
     as_json: JsonOption = False,
 ) -> None:
     """The private values of one record; that they were read goes on record first."""
-    with answering(as_json):
-        shown = do(data, lambda custody: read(custody, tenant, seq, actor=ACTOR, reason=reason))
+    with reporting_errors(as_json):
+        shown = do(data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
         values = {one.kept.field: one.value for one in shown}
         tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
 
@@ -311,30 +311,30 @@ def read_command(
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
+def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_days: int = 30) -> T:
     """What `work` returns, done on the log and side store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
         raise NoLog(no_log_at(log))
     if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
-        raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
+        raise AuditError("the signing key of this log is missing; use the original data folder, or restore the key set")
 
     async def inside() -> T:
-        async with _custody(log, backup_days) as custody:
-            return await work(custody)
+        async with _audit_context(log, backup_days) as context:
+            return await work(context)
 
     return asyncio.run(inside())
 
 
 @asynccontextmanager
-async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
-    keys, signer = open_hands.get()(log)
+async def _audit_context(log: Path, backup_days: int) -> AsyncIterator[AuditContext]:
+    keys, signer = open_keys.get()(log)
     side = log.with_name("side.db")
-    opened = open_sided(side, keys)
+    opened = open_log_and_values(side, keys)
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
-        yield Custody(
+        yield AuditContext(
             audit_log,
-            open_side=lambda: SideStore.open(side, keys),
+            open_values=lambda: ValueStore.open(side, keys),
             open_reader=lambda: open_reader(log),
             keys=keys,
             signer=signer,
@@ -357,7 +357,7 @@ def _span(records: str | None) -> tuple[int, int] | None:
         return None
     first, dash, last = records.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)) or int(first) > int(last or first):
-        raise AuditError("records read 41 or 41-57")
+        raise AuditError(f"--records {records} is not a range; write 41 or 41-57")
     return int(first), int(last or first)
 
 

@@ -5,24 +5,24 @@ from pathlib import Path
 
 from audit.errors import StoreError
 from audit.keys.owner_keys import KeyProvider
-from audit.private.value_store import SideStore
+from audit.private.value_store import ValueStore
 from audit.storage.identity import key_beside
 from audit.storage.marker import Place, mark_made, place_of
-from audit.storage.place import UrlSource, database_url, open_store, side_of
+from audit.storage.place import UrlSource, database_url, open_store, value_store_of
 from audit.storage.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import Frontier
 
 
-def open_sided(
+def open_log_and_values(
     side: Path, keys: KeyProvider, source: UrlSource = database_url
-) -> Callable[[Path, str, str], "SidedStore"]:
+) -> Callable[[Path, str, str], "LogAndValueStore"]:
     """What `AuditLog.open` takes as `open_store` where events bring private values."""
 
-    def opened(path: Path, node: str, boot: str) -> SidedStore:
-        place = place_of(side_of(side), None)
+    def opened(path: Path, node: str, boot: str) -> LogAndValueStore:
+        place = place_of(value_store_of(side), None)
         store = open_store(path, node, boot, source)
         try:
-            return SidedStore(store, _claimed(side, keys, path, place or Place()))
+            return LogAndValueStore(store, _claimed(side, keys, path, place or Place()))
         except StoreError:
             store.close()
             raise
@@ -30,27 +30,27 @@ def open_sided(
     return opened
 
 
-def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> SideStore:
+def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> ValueStore:
     """The side store, once it is known to be of the same installation as the log."""
-    opened = SideStore.open(side, keys)
+    opened = ValueStore.open(side, keys)
     try:
         if (key := key_beside(log)) is not None:
             opened.claim(key)
-            mark_made(side_of(side), place)
+            mark_made(value_store_of(side), place)
     except BaseException:
         opened.close()
         raise
     return opened
 
 
-class SidedStore:
+class LogAndValueStore:
     """Writes values between the numbering of their leaf and its commit.
 
     A crash in between leaves values without a leaf. No receipt was given for them, and
     `audit.privacy.retention` deletes them. The other order would leave a leaf whose values are lost.
     """
 
-    def __init__(self, store: LeafStore, side: SideStore) -> None:
+    def __init__(self, store: LeafStore, side: ValueStore) -> None:
         self._store = store
         self._side = side
 

@@ -22,11 +22,11 @@ ALICE, BOB = "alice@example.com", "bob@example.com"
 @pytest.fixture
 async def data(home: Home) -> Path:
     """The data folder of a log with values of two people; Alice's time is over."""
-    async with home.custody() as custody:
+    async with home.context() as context:
         past, future = (int((time.time() + days * 86_400) * 1000) for days in (-1, 1))
         for request, person, expires in [("a", ALICE, past), ("b", BOB, future)]:
-            await custody.record(accepted(request), Private({"input": f"by {request}"}, person, expires=expires))
-            await custody.record(completed(request))
+            await context.record(accepted(request), Private({"input": f"by {request}"}, person, expires=expires))
+            await context.record(completed(request))
     return home.path.parent.parent
 
 
