@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 secrets_app = typer.Typer(name="secrets", help="The keys above all others.", no_args_is_help=True)
 
 
-@secrets_app.command("status")
+@secrets_app.command("show")
 def show_status(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """Who holds the master key, in which versions, and what is wrapped under them.
 
-    Example: domicile secrets status
+    Example: domicile secrets show
     """
     from gateway.installation.rotation import status
 

@@ -130,7 +130,7 @@ WORDS = {
 MUST_SUCCEED = {
     *("doctor", "backup create", "backup check", "tenant create", "tenant list", "key create", "key list"),
     *("backend create-token", "database show"),
-    *("limit update", "policy list", "policy history", "policy explain", "secrets status", "secrets renew"),
+    *("limit update", "policy list", "policy history", "policy explain", "secrets show", "secrets renew"),
     *("usage show", "usage export", "audit show", "audit verify", "audit export", "audit dsar", "audit read"),
     *("audit hold create", "audit hold list", "audit anchor", "audit clock", "audit selftest", "audit retention"),
     *("audit publish", "audit receipt verify", "audit breach", "audit incident create", "audit incident list"),

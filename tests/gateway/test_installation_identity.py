@@ -87,7 +87,7 @@ def state(folder):
 
 COMMANDS = (
     "tenant create beta", "tenant list", "project list acme", "key list acme", "person bootstrap", "audit verify",
-    "audit rotate", "audit show", "audit anchor", "audit selftest", "secrets status", "secrets rotate", "retention run",
+    "audit rotate", "audit show", "audit anchor", "audit selftest", "secrets show", "secrets rotate", "retention run",
     "backup create b", "doctor", "usage show", "deployment list acme", "database show", "database move", "cell list",
     "key rekey --stage",
 )  # fmt: skip

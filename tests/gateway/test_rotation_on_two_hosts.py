@@ -135,7 +135,7 @@ async def test_both_rotations_and_the_pepper_are_carried_to_another_host_under_l
                                "--data", two)  # fmt: skip  # and goes on under the new one
                 assert signed_by(two, "globex") == new
                 assert Installation.open(two).owner.public_key == new
-                status = json.loads(await domicile("secrets", "status", "--data", two, "--json"))
+                status = json.loads(await domicile("secrets", "show", "--data", two, "--json"))
                 assert status["master"]["versions"] == [1, 2] and status["waiting"] == {}
                 await more(answers, bases)
 

@@ -43,7 +43,7 @@ COMMANDS = (
     "limit show acme",
     "policy history acme",
     "oversight list acme",
-    "secrets status",
+    "secrets show",
     "doctor",
     "project list acme",
     "limit update acme --rpm 100000",

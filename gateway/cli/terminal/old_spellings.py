@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "cell": {"register": "create"},
     "limit": {"set": "update"},
     "person": {"roles": "update", "token": "create-token", "tokens": "list-tokens"},
+    "secrets": {"status": "show"},
     "usage": {"prices": "list-prices", "set-price": "create-price"},
 }
 """By group: a command's old name and its name."""

@@ -118,9 +118,10 @@ OTHER_STATUS = {
 """Commands that end otherwise where there is no installation, and why."""
 
 
-@pytest.mark.parametrize(
-    "path", [p for p, command in LEAVES.items() if "--data" in options(command) and p not in OTHER_STATUS]
-)
+ON_A_FOLDER = [path for path, command in LEAVES.items() if "--data" in options(command)]
+
+
+@pytest.mark.parametrize("path", [path for path in ON_A_FOLDER if path not in OTHER_STATUS])
 def test_what_is_refused_ends_with_1_and_a_sentence(path, tmp_path):
     """Here for want of an installation, or of a file that is named."""
     command = LEAVES[path]
