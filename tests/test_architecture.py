@@ -169,3 +169,18 @@ def test_the_command_and_the_gateway_never_load_an_engine():
     program = f"import gateway.cli.app, gateway.cli.up, sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=TREE, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+OTHER_CLIENTS = {"urllib.request", "http.client", "requests", "aiohttp", "urllib3", "httpx"}
+
+
+def test_beside_the_hot_path_there_is_one_http_client():
+    found = {
+        f"{name(file)}: {module}"
+        for file in MODULES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+        if module in OTHER_CLIENTS
+    }
+    assert found == set(), "make an audit.external.ExternalService (ADR 66)"

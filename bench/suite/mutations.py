@@ -21,6 +21,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", ".mypy_cache", ".ruff_cache", ".hypothesis")
@@ -180,7 +181,7 @@ def main() -> int:
             place = target.partition(":")[0]
             source = (ROOT / place).read_text(encoding="utf-8")
             name, what, at = drawn(target, source)
-            row = {"function": f"{place}:{name}", "fault": what}
+            row: dict[str, Any] = {"function": f"{place}:{name}", "fault": what}
             for suite, tree in () if options.draw else trees.items():
                 (tree / place).write_text(planted(source, name, at), encoding="utf-8")
                 there = [test for test in tests if (tree / test).exists()]

@@ -35,12 +35,12 @@ def events(data):
 
 
 def test_a_master_key_is_rotated_and_retired_on_record(data):
-    assert "versions: 1; version 1 wraps" in run(data, "status").stdout
+    assert "versions: 1; version 1 wraps" in run(data, "show").stdout
     assert said(run(data, "rotate", "--json")) == {"version": 2, "rewrapped": 2}
-    assert "versions: 1, 2; version 2 wraps" in run(data, "status").stdout
+    assert "versions: 1, 2; version 2 wraps" in run(data, "show").stdout
     assert said(run(data, "rewrap", "--json")) == {"version": 2, "rewrapped": 0}
     assert "1 old versions are gone" in run(data, "retire", "--yes").stdout
-    assert said(run(data, "status", "--json"))["master"]["versions"] == [2]
+    assert said(run(data, "show", "--json"))["master"]["versions"] == [2]
     assert [kind for kind in events(data) if kind.startswith("admin.")] == [
         "admin.keyring.rotated",
         "admin.keyring.rewrapped",
@@ -51,13 +51,13 @@ def test_a_master_key_is_rotated_and_retired_on_record(data):
 def test_nothing_is_destroyed_without_a_yes(data):
     run(data, "rotate")
     assert run(data, "retire", answer="n\n").exit_code == 1
-    assert said(run(data, "status", "--json"))["master"]["versions"] == [1, 2]
+    assert said(run(data, "show", "--json"))["master"]["versions"] == [1, 2]
 
 
 def test_status_says_what_still_waits_and_what_to_run(data):
     Installation.open(data).keys.rotate_master()
     Installation.open(data).keys.begin_renewal("acme")
-    shown = run(data, "status").stdout
+    shown = run(data, "show").stdout
     assert "still under file:v1: 2; run: domicile secrets rewrap" in shown
     assert "being replaced: the key of acme; run: domicile secrets renew acme" in shown
     done = run(data, "retire", "--yes")
@@ -76,7 +76,7 @@ def test_a_tenants_key_is_renewed(data):
 def test_what_cannot_be_used_is_a_sentence(data, damage):
     root = data / "audit" / "keys" / "root.key"
     root.chmod(0o644) if damage == "loose" else root.unlink()
-    done = run(data, "status")
+    done = run(data, "show")
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.output
@@ -99,6 +99,6 @@ def test_with_vault_configured_the_commands_of_audit_use_it_too(data, tmp_path, 
         finally:
             open_keys.reset(before)
         monkeypatch.delenv("DOMICILE__SECRETS__PROVIDER")
-        done = run(data, "status")
+        done = run(data, "show")
         assert done.exit_code == 1
         assert "secrets.provider" in done.stderr
