@@ -152,7 +152,7 @@ def _bytes(items: list[Placed]) -> int:
 
 
 def _require_finite(plain: list[Placed], matrices: list[_QuantisedMatrix]) -> None:
-    """Raises CorruptCheckpoint naming a weight that holds NaN or infinity. Parts of packed ones are checked when read."""
+    """Raises CorruptCheckpoint naming a weight that holds NaN or infinity; parts of packed ones are checked as read."""
     dense = [(matrix.name, matrix.place) for matrix in matrices if not matrix.packed]
     require_finite([*((tensor.name, place) for tensor, place in plain), *dense])
 
