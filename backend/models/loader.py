@@ -94,18 +94,17 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
     expected.require_all()
     _require_dense(model, [tensor.name for tensor in contents.plain])
     fill(straight, count)
-    done += sum(s.size for s, _ in straight)
+    done += _bytes(straight)
     for batch in _batches(others):
         _fill_converted(batch, count)
-        done += sum(s.size for s, _ in batch)
+        done += _bytes(batch)
     for matrix in matrices:
         matrix.fill(weights)
-        done += sum(part.size for part in matrix.parts.values())
+        done += matrix.size
         count(0, total)
     if contents.cache_scales and isinstance(model, Decoder):
         model.kv_scales = contents.scales_of_cache(model.config.num_layers)
-    dense = [(matrix.name, matrix.place) for matrix in matrices if not matrix.packed]
-    require_finite([*((tensor.name, place) for tensor, place in (*straight, *others)), *dense])
+    _require_finite([*straight, *others], matrices)
     if on_progress:
         on_progress(total, total)
 
@@ -119,6 +118,11 @@ class _QuantisedMatrix:
     place: Tensor
     device: torch.device
     packed: dict[str, Tensor]
+
+    @property
+    def size(self) -> int:
+        """Bytes in the files."""
+        return sum(part.size for part in self.parts.values())
 
     def fill(self, weights: StoredWeights) -> None:
         found = read(self.parts, self.device)
@@ -141,6 +145,16 @@ def _quantised(
         if place is not None:
             found.append(_QuantisedMatrix(name, parts, place, device, packed.get(name, {})))
     return found
+
+
+def _bytes(items: list[Placed]) -> int:
+    return sum(tensor.size for tensor, _ in items)
+
+
+def _require_finite(plain: list[Placed], matrices: list[_QuantisedMatrix]) -> None:
+    """Raises CorruptCheckpoint naming a weight that holds NaN or infinity; parts of packed ones are checked as read."""
+    dense = [(matrix.name, matrix.place) for matrix in matrices if not matrix.packed]
+    require_finite([*((tensor.name, place) for tensor, place in plain), *dense])
 
 
 def _require_dense(model: Decoder | Encoder, names: list[str]) -> None:

@@ -66,14 +66,14 @@ class DeviceShaping:
     def plan(self, batch: list[Scheduled]) -> "Plan":
         """What is to be done to a step's logits, as far as it is known before the step's masks."""
         samplers = [(i, s.sequence) for i, s in enumerate(batch) if s.samples]
-        effects = [(effect, [(i, s.params) for i, s in samplers if wanted(effect, s.params)]) for effect in EFFECTS]
+        asking = [(effect, _asking(effect, samplers)) for effect in EFFECTS]
         rows = [-1] * len(batch)
         for i, sequence in samplers:
             if sequence.params.penalised:
                 rows[i] = row_of(sequence)
         return Plan(
             places={sequence.id: i for i, sequence in samplers},
-            effects=[(effect, asking) for effect, asking in effects if asking],
+            effects=[(effect, places) for effect, places in asking if places],
             penalised=rows if max(rows) >= 0 else [],
             sizes=[
                 [s.sequence.params.repetition_penalty for s in batch],
@@ -126,6 +126,11 @@ class DeviceShaping:
 
     def _sent(self, values: list[int] | list[float] | list[list[float]], dtype: torch.dtype = torch.int64) -> Tensor:
         return sent(values, dtype, self._device)
+
+
+def _asking(effect: LogitEffect, samplers: list[tuple[int, Sequence]]) -> list[tuple[int, SamplingParams]]:
+    """The places of those that ask for an effect, with what they ask for."""
+    return [(place, sequence.params) for place, sequence in samplers if wanted(effect, sequence.params)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import pytest
 
 from backend.kernels.launching import tuning
 from backend.kernels.launching.tuning import Choice, Choices
+from backend.kernels.linear.int4_reference import GROUP
 
 SMALL, LARGE = Choice.of(4, 2, TILE=32), Choice.of(8, 3, TILE=128)
 
@@ -75,8 +76,12 @@ def test_the_choices_that_come_with_the_package_fit_the_shapes_they_are_for():
     for section in content.values():
         for key, choice in section.items():
             kernel, shape = key.rstrip("]").split("[")
-            assert kernel == "narrow_linear"
-            width = int(re.search(r" k(\d+) ", shape)[1])
-            assert width % (choice["SPLITS"] * choice["BLOCK_K"]) == 0
-            assert choice["SPLITS"] == 1 or " parts " in shape
+            width = int(re.search(r" k(\d+)\b", shape)[1])
+            if kernel == "narrow_linear":
+                assert width % (choice["SPLITS"] * choice["BLOCK_K"]) == 0
+                assert choice["SPLITS"] == 1 or " parts " in shape
+            else:
+                assert kernel == "int4_linear"  # which adds the parts of a whole product itself, but for a gate
+                assert width % (choice["SPLITS"] * choice["UNROLL"] * GROUP) == 0
+                assert choice["SPLITS"] == 1 or "gated" not in shape
             Choice.of(**choice)
