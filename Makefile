@@ -59,11 +59,11 @@ test-avx2: $(VENV)/.dev  ## the engine's arithmetic once more, as on another kin
 	@echo "== running the tests of the engine's arithmetic as on a processor with AVX2 only"
 	@$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) $(ARITHMETIC)
 
-gpu-test: bench/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200)
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_test.py bench/results/gpu-test-$(CARD).json
+gpu-test: bench/kernels/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/kernels/gpu_test.py bench/results/gpu-test-$(CARD).json
 
-gpu-bench: bench/engine_gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine_gpu.py --out bench/results/engine-$(CARD).json \
+gpu-bench: bench/engine/gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine/gpu.py --out bench/results/engine-$(CARD).json \
 	  --runs llama-8b:bf16,llama-8b:fp8,qwen3-0.6b:bf16
 
 # Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.
@@ -74,19 +74,19 @@ node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
 	  || echo "== it could not be installed; its test will be skipped"; }
 
 campaign: $(VENV)/.dev  ## the randomised tests with many times their usual examples (FACTOR=25)
-	@$(BIN)/python bench/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json
+	@$(BIN)/python bench/suite/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json
 	@$(BIN)/python -m bench.suite.growth
 
 bench-calls: $(VENV)/.dev  ## function calls of a request and an event, by function (AGAINST=file of an earlier OUT=file)
 	@$(BIN)/python -m bench.gateway.calls $(if $(OUT),--out $(OUT)) $(if $(AGAINST),--against $(AGAINST))
 
 bench: $(VENV)/.dev  ## the CPU engine and the gateway beside their peers; results go to bench/results
-	@$(BIN)/python bench/engine_cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json
+	@$(BIN)/python bench/engine/cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json
 	@$(BIN)/python bench/gateway/run.py --out bench/results/gateway-$$(date -u +%F).json
-	@$(BIN)/python bench/audit_append.py
+	@$(BIN)/python bench/audit/append.py
 
 redaction-real: $(VENV)/.dev  ## what redaction finds in real texts: FILES=a.jsonl (PEERS=python with Presidio and DataFog, JUDGE=1)
-	@$(BIN)/python -m bench.redaction_real $(FILES) $(if $(PEERS),--peers $(PEERS)) $(if $(JUDGE),--judge)
+	@$(BIN)/python -m bench.policy.redaction_real $(FILES) $(if $(PEERS),--peers $(PEERS)) $(if $(JUDGE),--judge)
 
 SHIPPED := .[engine,ner,postgres,redis,otel]
 

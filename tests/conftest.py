@@ -54,7 +54,7 @@ LONG = (
     "gateway/cli/admin/test_replay.py",
     "gateway/installation/test_enrolment.py",
     "gateway/test_canary.py",
-    "bench/test_fleet.py",
+    "bench/fleet/test_scale.py",
 )
 """Modules whose tests take longest begin first: at the end one worker would wait for the other to come through them."""
 

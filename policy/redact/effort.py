@@ -1,7 +1,7 @@
 """How much work the output filter would have with a text: an estimate, to decide where it runs.
 
 The filter passes plain words by at once and looks closely at digits, at `@` and at names of secrets. The figures are
-CPU microseconds of the costliest texts found for each (`bench/stalls.py`), so a text rarely costs more.
+CPU microseconds of the costliest texts found for each (`bench/gateway/stalls.py`), so a text rarely costs more.
 """
 
 from policy.redact.detectors.secrets import count_names

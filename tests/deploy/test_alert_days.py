@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from bench.fleet_day import SimulatedReplica, arrivals
+from bench.fleet.day import SimulatedReplica, arrivals
 from gateway.request.telemetry import SECONDS
 from tests.deploy.test_files import DEPLOY, run
 from tests.fakes.needs import missing

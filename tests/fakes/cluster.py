@@ -1,6 +1,6 @@
 """Several gateways as processes on one PostgreSQL, under load, with a restart of it in the middle; and what must hold.
 
-Used by a test for seconds and by ``bench/control_plane.py`` for a minute.
+Used by a test for seconds and by ``bench/gateway/control_plane.py`` for a minute.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Servers that speak OpenAI's API each in their own way: what they send, as they send it, and what they refuse.
 
-Written down from their sources and from a trial where one installs here (``transformers serve``, bench/own_server.py).
+Written down from their sources and from a trial where one installs here (``transformers serve``,
+bench/gateway/own_server.py).
 """
 
 import json

@@ -1,8 +1,8 @@
 """What servers stream, chunk by chunk, in their own order and with their own members; the texts are ours.
 
 Each was written down from the server's source or documentation, which is named with it (with the commit that was read),
-or recorded from the server where it runs here (llama.cpp, bench/own_server.py). Where no commit stands, the shape is
-from a release or from the page that is named. Every one says the same: thoughts and content with an e-mail
+or recorded from the server where it runs here (llama.cpp, bench/gateway/own_server.py). Where no commit stands, the
+shape is from a release or from the page that is named. Every one says the same: thoughts and content with an e-mail
 address cut in two, or a tool call with one in its arguments.
 """
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from bench.redaction_leaks import judge
+from bench.policy.redaction_leaks import judge
 from tests.fakes.lab import lab
 from tests.policy.redact.test_redactor import MAIL, POSITIONS
 

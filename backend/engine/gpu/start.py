@@ -33,7 +33,7 @@ from backend.planner.plan import require_room
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
 LARGEST_GRAPH = 512
-CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by bench/gpu_tune.py
+CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by bench/kernels/gpu_tune.py
 
 
 def require_card(config: EngineConfig) -> None:

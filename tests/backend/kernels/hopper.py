@@ -22,9 +22,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from backend.kernels.launching.launch import FP8
-from bench.kernel_attention import decode_case, prefill_case
-from bench.kernel_case import Case, Shape
-from bench.kernels import cases
+from bench.kernels.attention import decode_case, prefill_case
+from bench.kernels.case import Case, Shape
+from bench.kernels.run import cases
 
 CAP = 50.0  # Gemma 2's
 OTHERS = 0.06

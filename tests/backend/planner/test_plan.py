@@ -16,7 +16,7 @@ from backend.planner.cards import CARDS, GIB, H100
 from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
 from backend.planner.roofline import Roofline, Step
-from bench.planner_check import MODELS, compared
+from bench.engine.planner_check import MODELS, compared
 from gateway.cli.app import app
 from tests.backend.tiny import tiny_config
 from tests.backend.tiny_families import FAMILIES, tiny_family

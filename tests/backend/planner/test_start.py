@@ -10,7 +10,7 @@ from backend.errors import BackendError, ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.planner.cards import CARDS
 from backend.planner.start import start_refusal
-from bench.planner_check import MODELS
+from bench.engine.planner_check import MODELS
 
 LLAMA_70B = MODELS["llama-8b"] | {
     "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,

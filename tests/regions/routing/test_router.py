@@ -279,7 +279,7 @@ def test_one_whose_cool_down_is_over_is_seen_without_any_call():
 @pytest.mark.parametrize("systems", [1, 2, 8, 24])
 def test_however_many_share_a_system_prompt_the_caches_of_four_hold_what_that_of_one_would(systems):
     """With caches that are just large enough, so that conversations on one heap would push each other out."""
-    from bench import router as bench
+    from bench.fleet.scale import router as bench
 
     draw = random.Random(systems)
     prompts = [draw.randbytes(draw.randint(1000, 3000)) for _ in range(systems)]
@@ -296,7 +296,7 @@ def test_however_many_share_a_system_prompt_the_caches_of_four_hold_what_that_of
 
 
 def test_routing_keeps_the_prefix_hits_of_one_large_engine():
-    from bench.router import kept
+    from bench.fleet.router import kept
 
     found = kept()
     assert found["kept"] >= 0.9 > found["at_random"] / found["single"]

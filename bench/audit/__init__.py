@@ -1,0 +1,1 @@
+"""Of the record: appending, private values, evidence packs."""

@@ -1,0 +1,262 @@
+"""The engine on one GPU, on the workloads that its peers were measured on.
+
+    python bench/engine/gpu.py --out engine-h100.json [--runs llama-8b:bf16,qwen3-0.6b:bf16] [--only TEXT] [--budget S]
+
+Shapes of real models with random weights; prompts are random token ids, fresh for each repetition; greedy unless a row
+says otherwise; every request runs to its full length. The clock is the host's, from the first prompt handed over as a
+Python list until the last token is back as a Python number; the prefix cache is emptied before. An untimed run (none
+where a row takes long), then the median. Each model runs in a process of its own, so that its start counts too.
+
+The engine runs in the measuring process. The peers' figures are from another run on another machine with an H100, by
+the same rules, with their engine behind a process border: compare with that in mind.
+"""
+
+import argparse
+import gc
+import json
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT)]
+
+from bench.engine.workloads import COLD, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
+
+NOTE = (
+    "Peers: recorded in another run on another machine, on one H100 80GB, by the same rules, behind a process border "
+    "(vLLM 0.26.0, SGLang 0.5.17, torch 2.11). Ours: in the measuring process. fp8 rows here have an FP8 KV cache as "
+    "well, kv8 rows bf16 weights and an FP8 KV cache; the peers' cache is in bf16."
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", default="llama-8b:bf16,qwen3-0.6b:bf16", help="comma-separated shape:dtype")
+    parser.add_argument("--only", default="", help="only rows whose name contains this")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds for each run; no row starts after that")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--profile", default="", help="runs, as above, of which to show where the GPU's time goes")
+    parser.add_argument("--child", help="(internal) measure one run and write it to --out")
+    options = parser.parse_args()
+    if options.child:
+        measure(options.child, options)
+        return
+    workloads: list[dict[str, Any]] = []
+    report: dict[str, Any] = {"note": NOTE, "workloads": workloads, "runs": {}}
+    for run in options.runs.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "run.json"
+            command = [sys.executable, __file__, *sys.argv[1:], "--child", run, "--out", str(out)]
+            try:
+                subprocess.run(command, timeout=options.budget + 90, check=False)
+            except subprocess.TimeoutExpired:
+                print(f"{run}: stopped, out of time", flush=True)
+            if not out.exists():
+                continue
+            result = json.loads(out.read_text())
+        report |= {"machine": result.pop("machine"), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+        rows = result.pop("rows")
+        if options.device == "cuda" and not options.only and run == "llama-8b:bf16":
+            rows[0] |= {"name": START, "value": warm_start(run)}  # the first start may have compiled kernels
+        workloads += [entry(run, row) for row in rows]
+        workloads += host_and_waste(run, rows)
+        report["runs"][run] = result | {"rows": rows}
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    if not workloads:
+        sys.exit("nothing was measured")
+    for w in workloads:
+        print(f"{w['name']:60s} {w['value']:10.2f} {w['unit']:13s} target {w['target']} {w['peer']} {w['ratio']}x")
+
+
+def warm_start(run: str) -> float:
+    """Seconds from a process's start to the end of a first request, with the kernel cache as the last run left it."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "start.json"
+        command = [sys.executable, __file__, "--child", run, "--out", str(out), "--only", "nothing but the start"]
+        subprocess.run(command, timeout=120, check=True)
+        return float(json.loads(out.read_text())["rows"][0]["value"])
+
+
+def host_and_waste(run: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the row of batch 256 says of the host and of the cache."""
+    row = next((r for r in rows if r["name"] == "256 requests 512/256"), None)
+    if row is None:
+        return []
+    none = {"peer": None, "peer_value": None, "ratio": None}
+    return [
+        {"name": f"{run} host's share of a step, batch 256", "value": row["host_share"], "unit": "", "target": 0.6}
+        | none,
+        {"name": f"{run} KV slots allocated and unused", "value": row["kv_waste"], "unit": "", "target": 0.04} | none,
+    ]
+
+
+def entry(run: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The better of the two peers, for ratio above 1 where we are better."""
+    peers = STARTS.get(run) if row["name"] in (START, COLD) else PEERS.get(run, {}).get(row["name"])
+    lower = row["unit"] in ("ms", "s")
+    found: dict[str, Any] = {"name": f"{run} {row['name']}", "value": row["value"], "unit": row["unit"]}
+    if peers is None:
+        return found | {"target": None, "peer": None, "peer_value": None, "ratio": None}
+    best = (min if lower else max)(peers.vllm, peers.sglang)
+    peer = "vLLM 0.26.0" if best == peers.vllm else "SGLang 0.5.17"
+    ratio = best / row["value"] if lower else row["value"] / best
+    target = None if row["name"] == COLD else peers.target
+    return found | {"target": target, "peer": peer, "peer_value": best, "ratio": round(ratio, 3)}
+
+
+@dataclass
+class Bench:
+    """An engine and what was seen of it while it ran."""
+
+    engine: Any
+    waited: float = 0.0
+    steps: int = 0
+    waste: list[float] = field(default_factory=list)
+
+    def generate(self, work: Workload) -> float:
+        """Seconds until every token of every request is here."""
+        from backend.engine.core.sampling import SamplingParams
+
+        prompts, lengths, temperature = work
+        tokens: dict[int, list[int]] = {id: [] for id in range(len(prompts))}
+        start = time.perf_counter()
+        for id, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+            self.engine.add(
+                id, prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=id, ignore_eos=True)
+            )
+        while self.engine.has_work:
+            for item in self.engine.step():
+                tokens[item.id].append(item.token)
+            self.steps += 1
+            if self.steps % 16 == 0:
+                self._look_at_waste()
+        taken = time.perf_counter() - start
+        if [len(tokens[id]) for id in range(len(prompts))] != lengths or any(None in t for t in tokens.values()):
+            raise SystemExit("a request did not get the tokens it asked for")
+        return taken
+
+    def forget_prefixes(self) -> None:
+        self.engine.blocks.forget_prefixes()
+
+    def _look_at_waste(self) -> None:
+        running, size = self.engine.scheduler.running, self.engine.config.block_size
+        held = {block for s in running for block in s.block_table}
+        shared = sum(len(s.block_table) for s in running) - len(held)
+        if held:
+            used = sum(s.num_computed for s in running) - shared * size
+            self.waste.append(1 - used / (len(held) * size))
+
+
+def measure(run: str, options: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    import torch
+
+    from backend.engine.engine import Engine
+    from backend.engine.gpu.d2h import Arriving
+    from backend.engine_config import EngineConfig
+    from backend.models.checkpoints.checkpoint import Checkpoint
+
+    shape, dtype = run.split(":")
+    result: dict[str, Any] = {"rows": []}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape] | STORED.get(dtype, {})))
+        config = EngineConfig(
+            model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
+            load_format="dummy", max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
+            **DTYPES[dtype],
+        )  # fmt: skip
+        engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config)
+    bench = Bench(engine)
+    vocab = engine.vocab_size
+    bench.generate(uniform(1, 8, 1)(random.Random(0), vocab))
+    start = time.perf_counter() - started
+    print(f"{run}: process start to first token {start:.1f} s, {len(engine.blocks.blocks)} blocks", flush=True)
+    result["machine"] = machine()
+    result |= {"blocks": len(engine.blocks.blocks), "block_size": config.block_size}
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        result["memory_gib"] = round((total - free) / 2**30, 2)
+    result["rows"].append({"name": COLD, "value": round(start, 1), "unit": "s"})
+
+    arriving = Arriving.tokens
+
+    def timed(self: Any) -> Any:
+        begin = time.perf_counter()
+        out = arriving(self)
+        bench.waited += time.perf_counter() - begin
+        return out
+
+    Arriving.tokens = timed  # type: ignore[method-assign]
+    gc.collect()
+    gc.freeze()
+    seed = 1000
+    for row in ROWS:
+        if dtype == "kv8" and row.name not in PEERS[run]:  # what a cache's size is worth
+            continue
+        if options.only not in row.name or time.perf_counter() - started > options.budget:
+            continue
+        walls, busy = [], []
+        for repetition in range(-row.untimed, row.repetitions):
+            seed += 1
+            work = row.make(random.Random(seed), vocab)
+            bench.forget_prefixes()
+            bench.waited, bench.waste = 0.0, []
+            wall = bench.generate(work)
+            if repetition >= 0:
+                walls.append(wall)
+                busy.append(1 - bench.waited / wall)
+        wall = statistics.median(walls)
+        prompts, lengths, _ = work
+        amount = {"ms": 0, "prompt tok/s": sum(map(len, prompts)), "output tok/s": sum(lengths)}[row.unit]
+        value = round(wall * 1e3, 2) if row.unit == "ms" else round(amount / wall, 1)
+        found = {
+            "name": row.name, "value": value, "unit": row.unit, "walls_s": [round(w, 4) for w in walls],
+            "host_share": round(statistics.median(busy), 3),
+            "kv_waste": round(statistics.mean(bench.waste), 4) if bench.waste else None,
+        }  # fmt: skip
+        result["rows"].append(found)
+        print(f"{run} {found}", flush=True)
+        options.out.write_text(json.dumps(result))
+    options.out.write_text(json.dumps(result))
+    if run in options.profile.split(","):
+        profile(bench, vocab, run)
+
+
+def profile(bench: Bench, vocab: int, run: str) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    for count, prompt, answer in ((1, 128, 1), (1, 1024, 1), (2, 4096, 1), (8, 128, 24), (32, 128, 24), (256, 512, 4)):
+        work = uniform(count, prompt, answer)
+        bench.generate(work(random.Random(count + 1), vocab))
+        with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+            bench.generate(work(random.Random(count), vocab))
+        total = sum(event.device_time_total for event in seen.key_averages()) / 1e3
+        print(f"== {run}, {count} x {prompt}/{answer}: {total:.2f} ms of kernels")
+        for event in sorted(seen.key_averages(), key=lambda e: -e.device_time_total)[:16]:
+            total, each = event.device_time_total / 1e3, event.device_time
+            print(f"{total:9.2f} ms {event.count:6d} x {each:8.1f} us {event.key[:90]}")
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    found: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
+    if torch.cuda.is_available():
+        import triton
+
+        found |= {"card": torch.cuda.get_device_name(0), "cuda": torch.version.cuda, "triton": triton.__version__}
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Of routing and of the fleet over a day and at scale."""

@@ -1,0 +1,313 @@
+"""The worst stall that one tenant's attack causes another one: each attack in turn, on a whole gateway on loopback.
+
+    python bench/gateway/stalls.py --out bench/results/stalls-2026-11-29.json
+
+The gateway runs in a process of its own, in front of a mock that answers at once. One tenant sends an attack over and
+over, from two connections of a third process, so that what it takes to send is not measured; another asks for
+`GET /v1/models` (authentication, no backend) every 5 ms and makes a short call every 50 ms. The figures are the longest
+such answer under the attack, and the longest of a quiet gateway before it; the difference is the stall. On a machine
+that does other work both are larger, which is why both are reported, and beside them the CPU time of each step that
+holds the gateway's interpreter, which does not depend on that.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+
+HERE = Path(__file__).parent
+sys.path[0] = str(Path(__file__).parents[2])  # not bench/, whose audit.py would be taken for the package
+sys.path.append(str(HERE))
+
+from run import MOCK_PORT, POLICY, cpu_model, process  # noqa: E402
+
+from gateway.content.inspection import INLINE_BYTES  # noqa: E402
+from gateway.content.inspection_process import framed  # noqa: E402
+from gateway.errors import BodyTooComplex  # noqa: E402
+from gateway.installation.installation import Installation  # noqa: E402
+from gateway.openai import finite_json  # noqa: E402
+from gateway.openai.bounds import BOUNDS, check_shape  # noqa: E402
+from gateway.openai.endpoints import CHAT, COMPLETIONS  # noqa: E402
+from regions.identity.identity import BackendIdentity  # noqa: E402
+
+PORT = 9402
+BUDGET_MS = 50
+UNREDACTED = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
+STARTS_S = 3.0
+"""For the attacker's process to start."""
+
+
+def chat(messages: bytes) -> bytes:
+    return b'{"model":"mock","messages":[' + messages + b"]}"
+
+
+def repeated(item: bytes, count: int) -> bytes:
+    return chat(b",".join([item] * count))
+
+
+def said(text: str) -> bytes:
+    return chat(json.dumps({"role": "user", "content": text}).encode())
+
+
+RULES = "policy: p\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\nrules:\n" + "".join(
+    f"  - {{name: r{n}, when: {{models: [m{n}]}}, process_in: [FR]}}\n" for n in range(4000)
+)
+ATTACKS: dict[str, bytes] = {
+    "200,000 messages (6 MB)": repeated(b'{"role":"user","content":"x"}', 200_000),
+    "700,000 invalid messages (7.7 MB)": repeated(b'{"role":1}', 700_000),
+    "2,600,000 empty objects (7.8 MB)": b'{"model":"mock","x":[' + b",".join([b"{}"] * 2_600_000) + b"]}",
+    "4,096 messages, the most": repeated(b'{"role":"user","content":"x"}', 4096),
+    "4,096 invalid messages": repeated(b'{"role":1}', 4096),
+    "3,300 messages of parts": repeated(b'{"role":"user","content":[{"type":"text","text":"x"}]}', 3300),
+    "90,000 biases": b'{"model":"mock","messages":[{"role":"user","content":"x"}],"logit_bias":'
+    + json.dumps({str(n): "x" for n in range(90_000)}).encode() + b"}",
+    "a million token ids": b'{"model":"mock","messages":[' + b",".join([b"1"] * 1_000_000) + b"]}",
+    "300,000 token ids of a prompt": b'{"model":"mock","prompt":[' + b",".join([b"12345"] * 300_000) + b"]}",
+    "300,000 floats nobody asked for": chat(b'{"role":"user","content":"x"}')[:-1]
+    + b',"x":[' + b",".join([b"0.123456789"] * 299_990) + b"]}",
+    "100,000 names of members": chat(b'{"role":"user","content":"x"}')[:-1]
+    + b',"x":' + json.dumps({f"name{n}": n for n in range(99_000)}).encode() + b"}",
+    "512 tools of deep schemas": chat(b'{"role":"user","content":"x"}')[:-1]
+    + b',"tools":' + json.dumps([{"type": "function", "function": {"parameters": {"a": [{}] * 16}}}] * 512).encode()
+    + b"}",
+    "3.9 MB of text": said("hello there my friend " * 177_000),
+    "600 kB of telephone numbers": said("+49 30 1234567 " * 40_000),
+    "8 kB of telephone numbers": said("+49 30 1234567 " * 540),
+    "7 MB of brackets in a text": said('{"a": [1, 2]} ' * 250_000),
+    "8 MB, not JSON": b"[" * 8_000_000,
+    "20 MB, over the limit": b"x" * 20_000_000,
+}  # fmt: skip
+
+
+def installation(data: Path) -> tuple[dict[str, str], str]:
+    """Three tenants with a backend each; their keys, and an access token that may check policies."""
+    made = Installation.create(data, "bench")
+    database = made.database()
+    control = made.control(database, actor="system", on_event=lambda event: None)
+    keys = {}
+    for tenant in ("acme", "globex", "open"):
+        control.create_tenant(tenant)
+        control.activate_policy(tenant, UNREDACTED if tenant == "open" else POLICY)
+        control.create_project(tenant, "main", purpose="benchmark", legal_basis="contract", risk_class="limited")
+        identity = BackendIdentity("bench", tenant, "eu-fr-par", f"mock-{tenant}")
+        control.register_backend(identity, url=f"http://127.0.0.1:{MOCK_PORT}", models=["mock"])
+        keys[tenant] = control.create_key(tenant, "main")[1].token
+    person = control.create_person("acme", "Ada", ["tenant-admin"])
+    token = control.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))[1].token
+    database.close()
+    return keys, token
+
+
+def steps(body: bytes) -> dict[str, float]:
+    """CPU milliseconds of each step that holds the gateway's interpreter for one request: what a quiet machine's event
+    loop waits at most for one of them. They do not depend on what else the machine does."""
+    took: dict[str, float] = {}
+    gc.collect()
+    gc.freeze()  # as the gateway does at its start
+
+    def timed(name: str, work, *arguments):
+        began = time.thread_time()
+        try:
+            return work(*arguments)
+        except Exception:  # refused here, and nothing follows
+            return None
+        finally:
+            took[name] = round((time.thread_time() - began) * 1000, 1)
+
+    if len(body) > 8 << 20:
+        return took
+    longest, scan = 0.0, BOUNDS.scan(body)
+    while timed("count", lambda: next(scan, True) is None):  # others have their turn between two slices
+        longest = max(longest, took["count"])
+    took["count"] = max(longest, took["count"])
+    try:
+        BOUNDS.check(body)
+    except BodyTooComplex:
+        return took
+    parsed = timed("parse", finite_json.read, body)
+    if parsed is not None and timed("shape", lambda: check_shape(parsed) or True):
+        endpoint = COMPLETIONS if "prompt" in parsed else CHAT
+        timed("validate", endpoint.request_type.model_validate, parsed)
+        if len(body) > INLINE_BYTES:
+            pickled = timed("pickle", framed, parsed)
+            timed("unpickle", pickle.loads, pickled[4:])
+        timed("serialise", finite_json.write, parsed)
+    return took
+
+
+async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
+    """Of the other tenant's calls within `seconds`, in milliseconds."""
+    took: dict[str, list[float]] = {"models": [], "call": []}
+    short = {"model": "mock", "messages": [{"role": "user", "content": "hi"}]}
+
+    async def every(pause: float, name: str, method: str, path: str, **sent: object) -> None:
+        until = time.monotonic() + seconds
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as http:
+            while time.monotonic() < until:
+                began = time.perf_counter()
+                async with http.request(method, base + path, **sent) as answer:
+                    await answer.read()
+                    assert answer.status == 200, answer.status
+                took[name].append((time.perf_counter() - began) * 1000)
+                await asyncio.sleep(pause)
+
+    await asyncio.gather(
+        every(0.005, "models", "GET", "/v1/models"), every(0.05, "call", "POST", "/v1/chat/completions", json=short)
+    )
+    return {
+        "models_worst_ms": round(max(took["models"]), 1),
+        "call_worst_ms": round(max(took["call"]), 1),
+        "models_median_ms": round(statistics.median(took["models"]), 2),
+    }
+
+
+def attack(path: str, key: str, body: bytes, results: "multiprocessing.SimpleQueue[Counter[int]]") -> None:
+    """Send `body` again and again, from two connections at once, until SIGTERM; then put how often each status came.
+
+    Blocking sockets: the body is sent whole before the answer is read, as many clients do.
+    """
+    os.nice(5)  # two cores are few for gateway, inspection, mock, victim and attacker; a real one has its own
+    statuses: Counter[int] = Counter()
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode()
+
+    def run() -> None:
+        while not ended.is_set():
+            with socket.create_connection(("127.0.0.1", PORT)) as to, suppress(OSError):
+                to.settimeout(30)
+                status = 0
+                try:
+                    to.sendall(head)
+                    to.sendall(body)
+                    with to.makefile("rb") as answer:
+                        status = int(answer.readline()[9:12] or 0)
+                        while answer.readline().strip():  # the head
+                            pass
+                except (OSError, ValueError):  # closed before all was sent
+                    pass
+                statuses[status] += 1
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while not ended.wait(0.5):
+        pass
+    results.put(Counter(statuses))
+
+
+@contextmanager
+def attacking(path: str, key: str, body: bytes) -> Iterator[Counter[int]]:
+    """Attack inside of the block; what came of it is in the yielded counter after it."""
+    statuses: Counter[int] = Counter()
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.SimpleQueue()
+    attacker = spawn.Process(target=attack, args=(path, key, body, results), daemon=True)
+    attacker.start()
+    try:
+        yield statuses
+    finally:
+        attacker.terminate()
+        statuses.update(results.get())
+        attacker.join()
+
+
+async def measured(base: str, keys: dict[str, str], token: str, seconds: float, only: str) -> list[dict]:
+    for _ in range(600):  # a loaded machine takes its time to start a gateway
+        try:
+            await worst(base, keys["globex"], 1)
+            break
+        except aiohttp.ClientError:
+            await asyncio.sleep(0.2)
+    attacks = {
+        name: ("/v1/completions" if b'"prompt"' in body[:40] else "/v1/chat/completions", keys["acme"], body)
+        for name, body in ATTACKS.items()
+    }
+    attacks["the same prompt without redaction"] = (
+        "/v1/completions", keys["open"], ATTACKS["300,000 token ids of a prompt"]
+    )  # fmt: skip
+    attacks["3.9 MB of text without redaction"] = ("/v1/chat/completions", keys["open"], ATTACKS["3.9 MB of text"])
+    attacks["answers of 8 MB"] = ("/v1/chat/completions", keys["acme"], said("mode:large"))
+    attacks["answers of 8 MB without redaction"] = ("/v1/chat/completions", keys["open"], said("mode:large"))
+    check = json.dumps({"document": RULES}).encode()
+    attacks["4,000 rules of a policy"] = ("/admin/v1/tenants/acme/policies/check", token, check)
+    found = []
+    for name, (path, key, body) in attacks.items():
+        if only not in name:
+            continue
+        quiet = await worst(base, keys["globex"], seconds / 2)
+        with attacking(path, key, body) as statuses:
+            await asyncio.sleep(STARTS_S)  # the process has imported what it needs
+            under = await worst(base, keys["globex"], seconds)
+        stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
+        cpu = steps(body)
+        found.append(
+            {
+                "attack": name,
+                "answers": dict(statuses),
+                "longest_step_cpu_ms": max(cpu.values(), default=0.0),
+                "steps_cpu_ms": cpu,
+                "stall_ms": stall,
+                "quiet": quiet,
+                "under_attack": under,
+            }
+        )
+        print(
+            f"{name:36} stall {stall:7.1f} ms  {under}  quiet {quiet['models_worst_ms']}  {statuses}", file=sys.stderr
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="write the JSON here as well")
+    parser.add_argument("--only", default="", help="attacks whose name holds this")
+    parser.add_argument("--seconds", type=float, default=4, help="of each attack")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        keys, token = installation(folder / "data")
+        mock = f"http://127.0.0.1:{MOCK_PORT}"
+        stack.enter_context(
+            process(sys.executable, str(HERE / "mock_upstream.py"), str(MOCK_PORT), ready=f"{mock}/health")
+        )
+        up = (sys.executable, "-m", "gateway", "up", "--data", str(folder / "data"))
+        port = {"DOMICILE__LISTEN__PORT": str(PORT)}
+        stack.enter_context(process(*up, ready=f"http://127.0.0.1:{PORT}/healthz", **port))
+        began = os.getloadavg()[0]
+        found = asyncio.run(measured(f"http://127.0.0.1:{PORT}", keys, token, options.seconds, options.only))
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} x {cpu_model()}",
+        "load": [round(began, 1), round(os.getloadavg()[0], 1)],
+        "budget_ms": BUDGET_MS,
+        "attacks": found,
+    }
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Of single kernels, on a GPU: their cases, checks and tuning."""

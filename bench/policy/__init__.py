@@ -1,0 +1,1 @@
+"""Of decisions and of redaction, beside its peers."""

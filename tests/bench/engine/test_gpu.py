@@ -1,0 +1,31 @@
+"""What `make gpu-bench` runs on a card, once through on the CPU with a model of two layers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_row_is_measured_and_written_beside_its_machine(tmp_path: Path) -> None:
+    out = tmp_path / "engine.json"
+    command = [sys.executable, str(ROOT / "bench/engine/gpu.py"), "--device", "cpu", "--runs", "tiny:bf16"]
+    done = subprocess.run(
+        [*command, "--only", "first token, prompt 128", "--out", str(out)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(out.read_text())
+    rows = {row["name"]: row for row in report["workloads"]}
+    assert rows["tiny:bf16 first token, prompt 128"]["unit"] == "ms"
+    assert rows["tiny:bf16 first token, prompt 128"]["value"] > 0
+    assert "machine" in report and report["runs"]["tiny:bf16"]["rows"]
+
+
+def test_a_run_that_is_not_known_is_no_result(tmp_path: Path) -> None:
+    out = tmp_path / "engine.json"
+    command = [sys.executable, str(ROOT / "bench/engine/gpu.py"), "--device", "cpu", "--runs", "tiny:bf3"]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "bf3" in done.stderr and "nothing was measured" in done.stderr
+    assert not out.exists()
