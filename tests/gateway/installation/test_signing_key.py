@@ -207,7 +207,7 @@ def test_the_verifier_key_of_another_installation_is_refused(data, in_vault, tmp
 def test_a_key_of_several_versions_of_which_nothing_says_which_signs_is_refused(tmp_path, vault, connect):
     vault.manage("log", "", {"type": "ed25519"})
     vault.keys["log"].rotate()
-    with pytest.raises(SignerError, match="nothing says which one signs"):
+    with pytest.raises(SignerError, match="no succession names the one that signs"):
         VaultSigner.open(connect(), "log", tmp_path / "signer.vkey", name="local/audit")
     assert not (tmp_path / "signer.vkey").exists()
 

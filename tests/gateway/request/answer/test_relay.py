@@ -209,7 +209,7 @@ async def test_of_a_stream_that_breaks_the_held_back_rest_can_still_be_had():
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_an_event_of_very_many_values_is_the_backends_fault_before_it_is_parsed(held, monkeypatch):
-    monkeypatch.setattr("gateway.request.relay.from_json", None)
+    monkeypatch.setattr("gateway.request.answer.relay.from_json", None)
     large = event("x", extra=[{}] * 20_000)
     with pytest.raises(BackendFailed, match="more values"):
         await relayed([large], held=held)
