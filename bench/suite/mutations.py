@@ -32,7 +32,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gateway/identity/keys.py:parse_key": ("tests/gateway/identity/test_keys.py",),
     "gateway/identity/jwt.py:check_claims": ("tests/gateway/identity",),
     "gateway/request/routes.py:Routes.may_help": ("tests/gateway/request", "tests/gateway/test_residency.py"),
-    "gateway/request/enforcement.py:PolicyEnforcement.holds": ("tests/gateway/request", "tests/gateway/test_residency.py"),
+    "gateway/request/enforcement.py:PolicyEnforcement.holds": (
+        "tests/gateway/request",
+        "tests/gateway/test_residency.py",
+    ),
     "gateway/request/parking.py:_check_patience": ("tests/gateway/request/test_parking.py",),
     "gateway/openai/shape.py:*": ("tests/gateway/openai", "tests/gateway/test_fuzz.py"),
     "gateway/openai/sse.py:*": ("tests/gateway/openai",),

@@ -6,7 +6,7 @@ from regions.identity.trust import Trust
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import lab
 from tests.gateway import test_own_servers
-from tests.gateway.openai.test_embeddings import ANSWER
+from tests.gateway.openai.test_answer_formats import ANSWER
 from tests.gateway.test_own_servers import Server, files, pin_of, registering  # noqa: F401  # `files` is a fixture
 
 PATH = "/v1/embeddings"

@@ -279,7 +279,7 @@ def test_one_whose_cool_down_is_over_is_seen_without_any_call():
 @pytest.mark.parametrize("systems", [1, 2, 8, 24])
 def test_however_many_share_a_system_prompt_the_caches_of_four_hold_what_that_of_one_would(systems):
     """With caches that are just large enough, so that conversations on one heap would push each other out."""
-    from bench.fleet.scale import router as bench
+    from bench.fleet import router as bench
 
     draw = random.Random(systems)
     prompts = [draw.randbytes(draw.randint(1000, 3000)) for _ in range(systems)]
