@@ -1,7 +1,7 @@
 """What to say of a URL that leads nowhere: which it was, and the nearest one that there is."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import SequenceMatcher, get_close_matches
 
 MAX_SHOWN = 100
@@ -22,7 +22,8 @@ def unknown_admin_url(method: str, path: str, templates: Sequence[str], others: 
     """The same where routes have parameters, as ``/tenants/{tenant}/keys``; `others`: where all of them are named."""
     nearest = nearest_template(path[:MAX_SHOWN], templates)
     fix = f"did you mean {nearest}?" if nearest else f"the paths are in {others}"
-    return f"There is nothing at {method} {_shown(path)}; {fix}"
+    words = {word for template in templates for word in template.split("/") if not word.startswith("{")}
+    return f"There is nothing at {method} {_shown_by(path, words)}; {fix}"
 
 
 def nearest_template(path: str, templates: Sequence[str]) -> str | None:
@@ -38,6 +39,15 @@ def nearest_template(path: str, templates: Sequence[str]) -> str | None:
         if min(ratios, default=0.0) >= CUTOFF and (mean := sum(ratios) / len(ratios)) > likeness:
             best, likeness = template, mean
     return best
+
+
+def _shown_by(path: str, words: Collection[str]) -> str:
+    """`path` with the parts that are near to one of `words`: what a parameter of this API holds is never repeated."""
+    parts = path[:MAX_SHOWN].split("/")
+    shown = (
+        part if part in words or get_close_matches(part.lower(), words, n=1, cutoff=CUTOFF) else "…" for part in parts
+    )
+    return "/".join(shown) + ("…" if len(path) > MAX_SHOWN else "")
 
 
 def _shown(path: str) -> str:

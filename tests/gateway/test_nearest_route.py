@@ -64,10 +64,10 @@ async def test_the_list_of_models_with_a_slash_is_no_model_without_a_name(tmp_pa
     ("path", "said"),
     [
         ("/admin/v1/tenant", "There is nothing at GET /admin/v1/tenant; did you mean /admin/v1/tenants?"),
-        ("/admin/v1/tenants/acme/key", "There is nothing at GET /admin/v1/tenants/acme/key; did you mean"
+        ("/admin/v1/tenants/acme/key", "There is nothing at GET /admin/v1/tenants/…/key; did you mean"
          " /admin/v1/tenants/{tenant}/keys?"),
         ("/admin/v1/tenants/", "There is nothing at GET /admin/v1/tenants/; did you mean /admin/v1/tenants?"),
-        ("/admin/v1/xyzzy", "There is nothing at GET /admin/v1/xyzzy; the paths are in /admin/v1/openapi.json"),
+        ("/admin/v1/xyzzy", "There is nothing at GET /admin/v1/…; the paths are in /admin/v1/openapi.json"),
         ("/admin/v1/tenants/carl@example.org/key", "There is nothing at GET /admin/v1/tenants/…/key; did you mean"
          " /admin/v1/tenants/{tenant}/keys?"),
     ],
