@@ -143,23 +143,23 @@ class Quantization(ABC):
     def shape_of(self, weight: str, parts: Mapping[str, TensorHead], stored: StoredWeights) -> tuple[int, int]:
         """(outputs, width) of the matrix whose parts these are. Raises CorruptCheckpoint naming a tensor that is
         missing, superfluous or misshapen."""
-        raise NotImplementedError
+        raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
         """The matrix, [outputs, width] float32, from the parts as they were read."""
-        raise NotImplementedError
+        raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     def packed(self, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> dict[str, Tensor]:
         """The parts as `empty` lays them out."""
-        raise NotImplementedError
+        raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     def empty(self, outputs: int, width: int, dtype: torch.dtype, device: torch.device) -> Packed:
         """A matrix without content, for formats that are kept as stored."""
-        raise NotImplementedError
+        raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     def fill_randomly(self, packed: Packed, spread: float) -> None:
         """Random weights with this standard deviation, for measuring."""
-        raise NotImplementedError
+        raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     # How layers multiply by it
 
@@ -171,7 +171,7 @@ class Quantization(ABC):
 
     def linear(self, kernels: Kernels, packed: Packed) -> Linear:
         """The product by a matrix that is kept as stored."""
-        raise NotImplementedError
+        raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     # What it costs
 

@@ -80,7 +80,7 @@ ATTACKS: dict[str, bytes] = {
     + json.dumps({str(n): "x" for n in range(90_000)}).encode() + b"}",
     "a million token ids": b'{"model":"mock","messages":[' + b",".join([b"1"] * 1_000_000) + b"]}",
     "300,000 token ids of a prompt": b'{"model":"mock","prompt":[' + b",".join([b"12345"] * 300_000) + b"]}",
-    "300,000 floats nobody asked for": chat(b'{"role":"user","content":"x"}')[:-1]
+    "300,000 floats in an unknown field": chat(b'{"role":"user","content":"x"}')[:-1]
     + b',"x":[' + b",".join([b"0.123456789"] * 299_990) + b"]}",
     "100,000 names of members": chat(b'{"role":"user","content":"x"}')[:-1]
     + b',"x":' + json.dumps({f"name{n}": n for n in range(99_000)}).encode() + b"}",

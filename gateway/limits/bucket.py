@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 RETRY_CONCURRENT_S = 1.0
-"""When a running call ends is not known, so clients are told to retry after this time."""
+"""Retry-After for a concurrency limit, in seconds: when a running call ends is not known."""
 
 TOLERANCE = 1e-9
 """Fraction of a capacity that rounding errors may exceed it by."""

@@ -135,7 +135,7 @@ class StreamRewriter:
         """The payloads to send in place of the one that `chunk` is the parsed form of (checked by `choices_of`).
 
         None while the text is held back; two when a field begins and the rest of another one goes out before it. They
-        are written anew: the bytes that came may hold a member twice, of which the filter saw the last.
+        are serialised again: the bytes that came may hold a member twice, of which the filter saw the last.
         """
         choices = chunk.get("choices")
         if not choices:  # what else a chunk may tell (usage, Azure's content filter) is not for the client

@@ -49,7 +49,7 @@ class SessionControl(PeopleControl):
             return self._revoke(change, row, token_record, "session.closed", log_of(tenant), token)
 
     def end_session(self, token: str) -> None:
-        """End the session with the id `token`, whoever owns it; another kind of token, or one that is gone, stays."""
+        """End the session with the id `token`, of any person. No effect on other kinds of token, or if it is gone."""
         with self._change() as change:
             row = change.session.get(AccessTokenRow, token)
             person = None if row is None or row.person is None else change.session.get(PersonRow, row.person)

@@ -3,7 +3,7 @@
 
 import re
 
-from policy.redact.text.reading import Reading, Spans
+from policy.redact.text.reading import Reading
 
 # In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
 _CONTEXT = re.compile(
@@ -69,18 +69,9 @@ def is_called_phone(reading: Reading, begin: int) -> bool:
 
 def heads_phones(reading: Reading, begin: int) -> bool:
     """Whether the number stands in a column whose heading calls it a phone."""
-    if not reading.columns:
-        return False
-    known: Spans | None = reading.__dict__.get("phone_cells")
-    if known is None:
-        known = reading.__dict__["phone_cells"] = Spans(
-            cell
-            for column in reading.columns
-            if _HEADING.search(reading.folded, column.start, column.end)
-            for cell in column.cells
-            if cell[0] < cell[1]
-        )
-    return known.covers(begin, begin + 1)
+    return reading.is_below(
+        begin, "phones", lambda column: _HEADING.search(reading.folded, column.start, column.end) is not None
+    )
 
 
 def is_called_phone_behind(reading: Reading, end: int) -> bool:

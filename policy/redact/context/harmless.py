@@ -86,18 +86,9 @@ def _is_named_otherwise(reading: Reading, start: int) -> bool:
 
 
 def _heads_otherwise(reading: Reading, start: int) -> bool:
-    if not reading.columns:
-        return False
-    known: Spans | None = reading.__dict__.get("other_cells")
-    if known is None:
-        known = reading.__dict__["other_cells"] = Spans(
-            cell
-            for column in reading.columns
-            if _HEADING.match(reading.folded, column.start, column.end)
-            for cell in column.cells
-            if cell[0] < cell[1]
-        )
-    return known.covers(start, start + 1)
+    return reading.is_below(
+        start, "other numbers", lambda column: _HEADING.match(reading.folded, column.start, column.end) is not None
+    )
 
 
 def shaped_otherwise(reading: Reading, start: int, end: int) -> bool:

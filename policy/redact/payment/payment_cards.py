@@ -8,7 +8,7 @@ from policy.redact.context.figures import stands_among_figures
 from policy.redact.context.harmless import called_otherwise
 from policy.redact.ids.kinds import IDS, UNCHECKED
 from policy.redact.ids.names import named_numbers
-from policy.redact.text.reading import Reading, Spans
+from policy.redact.text.reading import Reading
 
 _GROUPS = re.compile(
     r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}"
@@ -126,18 +126,7 @@ def _is_grouped(sizes: list[int]) -> bool:
 
 def _heads_cards(reading: Reading, begin: int) -> bool:
     """Whether the number is below a heading that names cards."""
-    if not reading.columns:
-        return False
-    known: Spans | None = reading.__dict__.get("card_cells")
-    if known is None:
-        known = reading.__dict__["card_cells"] = Spans(
-            cell
-            for column in reading.columns
-            if _CARD.search(reading, column.start, column.end)
-            for cell in column.cells
-            if cell[0] < cell[1]
-        )
-    return known.covers(begin, begin + 1)
+    return reading.is_below(begin, "cards", lambda column: _CARD.search(reading, column.start, column.end) is not None)
 
 
 def _is_article(reading: Reading, begin: int, digits: str) -> bool:

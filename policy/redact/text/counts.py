@@ -7,7 +7,7 @@ their usual groups stay what their names say.
 
 import re
 
-from policy.redact.text.reading import Reading, Spans
+from policy.redact.text.reading import Reading
 
 # The last word of a key of several words. Words that a value itself may follow (`ssn_found`) are not here.
 _WORDS = (
@@ -54,15 +54,4 @@ def counts(name: str) -> bool:
 
 
 def _heads_counts(reading: Reading, begin: int) -> bool:
-    if not reading.columns:
-        return False
-    known: Spans | None = reading.__dict__.get("count_cells")
-    if known is None:
-        known = reading.__dict__["count_cells"] = Spans(
-            cell
-            for column in reading.columns
-            if counts(reading[column.start : column.end])
-            for cell in column.cells
-            if cell[0] < cell[1]
-        )
-    return known.covers(begin, begin + 1)
+    return reading.is_below(begin, "counts", lambda column: counts(reading[column.start : column.end]))

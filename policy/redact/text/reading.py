@@ -179,6 +179,18 @@ class Reading(str):
         """Columns of the tables in it, see `tables`."""
         return columns_of(self)
 
+    def is_below(self, at: int, kind: str, heads: Callable[[Column], bool]) -> bool:
+        """Whether `at` is in a cell of a column for which `heads` holds. `kind` names that test: the cells found are
+        kept under it."""
+        if not self.columns:
+            return False
+        known: Spans | None = self.__dict__.get(f"cells of {kind}")
+        if known is None:
+            known = self.__dict__[f"cells of {kind}"] = Spans(
+                cell for column in self.columns if heads(column) for cell in column.cells if cell[0] < cell[1]
+            )
+        return known.covers(at, at + 1)
+
     @_Once
     def with_plain_digits(self) -> "Reading | None":
         """With O, o, I, l and | read as 0 and 1 next to digits, character for character; None if it is that already.
