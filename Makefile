@@ -52,12 +52,9 @@ test: $(VENV)/.dev node-sdk  ## the whole suite
 # Numeric libraries choose their kernels by the processor; these make them choose as on one with AVX2 and no AVX-512.
 AVX2 := OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-# Those whose results depend on how numbers are multiplied and added: not the server, its processes, formats and plans.
-ARITHMETIC := tests/backend/kernels tests/backend/models tests/backend/engine --ignore tests/backend/kernels/test_hopper.py
-
-test-avx2: $(VENV)/.dev  ## the engine's arithmetic once more, as on another kind of x86-64 processor
-	@echo "== running the tests of the engine's arithmetic as on a processor with AVX2 only"
-	@$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) $(ARITHMETIC)
+test-avx2: $(VENV)/.dev  ## the engine's tests once more, as on another kind of x86-64 processor
+	@echo "== running the engine's tests as on a processor with AVX2 only"
+	@$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/backend
 
 gpu-test: bench/kernels/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/kernels/gpu_test.py bench/results/gpu-test-$(CARD).json
