@@ -39,8 +39,7 @@ from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
 from audit.private.deletion import holds_of
 from audit.private.erasure import erase, finish, place_hold, release_hold
-from audit.private.log_and_value_store import open_log_and_values
-from audit.private.value_store import ValueStore
+from audit.private.log_and_value_store import open_log_and_values, open_values
 from audit.registers.dsar import access_page
 from audit.registers.language import LANGUAGES
 from audit.storage.attested_files import files_beside
@@ -334,7 +333,7 @@ async def _audit_context(log: Path, backup_days: int) -> AsyncIterator[AuditCont
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
         yield AuditContext(
             audit_log,
-            open_values=lambda: ValueStore.open(side, keys),
+            open_values=lambda: open_values(side, keys),
             open_reader=lambda: open_reader(log),
             keys=keys,
             signer=signer,

@@ -26,10 +26,13 @@ def create_database_file(path: Path) -> None:
     """Create an empty file at `path`, mode 0600 whatever the umask, and its folder, mode 0700; both durably.
 
     A file that exists is looked at and not opened. Raises OSError: also for a symbolic or hard link, under which SQLite
-    would keep a second write-ahead log of the same database, and for anything that is not a regular file.
+    would keep a second write-ahead log of the same database, for anything that is not a regular file, and where there
+    is no file but its log: of a database that was moved away in use. SQLite deletes that log as soon as it opens
+    an empty database beside it.
     """
     make_private_folder(path.parent)
     with _CREATING:
+        _require_no_log_alone(path)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
         except FileExistsError:
@@ -51,6 +54,14 @@ def connect_existing(path: Path, *, timeout: float, check_same_thread: bool = Tr
         isolation_level=None,
         check_same_thread=check_same_thread,
     )
+
+
+def _require_no_log_alone(path: Path) -> None:
+    if path.exists():
+        return
+    for log in (path.with_name(path.name + ending) for ending in ("-wal", "-journal")):
+        if log.exists():
+            raise OSError(f"{path} is missing, but {log} is there and holds what was last written; put the file back")
 
 
 def _require_regular(path: Path) -> None:

@@ -19,10 +19,10 @@ def open_log_and_values(
     """What `AuditLog.open` takes as `open_store` where events bring private values."""
 
     def opened(path: Path, node: str, boot: str) -> LogAndValueStore:
-        place = place_of(value_store_of(side), None)
+        place = place_of(value_store_of(side), None) or Place()
         store = open_store(path, node, boot, source)
         try:
-            return LogAndValueStore(store, _claimed(side, keys, path, place or Place()))
+            return LogAndValueStore(store, _claimed(side, keys, path, place))
         except StoreError:
             store.close()
             raise
@@ -30,9 +30,15 @@ def open_log_and_values(
     return opened
 
 
+def open_values(side: Path, keys: KeyProvider) -> ValueStore:
+    """The side store of a record; a file that existed and is missing now is not created again. Raises StoreError."""
+    place = place_of(value_store_of(side), None) or Place()
+    return ValueStore.open(side, keys, create=not place.made)
+
+
 def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> ValueStore:
     """The side store, once it is known to be of the same installation as the log."""
-    opened = ValueStore.open(side, keys)
+    opened = ValueStore.open(side, keys, create=not place.made)
     try:
         if (key := key_beside(log)) is not None:
             opened.claim(key)

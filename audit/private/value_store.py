@@ -128,10 +128,11 @@ class ValueStore:
         self._keys = keys
 
     @classmethod
-    def open(cls, path: Path, keys: KeyProvider) -> "ValueStore":
-        """Open or create the file at `path`, mode 0600."""
+    def open(cls, path: Path, keys: KeyProvider, *, create: bool = True) -> "ValueStore":
+        """Open the file at `path`, or create it, mode 0600."""
         with value_store_errors():
-            create_database_file(path)
+            if create:
+                create_database_file(path)
             db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)

@@ -65,7 +65,9 @@ def open_store(path: Path, node: str, boot: str, source: UrlSource = database_ur
     url, named = source(), record_of(path)
     place = place_of(named, url) or Place()
     key = key_beside(path)
-    store = SqliteStore.open(path, node, boot) if url is None else _open_postgres(url, node, boot)
+    store = (
+        SqliteStore.open(path, node, boot, create=not place.made) if url is None else _open_postgres(url, node, boot)
+    )
     try:
         if key is not None:
             store.claim(key)

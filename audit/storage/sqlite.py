@@ -98,10 +98,11 @@ class SqliteStore:
         self._written = Written()
 
     @classmethod
-    def open(cls, path: Path, node: str, boot: str) -> "SqliteStore":
+    def open(cls, path: Path, node: str, boot: str, *, create: bool = True) -> "SqliteStore":
         """Open or create the file. Raises StoreError if it is not an audit file of a format known here."""
         with _store_errors():
-            create_database_file(path)
+            if create:
+                create_database_file(path)
             db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)

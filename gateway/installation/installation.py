@@ -31,7 +31,7 @@ from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
 from audit.keys.signer import FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
 from audit.private.audit_context import AuditContext
-from audit.private.value_store import ValueStore
+from audit.private.log_and_value_store import open_values
 from audit.storage.identity import key_beside
 from audit.storage.marker import Named, Place, mark_made, place_of, read_marker, write_marker
 from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
@@ -304,7 +304,7 @@ class Installation:
     def context(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> AuditContext:
         return AuditContext(
             log,
-            open_values=lambda: ValueStore.open(self.side_store, keys),
+            open_values=lambda: open_values(self.side_store, keys),
             open_reader=self.open_reader,
             keys=keys,
             signer=signer,

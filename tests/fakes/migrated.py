@@ -19,7 +19,7 @@ def copied(store: Any, folder: Path) -> Iterator[None]:
     real, made = store.open.__func__, []
 
     def opened(cls: Any, data: Path, *, url: str | None = None, **more: Any) -> Any:
-        if url is None and not (data / "control.db").exists():
+        if url is None and not any(data.glob("control.db*")):
             if not made:
                 real(cls, folder).close()
                 made.append((folder / "control.db").read_bytes())

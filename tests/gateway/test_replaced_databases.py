@@ -13,12 +13,16 @@ import pytest
 import sqlalchemy
 from sqlmodel import select
 
+from audit.errors import StoreError
+from audit.private.log_and_value_store import open_values
 from audit.storage.place import DATABASE_VARIABLE
 from gateway.database.database import Database
 from gateway.database.epoch import bump_epoch
 from gateway.database.errors import DatabaseUnavailable
 from gateway.database.tables.control import GatewayMarkRow
 from gateway.database.watch import ControlWatch
+from gateway.installation.installation import Installation
+from gateway.installation.rotation import renew
 from tests.fakes.lab import POLICY, chat, lab
 
 KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
@@ -149,7 +153,9 @@ async def test_a_database_that_is_no_longer_what_the_gateway_opened_stops_it(tmp
         if harm not in AT_ONCE:
             await noticed(made, name)
         answer = await made.post(chat("hi again"))
-        assert (answer.status, answer.error["code"]) == (503, "audit_unavailable"), answer.body
+        refused = {"audit_unavailable"} | ({"directory_unavailable"} if name == "control.db" else set())
+        assert answer.status == 503, answer.body
+        assert answer.error["code"] in refused, answer.body
         assert len(backend.bodies) == seen, "nothing was forwarded"
         await noticed(made, name)
         ready = await made.get("/readyz")
@@ -171,6 +177,26 @@ async def test_a_database_that_was_moved_away_and_back_is_taken_up_again(tmp_pat
             while (await made.post(chat("hi"))).status != 200:
                 await asyncio.sleep(0.2)
         assert (await made.get("/readyz")).status == 200
+    assert made.verify().ok
+
+
+@pytest.mark.parametrize("sidecars", [False, True], ids=["alone", "with its write-ahead log"])
+async def test_no_other_part_of_the_gateway_makes_a_new_value_store_while_it_is_away(tmp_path, sidecars):
+    """Retention, an access request, an erasure and a rotation open it on their own."""
+    async with lab(tmp_path, set_up=keeping) as made:
+        assert (await made.post(chat("hi"))).status == 200
+        installation, file = Installation.open(made.data), made.data / "audit/side.db"
+        moved = [file, *(file.parent.glob("side.db-*") if sidecars else ())]
+        for one in moved:
+            one.rename(tmp_path / one.name)
+        for opening in (lambda: open_values(file, installation.keys), lambda: renew(installation, "acme", print, "me")):
+            with pytest.raises(StoreError, match=r"side\.db.* is missing"):
+                opening()
+        assert not file.exists()
+        for one in moved:
+            (tmp_path / one.name).rename(one)
+        with contextlib.closing(open_values(file, installation.keys)) as side:
+            assert list(side.kept("acme")), "what was kept is there"
     assert made.verify().ok
 
 

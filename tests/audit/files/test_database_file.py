@@ -254,3 +254,25 @@ def test_the_guard_of_this_suite_catches_an_open_by_hand(tmp_path: Path) -> None
             harm()
     close()
     (tmp_path / "side.db").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["side.db", "log.db", "control.db"])
+def test_no_database_is_created_beside_the_write_ahead_log_of_one_that_was_moved_away(
+    tmp_path: Path, name: str
+) -> None:
+    path, opener = tmp_path / name, OPENERS[name]
+    close = opener(path)
+    with closing(sqlite3.connect(path)) as user:
+        user.execute("SELECT * FROM sqlite_master").fetchall()
+        path.rename(tmp_path / "elsewhere")
+        log = path.with_name(f"{name}-wal")
+        before = (log.stat().st_ino, log.stat().st_size)
+        with pytest.raises(
+            Exception, match=f"{name} is missing, but .*{name}-wal is there and holds.*put the file back"
+        ):
+            opener(path)
+        assert not path.exists()
+        assert (log.stat().st_ino, log.stat().st_size) == before, "nothing of what was last written is lost"
+        (tmp_path / "elsewhere").rename(path)
+        opener(path)()
+    close()
