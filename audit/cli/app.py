@@ -40,6 +40,7 @@ from audit.keys.owner_keys import KeyProvider
 from audit.keys.succession import notes_in, with_successors
 from audit.log.receipt import Receipt, verify_receipt
 from audit.private.audit_context import AuditContext
+from audit.private.value_place import FILE, KEYS, has_values, open_values_read_only
 from audit.private.value_store import ValueStore
 from audit.storage.attested_files import files_beside, union
 from audit.storage.place import open_reader
@@ -157,7 +158,7 @@ class _Opener:
             return none_of
         if self.sample is None:
             return every
-        query = "SELECT seq FROM (SELECT DISTINCT seq FROM value WHERE tenant = ?) ORDER BY random() LIMIT ?"
+        query = "SELECT seq FROM (SELECT DISTINCT seq FROM value WHERE tenant = ?) AS kept ORDER BY random() LIMIT ?"
         return frozenset(seq for (seq,) in side.rows(query, (tenant, self.sample))).__contains__
 
 
@@ -169,7 +170,7 @@ def _opener(log: Path | None, path: Path, keys: bool, sample: int | None) -> _Op
         raise AuditError("--sample says how many private values to open: give --keys with it")
     if log is not None:
         raise AuditError("--keys opens the private values of a data folder: give --data instead of --log")
-    if not path.with_name("side.db").is_file() or not path.with_name("keys").is_dir():
+    if not has_values(path.with_name(FILE)) or not path.with_name(KEYS).is_dir():
         raise AuditError(f"there are no private values and keys beside {path}: leave --keys out")
     return _Opener(open_keys.get()(path)[0], sample)
 
@@ -187,12 +188,12 @@ def _account(
     log: Path, key: VerifierKey, tenants: Iterable[str], opened: Callable[[Path], Reader], opener: _Opener
 ) -> tuple[dict[str, int], list[dict[str, object]]]:
     """What became of the private values of a log that holds, if their store is beside it."""
-    path = log.with_name("side.db")
-    if not path.is_file():
+    path = log.with_name(FILE)
+    if not has_values(path):
         return {}, []
     total: Counter[str] = Counter()
     faults: list[dict[str, object]] = []
-    with closing(ValueStore.open_read_only(path, opener.keys)) as side:
+    with closing(open_values_read_only(path, opener.keys)) as side:
         for tenant in tenants:
             states, wrong = account(lambda: opened(log), side, key, tenant, opener.chosen(side, tenant))
             total.update(states)

@@ -16,6 +16,7 @@ from audit.errors import AuditError, SignerError
 from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
+from audit.private.value_place import KEYS, wrapped_keys
 
 if TYPE_CHECKING:
     from audit.witness.rotation import Replacement
@@ -32,7 +33,8 @@ KeysAndSigner = tuple[KeyProvider, Signer]
 
 
 def open_from_files(log: Path) -> KeysAndSigner:
-    return FileKeyProvider.open(log.parent / "keys"), FileSigner.open(log.with_name("signer.key"))
+    keys = log.parent / KEYS
+    return FileKeyProvider.open(keys, wrapped_keys(keys)), FileSigner.open(log.with_name("signer.key"))
 
 
 open_keys: ContextVar[Callable[[Path], KeysAndSigner]] = ContextVar("open_keys", default=open_from_files)

@@ -39,7 +39,8 @@ from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
 from audit.private.deletion import holds_of
 from audit.private.erasure import erase, finish, place_hold, release_hold
-from audit.private.log_and_value_store import open_log_and_values, open_values
+from audit.private.log_and_value_store import open_log_and_values
+from audit.private.value_place import FILE, open_values
 from audit.registers.dsar import access_page
 from audit.registers.language import LANGUAGES
 from audit.storage.attested_files import files_beside
@@ -328,7 +329,7 @@ def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_d
 @asynccontextmanager
 async def _audit_context(log: Path, backup_days: int) -> AsyncIterator[AuditContext]:
     keys, signer = open_keys.get()(log)
-    side = log.with_name("side.db")
+    side = log.with_name(FILE)
     opened = open_log_and_values(side, keys)
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
         yield AuditContext(

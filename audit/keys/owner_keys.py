@@ -8,12 +8,10 @@ without a network, so that the master may be far away and slow; who has only the
 nothing.
 """
 
-import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +20,7 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from audit.errors import KeyLost, KeyProviderError
 from audit.files.new_file import make_private_folder
-from audit.files.secret_file import create_secret, read_secret, replace_secret
+from audit.keys.key_files import DESTROYED, KeyFolder, WrappedKeys
 from audit.keys.master import KEY_SIZE, LEGACY_SIZE, FileMaster, Master, MasterState, origin_of
 
 _OWNER = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}", re.ASCII)
@@ -59,19 +57,18 @@ class OwnerState:
 
 
 class KeyRing:
-    """The folder of wrapped keys, and the masters that open them.
+    """The wrapped keys, and the masters that open them.
 
-    `former` is a master that keys may still be wrapped under, and nothing new is: `rewrap` moves them to `master`. A
-    destroyed key leaves an empty file in its place, so that no process makes the owner a new one unawares.
+    `former` is a master that keys may still be wrapped under, and nothing new is: `rewrap` moves them to `master`.
     """
 
-    def __init__(self, folder: Path, master: Master, former: FileMaster | None = None) -> None:
-        self._folder = folder
+    def __init__(self, wrapped: WrappedKeys, master: Master, former: FileMaster | None = None) -> None:
+        self.kept = wrapped
         masters: tuple[Master | None, ...] = former, master
         self._masters = {one.provider: one for one in masters if one is not None}
         self._former = former
         self.master = master
-        self._opened: dict[str, tuple[bytes, dict[int, bytes]]] = {}  # by the file's content, so never out of date
+        self._opened: dict[str, tuple[bytes, dict[int, bytes]]] = {}  # by what is kept of them, so never out of date
 
     # --- data keys ---------------------------------------------------------------------------------------------------
 
@@ -82,32 +79,33 @@ class KeyRing:
         return self.unwrap_all(tenant, (wrapped,))[0]
 
     def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
-        if not self._path(tenant).exists():
-            self._create(tenant)
-        opened = self._keys(tenant)
+        kept = self.kept.read(_checked(tenant))
+        opened = self._opening(tenant, self._create(tenant) if kept is None else kept)
         newest = max(opened)
         prefix, own = newest.to_bytes(_GENERATION_SIZE, "big"), opened[newest]
         return [prefix + aes_key_wrap(own, key) for key in keys]
 
     def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
-        opened = self._keys(tenant)
+        kept = self.kept.read(_checked(tenant))
+        if kept is None:
+            raise KeyLost(f"tenant {tenant} has no key")
+        opened = self._opening(tenant, kept)
         try:
             return [aes_key_unwrap(opened[generation_of(one)], one[-LEGACY_SIZE:]) for one in wrapped]
         except (KeyError, InvalidUnwrap, ValueError) as error:
             raise KeyLost(f"what was wrapped for tenant {tenant} does not open under its key") from error
 
     def destroy(self, tenant: str) -> None:
-        path = self._path(tenant)
-        with self._changing():
-            if path.exists():
-                replace_secret(path, b"")
+        with self.kept.changing():
+            if self.kept.read(_checked(tenant)) is not None:
+                self.kept.replace(tenant, DESTROYED)
         self._opened.pop(tenant, None)
 
     # --- owners' keys ------------------------------------------------------------------------------------------------
 
     def owners(self) -> list[str]:
         """All that ever had a key, destroyed ones too."""
-        return sorted(path.stem for path in self._folder.glob("*.kek"))
+        return self.kept.owners()
 
     def state_of(self, owner: str) -> OwnerState:
         return OwnerState(owner, {gen: origin_of(wrapped) for gen, wrapped in self._wrapped(owner).items()})
@@ -118,12 +116,12 @@ class KeyRing:
     def rewrap(self, owner: str) -> bool:
         """Wrap an owner's key under the newest master. False if it is already, or was destroyed."""
         newest = self.master.state().newest
-        with self._changing():
+        with self.kept.changing():
             wrapped = self._wrapped(owner)
             renewed = {gen: self._rewrapped(owner, gen, one, newest) for gen, one in wrapped.items()}
             if renewed == wrapped:
                 return False
-            replace_secret(self._path(owner), _encode(renewed))
+            self.kept.replace(owner, _encode(renewed))
         return True
 
     def begin_renewal(self, owner: str) -> int:
@@ -131,7 +129,7 @@ class KeyRing:
 
         What is wrapped from now on is wrapped under it. Raises KeyLost if the key was destroyed or there is none.
         """
-        with self._changing():
+        with self.kept.changing():
             wrapped = self._wrapped(owner)
             if not wrapped:
                 raise KeyLost(f"{owner} has no key that could be replaced")
@@ -140,19 +138,19 @@ class KeyRing:
                 newest += 1
                 made = self.master.wrap(_context(owner, newest), os.urandom(KEY_SIZE))
                 kept = {gen: self._rewrapped(owner, gen, one, 0) for gen, one in wrapped.items()}
-                replace_secret(self._path(owner), _encode(kept | {newest: made}))
+                self.kept.replace(owner, _encode(kept | {newest: made}))
         return newest
 
     def end_renewal(self, owner: str) -> None:
         """Destroy all generations but the newest: only after nothing is wrapped under them."""
-        with self._changing():
+        with self.kept.changing():
             wrapped = self._wrapped(owner)
             if len(wrapped) > 1:
                 newest = max(wrapped)
-                replace_secret(self._path(owner), _encode({newest: wrapped[newest]}))
+                self.kept.replace(owner, _encode({newest: wrapped[newest]}))
 
     def rotate_master(self) -> int:
-        with self._changing():
+        with self.kept.changing():
             return self.master.rotate()
 
     def former_state(self) -> MasterState | None:
@@ -161,7 +159,7 @@ class KeyRing:
     def retire_master(self, below: int) -> None:
         """Destroy old versions of the master, and the former one. Raises KeyProviderError, with nothing destroyed, if
         one is needed."""
-        with self._changing():
+        with self.kept.changing():
             for owner in self.owners():
                 for provider, version in self.state_of(owner).wrapped_under.values():
                     if provider != self.master.provider or version < below:
@@ -172,15 +170,19 @@ class KeyRing:
                 del self._masters[self._former.provider]
                 self._former = None
 
-    # --- files -------------------------------------------------------------------------------------------------------
+    # --- one owner ---------------------------------------------------------------------------------------------------
 
-    def _create(self, owner: str) -> None:
-        with self._changing():  # a version of the master that is being retired must not get a new key under it
+    def _create(self, owner: str) -> bytes:
+        """What is now kept of the owner: another process may have been first."""
+        with self.kept.changing():  # a version of the master that is being retired must not get a new key under it
             made = self.master.wrap(_context(owner, 1), os.urandom(KEY_SIZE))
-            create_secret(self._path(owner), _encode({1: made}))
+            return self.kept.create(owner, _encode({1: made}))
 
-    def _keys(self, owner: str) -> dict[int, bytes]:
-        content = self._read(owner)
+    def _opening(self, owner: str, content: bytes) -> dict[int, bytes]:
+        """By generation. Raises KeyLost if the key was destroyed."""
+        if content == DESTROYED:
+            self._opened.pop(owner, None)
+            raise KeyLost(f"the key of tenant {owner} was destroyed")
         known = self._opened.get(owner)
         if known is None or known[0] != content:
             known = content, {gen: self._unwrapped(owner, gen, one) for gen, one in _decode(owner, content).items()}
@@ -206,63 +208,30 @@ class KeyRing:
         provider, _ = origin_of(wrapped)
         if provider not in self._masters:
             raise KeyProviderError(
-                f"keys in {self._folder} are wrapped by {provider}, not by {self.master.provider}: set secrets.provider"
+                f"keys in {self.kept.place} are wrapped by {provider}, not by {self.master.provider}: set"
+                " secrets.provider"
             )
         return self._masters[provider]
 
     def _wrapped(self, owner: str) -> dict[int, bytes]:
         """By generation; none if the key was destroyed."""
-        try:
-            content = read_secret(self._path(owner))
-        except OSError as error:
-            raise KeyProviderError(f"the key of {owner} cannot be read: {error}") from error
-        return _decode(owner, content) if content else {}
-
-    def _read(self, owner: str) -> bytes:
-        try:
-            content = read_secret(self._path(owner))
-        except FileNotFoundError as error:
-            raise KeyLost(f"tenant {owner} has no key") from error
-        except OSError as error:
-            raise KeyProviderError(f"the key of tenant {owner} cannot be read: {error}") from error
-        if not content:
-            self._opened.pop(owner, None)
-            raise KeyLost(f"the key of tenant {owner} was destroyed")
-        return content
-
-    def _path(self, owner: str) -> Path:
-        if not _OWNER.fullmatch(owner):
-            raise KeyProviderError(f"{owner!r} is not the name of a tenant")
-        return self._folder / f"{owner}.kek"
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One process at a time changes the folder or its master.
-
-        Whoever also holds the side store's lock took it first, so that no two wait for each other.
-        """
-        try:
-            lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield
-            finally:
-                os.close(lock)
-        except OSError as error:
-            raise KeyProviderError(f"the keys in {self._folder} cannot be changed: {error}") from error
+        content = self.kept.read(_checked(owner))
+        if content is None:
+            raise KeyProviderError(f"{owner} has no key in {self.kept.place}")
+        return {} if content == DESTROYED else _decode(owner, content)
 
 
 class FileKeyProvider(KeyRing):
     """A key ring whose master key lies in its own folder, as ``root.key``."""
 
     @classmethod
-    def open(cls, folder: Path) -> "FileKeyProvider":
-        """Raises KeyProviderError."""
+    def open(cls, folder: Path, wrapped: WrappedKeys | None = None) -> "FileKeyProvider":
+        """The wrapped keys lie in `folder` too unless `wrapped` says where. Raises KeyProviderError."""
         try:
             make_private_folder(folder)
         except OSError as error:
             raise KeyProviderError(f"the root key cannot be used: {error}") from error
-        return cls(folder, FileMaster.open(folder / "root.key"))
+        return cls(wrapped or KeyFolder(folder), FileMaster.open(folder / "root.key"))
 
 
 class NoKeys:
@@ -282,6 +251,12 @@ class NoKeys:
 
     def destroy(self, tenant: str) -> None:
         raise KeyProviderError("the side store is open without its keys")
+
+
+def _checked(owner: str) -> str:
+    if not _OWNER.fullmatch(owner):
+        raise KeyProviderError(f"{owner!r} is not the name of a tenant")
+    return owner
 
 
 def generation_of(wrapped: bytes) -> int:

@@ -4,7 +4,6 @@ Used by erasure and by retention. A deletion is first noted (here), then recorde
 interrupted in between is in `unfinished` and is taken up again.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +14,7 @@ from audit.errors import HeldError
 from audit.events.privacy import Scope
 from audit.events.stamp import rfc3339
 from audit.private.certificate import Certificate, Recipient, spans
+from audit.private.value_database import ValueDatabase
 from audit.private.value_store import ValueStore
 
 DAY_MS = 86_400_000
@@ -97,7 +97,7 @@ def holds_of(side: ValueStore, tenant: str) -> list[Hold]:
 _HOLDS = "SELECT id, tenant, key_id, first, last, reason, placed FROM hold WHERE tenant = ? ORDER BY id"
 
 
-def _holds(db: sqlite3.Connection, tenant: str) -> list[Hold]:
+def _holds(db: ValueDatabase, tenant: str) -> list[Hold]:
     return [Hold(*row) for row in db.execute(_HOLDS, (tenant,))]
 
 
@@ -198,20 +198,20 @@ def due(side: ValueStore, tenant: str, now: int) -> tuple[int, int, int | None]:
     with side.transaction() as db:
         standing = _holds(db, tenant)
         over = _select(db, tenant, "expires <= ?", (now,))
-        (oldest,) = db.execute(
+        [(oldest,)] = db.execute(
             "SELECT min(expires) FROM value WHERE tenant = ? AND expires > ?", (tenant, now)
-        ).fetchone()
+        ).fetchall()
     held = sum(any(hold.covers(row.key_id, row.seq) for hold in standing) for row in over)
     return len(over), held, oldest
 
 
-def _select(db: sqlite3.Connection, tenant: str, where: str, parameters: tuple[object, ...]) -> list[DueValue]:
+def _select(db: ValueDatabase, tenant: str, where: str, parameters: tuple[object, ...]) -> list[DueValue]:
     query = f"SELECT seq, event_id, field, key_id FROM value WHERE tenant = ? AND {where} ORDER BY seq"  # noqa: S608
     return [DueValue(*row) for row in db.execute(query, (tenant, *parameters))]
 
 
 def _delete(
-    db: sqlite3.Connection,
+    db: ValueDatabase,
     wanted: Wanted,
     doomed: _Judged,
     recipients: tuple[Recipient, ...] = (),
@@ -257,13 +257,15 @@ def _by_field(rows: Sequence[DueValue]) -> Iterator[tuple[str, Iterator[DueValue
     return groupby(sorted(rows, key=attrgetter("field")), key=attrgetter("field"))
 
 
-def _in_use(db: sqlite3.Connection, key_id: str) -> bool:
+def _in_use(db: ValueDatabase, key_id: str) -> bool:
     return db.execute("SELECT 1 FROM value WHERE key_id = ? LIMIT 1", (key_id,)).fetchone() is not None
 
 
 def unfinished(side: ValueStore, tenant: str | None = None) -> list[Certificate]:
     """Deletions that took place but are not certified yet."""
-    query = "SELECT body FROM deletion WHERE certificate IS NULL AND (? IS NULL OR tenant = ?) ORDER BY id"
+    query = (
+        "SELECT body FROM deletion WHERE certificate IS NULL AND (CAST(? AS TEXT) IS NULL OR tenant = ?) ORDER BY id"
+    )
     return [Certificate.parse(body.encode()) for (body,) in side.rows(query, (tenant, tenant))]
 
 

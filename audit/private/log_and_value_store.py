@@ -5,47 +5,29 @@ from pathlib import Path
 
 from audit.errors import StoreError
 from audit.keys.owner_keys import KeyProvider
+from audit.private.value_place import open_claimed_values, require_place, values_url
 from audit.private.value_store import ValueStore
 from audit.storage.identity import key_beside
-from audit.storage.marker import Place, mark_made, place_of
-from audit.storage.place import UrlSource, database_url, open_store, value_store_of
+from audit.storage.place import UrlSource, database_url, open_store
 from audit.storage.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import Frontier
 
 
 def open_log_and_values(
-    side: Path, keys: KeyProvider, source: UrlSource = database_url
+    side: Path, keys: KeyProvider, source: UrlSource = database_url, values: UrlSource = values_url
 ) -> Callable[[Path, str, str], "LogAndValueStore"]:
-    """What `AuditLog.open` takes as `open_store` where events bring private values."""
+    """What `AuditLog.open` takes as `open_store` where events bring private values; the sources give the URLs of the
+    record and of the side store."""
 
     def opened(path: Path, node: str, boot: str) -> LogAndValueStore:
-        place = place_of(value_store_of(side), None) or Place()
+        require_place(side, values)
         store = open_store(path, node, boot, source)
         try:
-            return LogAndValueStore(store, _claimed(side, keys, path, place))
+            return LogAndValueStore(store, open_claimed_values(side, keys, key_beside(path), values))
         except StoreError:
             store.close()
             raise
 
-    return opened
-
-
-def open_values(side: Path, keys: KeyProvider) -> ValueStore:
-    """The side store of a record; a file that existed and is missing now is not created again. Raises StoreError."""
-    place = place_of(value_store_of(side), None) or Place()
-    return ValueStore.open(side, keys, create=not place.made)
-
-
-def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> ValueStore:
-    """The side store, once it is known to be of the same installation as the log."""
-    opened = ValueStore.open(side, keys, create=not place.made)
-    try:
-        if (key := key_beside(log)) is not None:
-            opened.claim(key)
-            mark_made(value_store_of(side), place)
-    except BaseException:
-        opened.close()
-        raise
     return opened
 
 

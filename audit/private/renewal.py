@@ -45,9 +45,9 @@ def _rows(side: ValueStore, tenant: str) -> list[tuple[str, str, bytes]]:
     return [
         (table, key, bytes(wrapped))
         for table, key, wrapped in side.rows(
-            "SELECT 'data_key', id, wrapped FROM data_key WHERE tenant = ?1"
-            " UNION ALL SELECT 'pepper', tenant, wrapped FROM pepper WHERE tenant = ?1",
-            (tenant,),
+            "SELECT 'data_key', id, wrapped FROM data_key WHERE tenant = ?"
+            " UNION ALL SELECT 'pepper', tenant, wrapped FROM pepper WHERE tenant = ?",
+            (tenant, tenant),
         )
     ]
 

@@ -1,11 +1,11 @@
-"""The side store: the values that leaves commit to, in one SQLite file that forgets.
+"""The side store: the values that leaves commit to, in a database that forgets (`audit.private.value_database`).
 
 Each value lies encrypted (AES-256-GCM) together with its salt under a data key: one a subject, or one a record where
 no subject is known. Data keys lie here wrapped under the tenant's key (`audit.keys.owner_keys`). A person is found by
 ``HMAC(pepper, identifier)``, the pepper a random key of the tenant, wrapped like the others.
 
-Deleted content is overwritten (`secure_delete`) and the write-ahead log emptied before a deletion counts. The file
-is to be backed up apart from the log, with a short horizon that every certificate states.
+Deleted content leaves the database's files before a deletion counts, as far as the database does that. It is to be
+backed up apart from the log, with a short horizon that every certificate states.
 """
 
 import hmac
@@ -30,58 +30,15 @@ from audit.events.canonical import MAX_INTEGER
 from audit.events.commitment import SALT_SIZE, verify_commitment
 from audit.events.private_value import Sealed
 from audit.events.stamp import uuid7
-from audit.files.database_file import connect_existing, create_database_file
-from audit.files.wal import switch_to_wal
 from audit.keys.master import KEY_SIZE
 from audit.keys.owner_keys import KeyProvider, NoKeys
+from audit.private.value_database import SqliteValues, ValueDatabase
 from audit.storage.identity import ForeignDatabaseError, Identity, check_identity, identity_of
-from audit.storage.sqlite import read_only_uri
 from audit.storage.store import Refused
 from audit.tree.note import VerifierKey
 
 NONCE_SIZE = 12
-APPLICATION_ID = 0x444F4D53  # "DOMS"
-FORMAT_VERSION = 1
-BUSY_SECONDS = 5.0
 LOOKED_UP = 256  # persons in one statement; SQLite takes 999 parameters everywhere
-
-_SCHEMA = """
-CREATE TABLE pepper (tenant TEXT PRIMARY KEY, wrapped BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE data_key (
-    id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    subject BLOB,
-    wrapped BLOB NOT NULL,
-    restricted INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (tenant, subject)
-) WITHOUT ROWID;
-CREATE TABLE value (
-    tenant TEXT NOT NULL,
-    seq INTEGER NOT NULL,
-    event_id TEXT NOT NULL,
-    field TEXT NOT NULL,
-    commitment TEXT NOT NULL,
-    key_id TEXT NOT NULL REFERENCES data_key,
-    nonce BLOB NOT NULL,
-    ciphertext BLOB NOT NULL,
-    class TEXT NOT NULL,
-    expires INTEGER,
-    PRIMARY KEY (tenant, seq, event_id, field)
-);
-CREATE INDEX value_of_key ON value (key_id);
-CREATE INDEX value_by_expiry ON value (expires) WHERE expires IS NOT NULL;
-CREATE TABLE hold (
-    id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    key_id TEXT,
-    first INTEGER,
-    last INTEGER,
-    reason TEXT NOT NULL,
-    placed INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE deletion (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, body TEXT NOT NULL, certificate TEXT) WITHOUT ROWID;
-CREATE TABLE identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT NULL);
-"""
 
 
 class Kept(NamedTuple):
@@ -121,9 +78,9 @@ def value_store_errors() -> Iterator[None]:
 
 
 class ValueStore:
-    """One thread's hand on the file. Every method may raise StoreError."""
+    """One thread's connection to the values. Every method may raise StoreError."""
 
-    def __init__(self, db: sqlite3.Connection, keys: KeyProvider) -> None:
+    def __init__(self, db: ValueDatabase, keys: KeyProvider) -> None:
         self._db = db
         self._keys = keys
 
@@ -131,31 +88,14 @@ class ValueStore:
     def open(cls, path: Path, keys: KeyProvider, *, create: bool = True) -> "ValueStore":
         """Open the file at `path`, or create it, mode 0600."""
         with value_store_errors():
-            if create:
-                create_database_file(path)
-            db = connect_existing(path, timeout=BUSY_SECONDS)
-            try:
-                switch_to_wal(db, BUSY_SECONDS)
-                db.execute("PRAGMA synchronous=FULL")
-                db.execute("PRAGMA secure_delete=ON")
-                _prepare(db)
-            except BaseException:
-                db.close()
-                raise
-        return cls(db, keys)
+            return cls(SqliteValues.open(path, create=create), keys)
 
     @classmethod
     def open_read_only(cls, path: Path, keys: KeyProvider | None = None) -> "ValueStore":
         """For reading what is there, on any media; without `keys` nothing of it can be opened. Raises StoreError if
         there is no such file."""
         with value_store_errors():
-            db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-            try:
-                _check_format(db)
-            except BaseException:
-                db.close()
-                raise
-        return cls(db, keys or NoKeys())
+            return cls(SqliteValues.open_read_only(path), keys or NoKeys())
 
     def claim(self, key: VerifierKey) -> Identity:
         """Check that the file is of the log of `key`, and write that into it if it does not say so yet.
@@ -182,7 +122,7 @@ class ValueStore:
         with value_store_errors():
             return _identity(self._db)
 
-    def _check_ours(self, db: sqlite3.Connection) -> None:
+    def _check_ours(self, db: ValueDatabase) -> None:
         """By the peppers: a tenant's may not open because its key was destroyed, but not those of all tenants."""
         lost = 0
         for tenant, wrapped in db.execute("SELECT tenant, wrapped FROM pepper").fetchall():
@@ -203,18 +143,17 @@ class ValueStore:
         with value_store_errors():
             return self._db.execute(query, parameters).fetchall()
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A writing transaction: committed and durable at the end, undone on an error."""
+    def all_rows(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """What a query finds, one row after the other."""
         with value_store_errors():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+            yield from self._db.execute(query)
+
+    @contextmanager
+    def transaction(self, *, adds_only: bool = False) -> Iterator[ValueDatabase]:
+        """A writing transaction: committed and durable at the end, undone on an error. One at a time, but for those
+        that only add (`ValueDatabase.transaction`)."""
+        with value_store_errors(), self._db.transaction(adds_only=adds_only):
+            yield self._db
 
     def close(self) -> None:
         with value_store_errors():
@@ -238,7 +177,7 @@ class ValueStore:
     def put(self, values: Sequence[tuple[str, int, Sealed]]) -> None:
         """Keep values of (tenant, seq), durably. All or nothing."""
         owned: dict[str, dict[str | bytes, list[tuple[int, Sealed]]]] = {}
-        with self.transaction() as db:
+        with self.transaction(adds_only=True) as db:
             for tenant, group in groupby(sorted(values, key=itemgetter(0)), key=itemgetter(0)):
                 owned[tenant] = self._by_owner(tenant, [(seq, value) for _, seq, value in group])
             rows: list[tuple[object, ...]] = []
@@ -287,14 +226,16 @@ class ValueStore:
             now = int(time.time() * 1000)
             made = [(uuid7(now), os.urandom(KEY_SIZE)) for _ in fresh]
             wrapped = self._keys.wrap_all(tenant, [key for _, key in made])
-            self._db.executemany(
-                "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?)",
+            added = self._db.executemany(
+                "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 [
                     (key_id, tenant, owner if isinstance(owner, bytes) else None, closed)
                     for owner, (key_id, _), closed in zip(fresh, made, wrapped, strict=True)
                 ],
             )
             ciphers |= {owner: (key_id, AESGCM(key)) for owner, (key_id, key) in zip(fresh, made, strict=True)}
+            if added < len(fresh):  # a gateway on another host made a person's key a moment ago: that one stands
+                ciphers |= self._data_keys(tenant, [owner for owner in fresh if isinstance(owner, bytes)])
         return ciphers
 
     def _known_keys(self, tenant: str, persons: Sequence[bytes]) -> dict[str | bytes, tuple[str, bytes]]:
@@ -313,10 +254,12 @@ class ValueStore:
         row = self._db.execute(query, (tenant,)).fetchone()
         if row is None:
             # Wrapped and written in one transaction, lest the tenant's key be replaced between the two.
-            with nullcontext(self._db) if self._db.in_transaction else self.transaction() as db:
+            with nullcontext(self._db) if self._db.in_transaction else self.transaction(adds_only=True) as db:
                 made = self._keys.wrap(tenant, os.urandom(KEY_SIZE))
                 db.execute("INSERT INTO pepper VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, made))
                 row = db.execute(query, (tenant,)).fetchone()
+        if row is None:
+            raise StoreError(f"the pepper of tenant {tenant} was deleted a moment ago; try again")
         return self._keys.unwrap(tenant, row[0])
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -339,7 +282,8 @@ class ValueStore:
         """What is kept of records `start` up to but not including `end`, or of them under one key, in order of seq."""
         query = (
             "SELECT tenant, seq, event_id, field, commitment, key_id, class, expires FROM value"
-            " WHERE tenant = ? AND seq >= ? AND seq < ? AND (? IS NULL OR key_id = ?) ORDER BY seq, field"
+            " WHERE tenant = ? AND seq >= ? AND seq < ? AND (CAST(? AS TEXT) IS NULL OR key_id = ?)"
+            " ORDER BY seq, field"
         )
         with value_store_errors():
             yield from map(Kept._make, self._db.execute(query, (tenant, start, end, key_id, key_id)))
@@ -380,17 +324,13 @@ class ValueStore:
         return bool(row and row[0])
 
     def scrub(self) -> None:
-        """Empty the write-ahead log, so that no deleted page is left in it. Raises StoreError while readers hold it."""
+        """Take what was deleted out of the database's files. Raises StoreError while readers hold it."""
         with value_store_errors():
-            busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise StoreError("the side store is being read: deleted pages are still in its write-ahead log")
+            self._db.scrub()
 
 
-def _identity(db: sqlite3.Connection) -> Identity | None:
-    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'identity'").fetchone() is None:
-        return None
-    row = db.execute("SELECT cell, log, key FROM identity").fetchone()
+def _identity(db: ValueDatabase) -> Identity | None:
+    row = db.execute("SELECT cell, log, key FROM identity").fetchone() if db.has_table("identity") else None
     return None if row is None else Identity(*row)
 
 
@@ -400,26 +340,3 @@ def _index(pepper: bytes, subject: str) -> bytes:
 
 def _bound(tenant: str, seq: int, field: str, commitment: str) -> bytes:
     return f"{tenant}|{seq}|{field}|{commitment}".encode()
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-            for statement in filter(str.strip, _SCHEMA.split(";")):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-        _check_format(db)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _check_format(db: sqlite3.Connection) -> None:
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if (application, version) != (APPLICATION_ID, FORMAT_VERSION):
-        raise StoreError(f"the file is not a side store of format {FORMAT_VERSION}")

@@ -54,11 +54,6 @@ def record_of(path: Path) -> Named:
     return Named("record", path, DATABASE_VARIABLE, DATABASE_SETTING)
 
 
-def value_store_of(path: Path) -> Named:
-    """The side store, which is a file always, at `path`."""
-    return Named("side store", path, "", "")
-
-
 def open_store(path: Path, node: str, boot: str, source: UrlSource = database_url) -> LeafStore:
     """The store of the log whose file would be `path`. Raises StoreError or ForeignDatabaseError before anything is
     written."""

@@ -86,8 +86,8 @@ def _stay_erased(context: AuditContext, key: VerifierKey) -> str:
     with closing(context.open_values()) as side:
         keys = [one for tenant in _tenants(context) for one in _destroyed(side, key, tenant)]
         for key_id in keys:
-            there = "SELECT 1 FROM data_key WHERE id = ?1 UNION ALL SELECT 1 FROM value WHERE key_id = ?1"
-            if side.rows(there, (key_id,)):
+            there = "SELECT 1 FROM data_key WHERE id = ? UNION ALL SELECT 1 FROM value WHERE key_id = ?"
+            if side.rows(there, (key_id, key_id)):
                 raise AuditError(f"key {key_id} was destroyed under a certificate and is there again")
     return f"{len(keys)} keys that were destroyed"
 

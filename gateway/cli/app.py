@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from audit.cli.frame import KeysAndSigner
     from audit.incidents.evidence import Evidence
     from audit.witness.rotation import Replacement
+    from gateway.configuration.database_urls import DatabaseUrls
 
 PARTS = {
     "init": Part(
@@ -68,6 +69,7 @@ def _prepare(ctx: typer.Context) -> None:
         return  # called by another program, which has told them itself
     from audit.cli.frame import open_keys, open_replacement
     from audit.incidents.evidence import evidence_sources
+    from audit.private.value_place import use_values_url_of
     from audit.storage.place import use_urls_of
 
     if _registers not in evidence_sources:
@@ -75,6 +77,7 @@ def _prepare(ctx: typer.Context) -> None:
     open_keys.set(_hands_of)
     open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
+    use_values_url_of(_values_url)
 
 
 app = typer.Typer(
@@ -183,14 +186,22 @@ def _hands_of(log: Path) -> "KeysAndSigner":
 
 
 def _record_url() -> str | None:
-    """As the environment says, or the configuration that DOMICILE_CONFIG names."""
+    return _urls().record
+
+
+def _values_url() -> str | None:
+    return _urls().values
+
+
+def _urls() -> "DatabaseUrls":
+    """As the environment says, or the configuration that DOMICILE_CONFIG names. Raises StoreError."""
     from audit.errors import StoreError
     from gateway.configuration.database_urls import urls_of
     from gateway.configuration.settings import SettingsError
     from gateway.installation.installation import InstallationError, configured_databases
 
     try:
-        return urls_of(configured_databases()).record
+        return urls_of(configured_databases())
     except (InstallationError, SettingsError) as error:
         raise StoreError(str(error)) from error
 

@@ -35,6 +35,7 @@ def move(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Move the content first (pg_dump and pg_restore, or the server's address), with the gateways stopped; then set the
     new URLs and run this on each gateway's folder. A database that is empty or of another installation is refused.
+    The side store and the keys above it are copied out of the folder by this command, into a database that is empty.
 
     Example: domicile database move
     """
@@ -43,8 +44,14 @@ def move(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     with plain_errors():
         installation = Installation.open(data)
-        remember(installation)
+        values, keys = remember(installation)
         found = stored(installation)
+    if values or keys:
+        typer.echo(
+            f"copied {values} values and {keys} keys; once the gateway works, remove {installation.side_store} and"
+            f" {installation.side_store.with_name('keys')}/*.kek, which no erasure reaches",
+            err=True,
+        )
     _print(found, as_json)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from audit.errors import StoreError
+from audit.private.value_place import VALUES_SETTING, VALUES_VARIABLE
 from audit.storage.dsn import database_of
 from audit.storage.place import DATABASE_SETTING as RECORD_SETTING
 from audit.storage.place import DATABASE_VARIABLE as RECORD_VARIABLE
@@ -29,11 +30,13 @@ class DatabaseUrls:
     control: str | None = field(default=None, repr=False)
     record: str | None = field(default=None, repr=False)
     redis: str | None = field(default=None, repr=False)
+    values: str | None = field(default=None, repr=False)
 
     @property
     def all_here(self) -> bool:
         """Whether each that is named is on this machine."""
-        servers = [database_of(url, CONTROL_VARIABLE).host for url in (self.control, self.record) if url is not None]
+        named = self.control, self.record, self.values
+        servers = [database_of(url, CONTROL_VARIABLE).host for url in named if url is not None]
         hosts = [host.rpartition(":")[0].strip("[]") for server in servers for host in server.split(",")]
         if self.redis is not None:
             hosts.append(urlsplit(self.redis).hostname or "/")
@@ -43,17 +46,27 @@ class DatabaseUrls:
 def urls_of(settings: Database, environment: Mapping[str, str] = os.environ) -> DatabaseUrls:
     """Raises SettingsError, in one sentence without any part of a URL, for one that is none or a file that is not."""
     try:
-        control = environment.get(CONTROL_VARIABLE) or _configured(settings, settings.url, settings.url_file, "url")
-        record = environment.get(RECORD_VARIABLE) or _configured(
-            settings, settings.record_url, settings.record_url_file, "record_url"
-        )
-        if control is not None:
-            database_of(control, CONTROL_VARIABLE if environment.get(CONTROL_VARIABLE) else CONTROL_SETTING)
-        if record is not None:
-            database_of(record, RECORD_VARIABLE if environment.get(RECORD_VARIABLE) else RECORD_SETTING)
+        control, record, values = (_url(settings, environment, *one) for one in _DATABASES)
     except StoreError as error:
         raise SettingsError(str(error)) from error
-    return DatabaseUrls(control, record, _redis(environment.get(REDIS_VARIABLE) or None))
+    return DatabaseUrls(control, record, _redis(environment.get(REDIS_VARIABLE) or None), values)
+
+
+_DATABASES = (
+    (CONTROL_VARIABLE, CONTROL_SETTING),
+    (RECORD_VARIABLE, RECORD_SETTING),
+    (VALUES_VARIABLE, VALUES_SETTING),
+)
+
+
+def _url(settings: Database, environment: Mapping[str, str], variable: str, setting: str) -> str | None:
+    key = setting.removeprefix("database.")
+    url = environment.get(variable)
+    source = variable if url else setting
+    url = url or _configured(settings, getattr(settings, key), getattr(settings, f"{key}_file"), key)
+    if url is not None:
+        database_of(url, source)
+    return url
 
 
 def _configured(settings: Database, url: str | None, file: Path | None, key: str) -> str | None:

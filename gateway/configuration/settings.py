@@ -127,17 +127,22 @@ class Audit(Section):
 
 
 class Database(Section):
-    """Control plane and record in PostgreSQL; without a URL each is a file of the data folder. URLs here hold no
-    password: that is in a file, or the whole URL is, or in DOMICILE_DATABASE_URL and DOMICILE_AUDIT_DATABASE_URL."""
+    """Control plane, record and side store in PostgreSQL; without a URL each is a file of the data folder. URLs here
+    hold no password: that is in a file, or the whole URL is, or in DOMICILE_DATABASE_URL, DOMICILE_AUDIT_DATABASE_URL
+    and DOMICILE_VALUES_DATABASE_URL."""
 
     pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
     url: str | None = Field(None, description="of the control plane, as postgresql://domicile@host/control")
     record_url: str | None = Field(None, description="of the record, as postgresql://domicile@host/record")
+    values_url: str | None = Field(
+        None, description="of the side store and the keys above it, as postgresql://domicile@host/values"
+    )
     url_file: Path | None = Field(None, description="file whose only line is the control plane's URL")
     record_url_file: Path | None = Field(None, description="file whose only line is the record's URL")
-    password_file: Path | None = Field(None, description="file with the password of `url` and `record_url`")
+    values_url_file: Path | None = Field(None, description="file whose only line is the side store's URL")
+    password_file: Path | None = Field(None, description="file with the password of `url`, `record_url`, `values_url`")
 
-    @field_validator("url", "record_url")
+    @field_validator("url", "record_url", "values_url")
     @classmethod
     def without_password(cls, value: str | None) -> str | None:
         if value is None:
@@ -152,7 +157,11 @@ class Database(Section):
 
     @model_validator(mode="after")
     def one_source(self) -> Self:
-        for url, file, key in ((self.url, self.url_file, "url"), (self.record_url, self.record_url_file, "record_url")):
+        for url, file, key in (
+            (self.url, self.url_file, "url"),
+            (self.record_url, self.record_url_file, "record_url"),
+            (self.values_url, self.values_url_file, "values_url"),
+        ):
             if url is not None and file is not None:
                 raise ValueError(f"give either {key} or {key}_file, not both")
         return self

@@ -5,10 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.errors import NoLog, StoreError
-from audit.private.value_store import ValueStore
+from audit.private.value_place import (
+    KEYS,
+    has_values,
+    move_values,
+    open_values_at,
+    open_values_read_only,
+    values_of,
+)
 from audit.storage.dsn import database_of
 from audit.storage.identity import Identity, check_identity
-from audit.storage.marker import Named, Place, write_marker
+from audit.storage.marker import Named, Place, read_marker, write_marker
 from audit.storage.sqlite import SqliteReader
 from audit.storage.store import Reader
 from gateway.database.database import Database
@@ -32,18 +39,17 @@ def stored(installation: Installation) -> list[Stored]:
         Stored(control.what, _words(control, control_url), _owner_of_control(installation, control.file, control_url)),
         Stored(record.what, _words(record, record_url), _owner_of_record(record.file, record_url)),
     ]
-    side = None
-    if installation.side_store.exists():
-        with closing(ValueStore.open_read_only(installation.side_store)) as opened:
-            side = opened.identity()
-    return [*found, Stored("side store", str(installation.side_store), side)]
+    values = values_of(installation.side_store)
+    side = _owner_of_values(installation) if has_values(installation.side_store, installation.values_url) else None
+    return [*found, Stored(values.what, _words(values, installation.values_url()), side)]
 
 
-def remember(installation: Installation) -> None:
+def remember(installation: Installation) -> tuple[int, int]:
     """Write the configured places into the folder's markers, once each database there is known to be this one's.
 
-    Raises InstallationError for one that is empty or not there, DatabaseUnavailable or StoreError for one that is of
-    another installation or out of reach; then nothing was written.
+    The side store and the keys above it are copied from their files into a database that is empty; how many values and
+    keys were. Raises InstallationError for another that is empty or not there, DatabaseUnavailable or StoreError for
+    one that is of another installation or out of reach; then nothing was remembered.
     """
     owner = installation.owner
     (control, control_url), (record, record_url) = installation.stores()
@@ -56,8 +62,28 @@ def remember(installation: Installation) -> None:
                 f" {named.variable} to where it is"
             )
         check_identity(identity, owner, f"the {named.what}")
-    for named, url in ((control, control_url), (record, record_url)):
+    values, values_url = values_of(installation.side_store), installation.values_url()
+    copied = _copy_values(installation, values, values_url)
+    if has_values(values.file, lambda: values_url):
+        with closing(open_values_at(values_url, values.file, installation.keys, create=False)) as side:
+            side.claim(owner)
+    for named, url in ((control, control_url), (record, record_url), (values, values_url)):
         write_marker(named, Place(None if url is None else database_of(url, named.variable), made=True))
+    return copied
+
+
+def _copy_values(installation: Installation, values: Named, url: str | None) -> tuple[int, int]:
+    """Nothing where they were there before, or this folder never kept any: that of a second host."""
+    kept = read_marker(values)
+    if url is None or (kept is not None and kept.server is not None) or not values.file.exists():
+        return 0, 0
+    folder = installation.audit_log.with_name(KEYS)
+    return move_values(values.file, folder, url)
+
+
+def _owner_of_values(installation: Installation) -> Identity | None:
+    with closing(open_values_read_only(installation.side_store, None, installation.values_url)) as opened:
+        return opened.identity()
 
 
 def _words(named: Named, url: str | None) -> str:

@@ -31,7 +31,7 @@ from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
 from audit.keys.signer import FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
 from audit.private.audit_context import AuditContext
-from audit.private.log_and_value_store import open_values
+from audit.private.value_place import FILE, KEYS, open_values, wrapped_keys
 from audit.storage.identity import key_beside
 from audit.storage.marker import Named, Place, mark_made, place_of, read_marker, write_marker
 from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
@@ -167,6 +167,10 @@ class Installation:
         """None: the record is a file of the folder. Raises SettingsError."""
         return self.urls.record
 
+    def values_url(self) -> str | None:
+        """None: the side store and the keys above it are files of the folder. Raises SettingsError."""
+        return self.urls.values
+
     def open_reader(self) -> Reader:
         """A snapshot of the record. Raises StoreError; NoLog if there is none yet."""
         return open_reader(self.audit_log, self.record_url)
@@ -271,14 +275,14 @@ class Installation:
 
     @property
     def side_store(self) -> Path:
-        return self.audit_log.with_name("side.db")
+        return self.audit_log.with_name(FILE)
 
     @cached_property
     def keys(self) -> KeyRing:
         """Those above everything that is encrypted here. Raises KeyProviderError."""
-        folder = self.audit_log.with_name("keys")
+        folder = self.audit_log.with_name(KEYS)
         if self._vault is None:
-            return FileKeyProvider.open(folder)
+            return FileKeyProvider.open(folder, wrapped_keys(folder, self.values_url))
         from gateway.secrets.transit import VaultMaster
 
         make_private_folder(folder)
@@ -286,7 +290,9 @@ class Installation:
         former = (
             FileMaster.open(root) if root.exists() else None
         )  # until its keys are moved (`domicile secrets rewrap`)
-        return KeyRing(folder, VaultMaster.open(self._vault, self.secrets.vault.key), former)
+        return KeyRing(
+            wrapped_keys(folder, self.values_url), VaultMaster.open(self._vault, self.secrets.vault.key), former
+        )
 
     @cached_property
     def _vault(self) -> "VaultClient | None":
@@ -304,7 +310,7 @@ class Installation:
     def context(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> AuditContext:
         return AuditContext(
             log,
-            open_values=lambda: open_values(self.side_store, keys),
+            open_values=lambda: open_values(self.side_store, keys, self.values_url),
             open_reader=self.open_reader,
             keys=keys,
             signer=signer,

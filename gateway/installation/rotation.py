@@ -17,8 +17,8 @@ from audit.errors import KeyProviderError
 from audit.events.anchor import KeyringChanged
 from audit.events.base import SYSTEM_TENANT
 from audit.keys.master import MasterState
-from audit.private.log_and_value_store import open_values
 from audit.private.renewal import renew as renew_data_keys
+from audit.private.value_place import open_values
 from gateway.identity.keys import pepper_files
 from gateway.installation.installation import Installation
 from regions.identity.encrypted_file import SealedFiles, is_sealed
@@ -117,7 +117,7 @@ def renew(
         for path in secret_files_of(installation):
             sealed += files.seal(path, generation=generation)
             progress(1)
-    with closing(open_values(installation.side_store, ring)) as side:
+    with closing(open_values(installation.side_store, ring, installation.values_url)) as side:
         generation, wrapped = renew_data_keys(side, ring, owner, progress)
     record(_changed("admin.keyring.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))
     return generation, sealed + wrapped

@@ -281,7 +281,7 @@ async def _open_log(base: _Base) -> AuditLog:
         build=build(),
         settings=AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes)),
         open_store=base.watches.guarding(
-            open_log_and_values(installation.side_store, base.keys, installation.record_url)
+            open_log_and_values(installation.side_store, base.keys, installation.record_url, installation.values_url)
         ),
     )
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from audit.storage.file_watch import FileWatch
-from audit.storage.place import database_url
 from audit.storage.watched import Watch, Watches
 from gateway.database.database import Database
 from gateway.database.watch import ControlWatch
@@ -44,9 +43,17 @@ def databases_healthy(watches: Watches) -> Check:
 
 
 def _of_the_record(installation: Installation) -> Sequence[Watch]:
-    side = FileWatch(installation.side_store, "audit/side.db")
-    if (url := database_url()) is None:
+    side = _of_the_values(installation)
+    if (url := installation.record_url()) is None:
         return [FileWatch(installation.audit_log, "audit/log.db"), side]
     from audit.storage.postgres_watch import RecordWatch  # of the extra domicile[postgres]
 
     return [RecordWatch(url), side]
+
+
+def _of_the_values(installation: Installation) -> Watch:
+    if (url := installation.values_url()) is None:
+        return FileWatch(installation.side_store, "audit/side.db")
+    from audit.private.postgres_values_watch import ValuesWatch
+
+    return ValuesWatch(url)

@@ -24,6 +24,8 @@ from audit.log.checkpointer import Cadence
 from audit.log.sequencer import Limits
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import LogAndValueStore
+from audit.private.postgres_values import KeyTable
+from audit.private.value_place import open_values_at
 from audit.private.value_store import ValueStore
 from audit.storage.postgres import PostgresReader, open_postgres
 from audit.storage.sqlite import SqliteReader, SqliteStore
@@ -103,6 +105,7 @@ class Home:
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.url = url
+        self._table: KeyTable | None = None
         self.path = folder / "audit" / "log.db"
         self.signer = FileSigner.open(folder / "audit" / "signer.key")
         self.key = self.signer.verifier_key
@@ -124,15 +127,23 @@ class Home:
             with closing(sqlite3.connect(self.path)) as db, db:
                 db.execute(statement)
         else:
-            with psycopg.connect(self.url, options="-c search_path=domicile_audit") as db:
+            with psycopg.connect(self.url, options="-c search_path=domicile_audit,domicile_values") as db:
                 db.execute(statement)
 
     @property
     def keys(self) -> FileKeyProvider:
-        return FileKeyProvider.open(self.path.parent / "keys")
+        folder = self.path.parent / "keys"
+        return FileKeyProvider.open(folder, None if self.url is None else self._key_table(self.url))
+
+    def _key_table(self, url: str) -> KeyTable:
+        """One for the home: each has connections of its own."""
+        if self._table is None:
+            self._table = KeyTable(url)
+        return self._table
 
     def side(self) -> ValueStore:
-        return ValueStore.open(self.path.with_name("side.db"), self.keys)
+        """In the log's database, where that is PostgreSQL."""
+        return open_values_at(self.url, self.path.with_name("side.db"), self.keys, create=True)
 
     def open_log_and_values(self, path: Path, node: str, boot: str) -> LogAndValueStore:
         """A store of the log with the side store beside it."""
@@ -181,7 +192,7 @@ def postgresql_url() -> Iterator[str]:
 def empty_database(postgresql_url: str) -> str:
     """Its URL; there is no log in it."""
     with psycopg.connect(postgresql_url, autocommit=True) as db:
-        db.execute("DROP SCHEMA IF EXISTS domicile_audit CASCADE")
+        db.execute("DROP SCHEMA IF EXISTS domicile_audit, domicile_values CASCADE")
     return postgresql_url
 
 

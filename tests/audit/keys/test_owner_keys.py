@@ -5,6 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.keywrap import aes_key_wrap
 
 from audit.errors import KeyLost, KeyProviderError
+from audit.keys.key_files import KeyFolder
 from audit.keys.master import FileMaster
 from audit.keys.owner_keys import FileKeyProvider, KeyRing, generation_of
 
@@ -126,12 +127,12 @@ def test_keys_move_from_one_master_to_another_and_nothing_new_goes_under_the_for
     wrapped = old.wrap("acme", KEY)
     elsewhere = Elsewhere.open(tmp_path / "elsewhere.key")
     with pytest.raises(KeyProviderError, match="wrapped by file, not by vault"):
-        KeyRing(tmp_path / "keys", elsewhere).unwrap("acme", wrapped)
-    ring = KeyRing(tmp_path / "keys", elsewhere, former=FileMaster.open(tmp_path / "keys" / "root.key"))
+        KeyRing(KeyFolder(tmp_path / "keys"), elsewhere).unwrap("acme", wrapped)
+    ring = KeyRing(KeyFolder(tmp_path / "keys"), elsewhere, former=FileMaster.open(tmp_path / "keys" / "root.key"))
     ring.wrap("globex", KEY)
     assert ring.state_of("globex").wrapped_under == {1: ("vault", 1)}
     assert ring.rewrap("acme")
-    assert KeyRing(tmp_path / "keys", elsewhere).unwrap("acme", wrapped) == KEY
+    assert KeyRing(KeyFolder(tmp_path / "keys"), elsewhere).unwrap("acme", wrapped) == KEY
     with pytest.raises(KeyProviderError, match="wrapped by vault"):
         FileKeyProvider.open(tmp_path / "keys").unwrap("acme", wrapped)
 

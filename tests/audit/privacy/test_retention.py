@@ -7,6 +7,8 @@ from audit.private.erasure import certificates, place_hold, release_hold
 from audit.verification.disclosure import field_states
 from tests.audit.conftest import Home, accepted
 
+ON_BOTH_STORES = True
+
 DAY = 86_400_000
 
 

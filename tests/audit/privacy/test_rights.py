@@ -11,6 +11,8 @@ from audit.privacy.rights import answer, read, rectify, restrict
 from audit.private.erasure import erase
 from tests.audit.conftest import Home, accepted, completed
 
+ON_BOTH_STORES = True
+
 ALICE = "alice@example.com"
 
 

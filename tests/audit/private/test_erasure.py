@@ -17,6 +17,8 @@ from audit.verification.disclosure import FieldState, every, field_states, none_
 from tests.audit.conftest import Home, accepted, completed
 from tests.fakes.disk import bytes_under
 
+ON_BOTH_STORES = True
+
 SECRET = "Ihre IBAN lautet DE89370400440532013000"
 ALICE, BOB = "alice@example.com", "bob@example.com"
 

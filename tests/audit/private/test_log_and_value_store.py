@@ -14,6 +14,8 @@ from audit.private.value_store import ValueStore
 from audit.verification.disclosure import account
 from tests.audit.conftest import Home, accepted, completed, eventually
 
+ON_BOTH_STORES = True
+
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_a_failure_between_the_two_commits_never_leaves_a_leaf_without_its_values(

@@ -12,6 +12,8 @@ from audit.private.renewal import renew, waiting
 from audit.private.value_store import ValueStore
 from tests.audit.conftest import Home, accepted
 
+ON_BOTH_STORES = True
+
 EVENT = "01932b5e-0000-7000-8000-000000000000"
 
 

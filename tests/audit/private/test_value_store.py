@@ -12,6 +12,8 @@ from audit.events.private_value import Private, seal
 from audit.private.value_store import Disclosed, ValueStore
 from tests.audit.conftest import Home, accepted, completed
 
+ON_BOTH_STORES = True
+
 EVENT = "01932b5e-0000-7000-8000-000000000000"
 VALUE = {"digest": "a" * 64, "words": ["grüß", 1, None, True]}
 

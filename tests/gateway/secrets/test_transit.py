@@ -6,6 +6,7 @@ import pytest
 
 from audit.errors import AuditUnavailable, KeyLost, KeyProviderError, SignerError
 from audit.events.private_value import Private
+from audit.keys.key_files import KeyFolder
 from audit.keys.master import FileMaster, origin_of
 from audit.keys.owner_keys import FileKeyProvider, KeyRing
 from audit.log.audit_log import AuditLog
@@ -101,7 +102,7 @@ def test_an_answer_without_what_was_asked_for_is_an_error(vault, connect, answer
 
 def ring_of(folder, client, former=None):
     folder.mkdir(exist_ok=True, mode=0o700)
-    return KeyRing(folder, VaultMaster.open(client, "domicile"), former)
+    return KeyRing(KeyFolder(folder), VaultMaster.open(client, "domicile"), former)
 
 
 def test_a_tenant_in_use_needs_vault_no_more_and_a_new_one_does(tmp_path, vault, connect):
