@@ -19,7 +19,7 @@ from audit.errors import KeyProviderError, StoreError, StoreFull
 from audit.private.value_database import FORMAT_VERSION, Row, Rows
 from audit.private.value_store import ValueStore
 from audit.storage.dsn import database_of
-from audit.storage.postgres_server import connect, require_durability
+from audit.storage.postgres_server import connect, has_schema, has_table, require_durability
 
 SCHEMA = "domicile_values"
 LOCK_SECONDS = 30
@@ -111,9 +111,9 @@ def _make(db: psycopg.Connection[Row]) -> None:
 
 def _format_of(db: psycopg.Connection[Row]) -> int | None:
     """None if there is no side store yet. Raises StoreError for a schema that is not ours, or newer."""
-    if db.execute("SELECT to_regnamespace(%s) IS NULL", (SCHEMA,)).fetchone() == (True,):
+    if not has_schema(db, SCHEMA):
         return None
-    if db.execute("SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.format",)).fetchone() == (True,):
+    if not has_table(db, "format", SCHEMA):
         raise StoreError(f"the schema {SCHEMA} of the database is not a side store; name another database")
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
@@ -172,8 +172,7 @@ class PostgresValues:
 
     def has_table(self, name: str) -> bool:
         with values_errors():
-            found = self._db.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{SCHEMA}.{name}",)).fetchone()
-        return found == (True,)
+            return has_table(self._db, name, SCHEMA)
 
     def scrub(self) -> None:
         """A transaction elsewhere that is older than the deletion keeps its rows until a later vacuum."""
@@ -284,9 +283,10 @@ class KeyTable:
             try:
                 return used.connected().execute(query, parameters).fetchall()
             except psycopg.OperationalError:
-                if inside or not used.is_broken:
+                if inside:
                     raise
-            return used.connected().execute(query, parameters).fetchall()  # the server restarted since the last one
+                used.drop()  # the server restarted since the last one, or ended the connection
+            return used.connected().execute(query, parameters).fetchall()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -304,9 +304,9 @@ class _Connection:
         self._url = url
         self._db: psycopg.Connection[Row] | None = None
 
-    @property
-    def is_broken(self) -> bool:
-        return self._db is None or self._db.closed
+    def drop(self) -> None:
+        if self._db is not None:
+            self._db.close()
 
     def connected(self) -> psycopg.Connection[Row]:
         if self._db is None or self._db.closed:

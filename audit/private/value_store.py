@@ -217,7 +217,9 @@ class ValueStore:
     def _data_keys(self, tenant: str, owners: Iterable[str | bytes]) -> dict[str | bytes, tuple[str, AESGCM]]:
         """Those of persons that have one, new ones for the others. Never cached: another process may erase one."""
         known = self._known_keys(tenant, [owner for owner in owners if isinstance(owner, bytes)])
-        fresh = [owner for owner in owners if owner not in known]
+        fresh = sorted(
+            (owner for owner in owners if owner not in known), key=repr
+        )  # in one order everywhere: no deadlock
         opened = self._keys.unwrap_all(tenant, [wrapped for _, wrapped in known.values()]) if known else []
         ciphers = {
             owner: (key_id, AESGCM(key)) for (owner, (key_id, _)), key in zip(known.items(), opened, strict=True)

@@ -104,8 +104,19 @@ def setup(db: Rows) -> Iterator[None]:
         yield
 
 
-def has_table(db: Rows, name: str) -> bool:
-    return db.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{SCHEMA}.{name}",)).fetchone() == (True,)
+def has_schema(db: Rows, schema: str) -> bool:
+    """By the catalogue itself: `to_regnamespace` answers from a cache, which a transaction that waited for another's
+    setup still has from before it."""
+    row = db.execute("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", (schema,)).fetchone()
+    return row == (True,)
+
+
+def has_table(db: Rows, name: str, schema: str = SCHEMA) -> bool:
+    query = (
+        "SELECT EXISTS (SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE nspname = %s AND relname = %s)"
+    )
+    return db.execute(query, (schema, name)).fetchone() == (True,)
 
 
 def prepare(db: Rows) -> None:
@@ -117,9 +128,9 @@ def prepare(db: Rows) -> None:
 
 def format_of(db: Rows) -> int | None:
     """The format version of the log, None if there is none. Raises StoreError for a schema that is not ours."""
-    if db.execute("SELECT to_regnamespace(%s) IS NULL", (SCHEMA,)).fetchone() == (True,):
+    if not has_schema(db, SCHEMA):
         return None
-    if db.execute("SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.format",)).fetchone() == (True,):
+    if not has_table(db, "format"):
         raise StoreError(f"the schema {SCHEMA} of the database is not an audit log")
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):

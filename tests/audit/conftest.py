@@ -17,7 +17,7 @@ import pytest
 from audit.errors import StoreError
 from audit.events.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
 from audit.incidents.evidence import Evidence, Part, Policy, Ruling
-from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog, AuditSettings, OpenStore
 from audit.log.checkpointer import Cadence
@@ -141,9 +141,15 @@ class Home:
             self._table = KeyTable(url)
         return self._table
 
-    def side(self) -> ValueStore:
+    def side(self, keys: KeyProvider | None = None) -> ValueStore:
         """In the log's database, where that is PostgreSQL."""
-        return open_values_at(self.url, self.path.with_name("side.db"), self.keys, create=True)
+        return open_values_at(self.url, self.path.with_name("side.db"), keys or self.keys, create=True)
+
+    def change_values(self, statement: str, rows: Sequence[Sequence[object]] = ((),)) -> None:
+        """In the side store, behind its back."""
+        with closing(self.side()) as side, side.transaction() as db:
+            for row in rows:
+                db.execute(statement, row)
 
     def open_log_and_values(self, path: Path, node: str, boot: str) -> LogAndValueStore:
         """A store of the log with the side store beside it."""

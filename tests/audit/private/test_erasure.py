@@ -209,10 +209,10 @@ async def test_an_erasure_that_was_interrupted_is_finished_later(home: Home, mon
 
 
 async def test_a_reader_that_holds_the_write_ahead_log_stops_the_certificate(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("audit.private.erasure.SCRUB_TRIES", 2)
-    monkeypatch.setattr("audit.private.value_store.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("audit.private.value_database.BUSY_SECONDS", 0.05)
     async with home.context() as context:
         await call(context, "a", ALICE)
         with closing(sqlite3.connect(home.path.with_name("side.db"))) as reader:

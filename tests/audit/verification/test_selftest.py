@@ -1,7 +1,6 @@
 """The record tests its own safeguards, says so on record, and does not pass what is broken."""
 
 import asyncio
-import sqlite3
 from contextlib import closing
 
 import pytest
@@ -57,21 +56,18 @@ async def test_an_edited_record_fails_the_log_and_its_copy(used: Home) -> None:
 
 
 async def test_a_value_that_is_gone_without_a_certificate_fails(used: Home) -> None:
-    with closing(sqlite3.connect(used.path.with_name("side.db"))) as db, db:
-        db.execute("DELETE FROM value")
+    used.change_values("DELETE FROM value")
     outcomes = await run(used)
     assert not outcomes["private_values"].passed and outcomes["log_verify"].passed
 
 
 async def test_a_key_that_came_back_from_a_backup_fails(used: Home) -> None:
-    side = used.path.with_name("side.db")
     async with used.context() as context:
         await context.record(accepted("c"), Private({"input": "y"}, "carol@example.com"))
-        with closing(sqlite3.connect(side)) as db:
-            rows = db.execute("SELECT * FROM data_key").fetchall()
+        with closing(used.side()) as side:
+            rows = side.rows("SELECT id, tenant, subject, wrapped, restricted FROM data_key")
         await erase(context, "acme", subject="carol@example.com")
-    with closing(sqlite3.connect(side)) as db, db:
-        db.executemany("INSERT OR IGNORE INTO data_key VALUES (?, ?, ?, ?, ?)", rows)
+    used.change_values("INSERT INTO data_key VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
     outcomes = await run(used)
     assert not outcomes["erased_keys"].passed and "is there again" in outcomes["erased_keys"].says
 
@@ -82,7 +78,6 @@ async def test_the_command_says_what_passed_and_its_exit_code_what_did_not(used:
     data = str(used.path.parent.parent)
     done = await asyncio.to_thread(CliRunner().invoke, app, ["selftest", "--data", data])
     assert done.exit_code == 0 and done.stdout.count("pass  ") == 4, done.output
-    with closing(sqlite3.connect(used.path.with_name("side.db"))) as db, db:
-        db.execute("DELETE FROM value")
+    used.change_values("DELETE FROM value")
     done = await asyncio.to_thread(CliRunner().invoke, app, ["selftest", "--data", data, "--json"])
     assert done.exit_code == 1 and '"ok": false' in done.stdout
