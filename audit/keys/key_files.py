@@ -21,6 +21,10 @@ class WrappedKeys(Protocol):
     def place(self) -> str:
         """In words, for messages."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several hosts use the same."""
+
     def owners(self) -> list[str]:
         """All that ever had a key, sorted."""
 
@@ -42,6 +46,8 @@ class WrappedKeys(Protocol):
 
 class KeyFolder:
     """``OWNER.kek`` in a folder of one machine, mode 0600."""
+
+    is_shared = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -7,6 +7,7 @@ reads ``<provider>:v<version>:<base64>``, so that it says itself which of them o
 import os
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -87,19 +88,20 @@ class FileMaster:
         self._keys: dict[int, bytes] = {}
 
     @classmethod
-    def open(cls, path: Path) -> "FileMaster":
+    def open(cls, path: Path, owners: Callable[[], Sequence[str]] = tuple) -> "FileMaster":
         """With the keys at `path`, the first created if there is none. Raises KeyProviderError.
 
-        None is created beside keys of tenants, since these were wrapped by another: then it is lost, or they are in
-        the hands of another provider.
+        None is created where there are keys of `owners` already, since these were wrapped by another: then it is lost,
+        is on another host, or they are in the hands of another provider.
         """
         master = cls(path)
         try:
             if not master._files():
-                if any(path.parent.glob("*.kek")):
+                if any(path.parent.glob("*.kek")) or owners():
                     raise KeyProviderError(
-                        f"there is no {path.name} for the keys in {path.parent}: "
-                        "restore it, or name the provider that holds their master key (secrets.provider)"
+                        f"there is no {path.name} in {path.parent} for the keys of tenants that there are: restore it,"
+                        " take over the key set of another host (domicile init --keys), or name the provider that"
+                        " holds their master key (secrets.provider)"
                     )
                 create_secret(path, os.urandom(KEY_SIZE))
             master._load()

@@ -149,6 +149,12 @@ class KeyRing:
                 newest = max(wrapped)
                 self.kept.replace(owner, _encode({newest: wrapped[newest]}))
 
+    @property
+    def is_carried(self) -> bool:
+        """Whether hosts share the keys, and each has to be given a new version of the master before they are under
+        it."""
+        return self.kept.is_shared and self.master.provider == FileMaster.provider
+
     def rotate_master(self) -> int:
         with self.kept.changing():
             return self.master.rotate()
@@ -231,7 +237,8 @@ class FileKeyProvider(KeyRing):
             make_private_folder(folder)
         except OSError as error:
             raise KeyProviderError(f"the root key cannot be used: {error}") from error
-        return cls(wrapped or KeyFolder(folder), FileMaster.open(folder / "root.key"))
+        kept = wrapped or KeyFolder(folder)
+        return cls(kept, FileMaster.open(folder / "root.key", kept.owners))
 
 
 class NoKeys:

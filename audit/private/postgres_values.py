@@ -229,6 +229,8 @@ class KeyTable:
     On two connections, so that no reader waits for one that changes keys, which may ask a far away master meanwhile.
     """
 
+    is_shared = True
+
     def __init__(self, url: str) -> None:
         """Connects when it is first asked. Raises StoreError for what is no URL of a database."""
         self.place = str(database_of(url, "the URL of the side store"))
@@ -264,7 +266,7 @@ class KeyTable:
             yield
             return
         with self._writing.lock, self._errors():
-            db = self._writing.connected()
+            db = self._writing.tried()
             self._inside.yes, self._inside.replaced = True, False
             try:
                 with db.transaction():
@@ -303,6 +305,14 @@ class _Connection:
         self.lock = threading.RLock()
         self._url = url
         self._db: psycopg.Connection[Row] | None = None
+
+    def tried(self) -> psycopg.Connection[Row]:
+        """One that answered a moment ago."""
+        try:
+            self.connected().execute("SELECT 1")
+        except psycopg.OperationalError:
+            self.drop()
+        return self.connected()
 
     def drop(self) -> None:
         if self._db is not None:

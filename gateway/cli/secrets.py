@@ -47,7 +47,8 @@ def show_status(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 def rotate_master(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """Give the master key a new version and wrap every key under it. May be interrupted, and run again.
 
-    The old version still opens old backups, until it is retired.
+    The old version still opens old backups, until it is retired. Where hosts share the keys (database.values_url) and
+    the master is a file, they are wrapped under it by `secrets rewrap`, once every host has the new key set.
 
     Example: domicile secrets rotate
     """
@@ -55,6 +56,14 @@ def rotate_master(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     with _installation(data) as installation, _recording(installation) as record:
         version = rotate(installation, record, ACTOR)
+        if installation.keys.is_carried:
+            _tell(
+                {"version": version, "rewrapped": 0},
+                as_json,
+                f"version {version} is made; give every other host the new key set (domicile init --export-keys, and"
+                " there domicile init --keys), then run: domicile secrets rewrap",
+            )
+            return
         with progress("keys", len(installation.keys.owners()), hidden=as_json) as advance:
             changed = rewrap(installation, record, ACTOR, advance)
     _tell({"version": version, "rewrapped": changed}, as_json, f"version {version} wraps; {changed} keys moved to it")
