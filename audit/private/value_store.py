@@ -224,20 +224,22 @@ class ValueStore:
         ciphers = {
             owner: (key_id, AESGCM(key)) for (owner, (key_id, _)), key in zip(known.items(), opened, strict=True)
         }
-        if fresh:
-            now = int(time.time() * 1000)
-            made = [(uuid7(now), os.urandom(KEY_SIZE)) for _ in fresh]
-            wrapped = self._keys.wrap_all(tenant, [key for _, key in made])
-            added = self._db.executemany(
-                "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                [
-                    (key_id, tenant, owner if isinstance(owner, bytes) else None, closed)
-                    for owner, (key_id, _), closed in zip(fresh, made, wrapped, strict=True)
-                ],
-            )
-            ciphers |= {owner: (key_id, AESGCM(key)) for owner, (key_id, key) in zip(fresh, made, strict=True)}
-            if added < len(fresh):  # a gateway on another host made a person's key a moment ago: that one stands
-                ciphers |= self._data_keys(tenant, [owner for owner in fresh if isinstance(owner, bytes)])
+        return ciphers | self._new_keys(tenant, fresh) if fresh else ciphers
+
+    def _new_keys(self, tenant: str, owners: Sequence[str | bytes]) -> dict[str | bytes, tuple[str, AESGCM]]:
+        now = int(time.time() * 1000)
+        made = [(uuid7(now), os.urandom(KEY_SIZE)) for _ in owners]
+        wrapped = self._keys.wrap_all(tenant, [key for _, key in made])
+        added = self._db.executemany(
+            "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            [
+                (key_id, tenant, owner if isinstance(owner, bytes) else None, closed)
+                for owner, (key_id, _), closed in zip(owners, made, wrapped, strict=True)
+            ],
+        )
+        ciphers = {owner: (key_id, AESGCM(key)) for owner, (key_id, key) in zip(owners, made, strict=True)}
+        if added < len(owners):  # a gateway on another host made a person's key a moment ago: that one stands
+            ciphers |= self._data_keys(tenant, [owner for owner in owners if isinstance(owner, bytes)])
         return ciphers
 
     def _known_keys(self, tenant: str, persons: Sequence[bytes]) -> dict[str | bytes, tuple[str, bytes]]:
