@@ -200,7 +200,7 @@ def test_a_pod_starts_again_with_each_key_set_and_its_commands_find_the_database
     )
     laptop = Installation.create(tmp_path / "laptop", "eu-fr")
     export_keys(laptop, tmp_path / "secret")
-    known = {"control": control, "record": record, "limits": "", "metadata.name": "gateway-0"}
+    known = {"control": control, "record": record, "values": "", "limits": "", "metadata.name": "gateway-0"}
     variables = {"DOMICILE_DATA": "/var/lib/domicile"}
     for each in gateway["env"]:
         given = each.get("valueFrom", {})
