@@ -45,7 +45,7 @@ def resolved(path: Path | None, data: Path | None = None) -> tuple[Settings, lis
     return settings, [Setting(key, value, source(key)) for key, value in _leaves(settings.model_dump(mode="json"))]
 
 
-def outside() -> list[Setting]:
+def environment_urls() -> list[Setting]:
     """The URLs that come from the environment alone, their passwords left out."""
     return [Setting(name, without_password(os.environ[name]), name) for name in URLS if os.environ.get(name)]
 

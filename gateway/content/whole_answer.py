@@ -11,7 +11,7 @@ from typing import Any
 from backend.wire import Usage
 from gateway.content.said import said_in
 from gateway.errors import BackendFailed
-from gateway.openai.answer import FilterFactory, calls_begun, characters_said, rewrite_choices
+from gateway.openai.answer import FilterFactory, count_characters, count_tool_calls, rewrite_choices
 from gateway.openai.answer_formats import AnswerFormat, Generated, ReadAnswer
 from gateway.openai.finish import recorded
 from gateway.openai.finite_json import NotFinite, write
@@ -84,8 +84,8 @@ def _told(answer: ReadAnswer) -> Told:
     reasons = []
     for choice in answer.choices:
         said = choice.get("message")
-        characters += characters_said(choice if said is None else said)
-        tool_calls += calls_begun(said)
+        characters += count_characters(choice if said is None else said)
+        tool_calls += count_tool_calls(said)
         if word := recorded(choice.get("finish_reason")):
             reasons.append(word)
     return Told(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons))

@@ -51,7 +51,7 @@ class NotReplayable(AuditError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedCall:
     """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered;
     `fingerprint`: what the answer came from, if its backend named it; `changed`: what of its model is another since
     then, by the record, as (seq, what)."""
@@ -81,7 +81,7 @@ class Difference(NamedTuple):
     now: Any
 
 
-async def kept_call(context: AuditContext, tenant: str, request_id: str, *, actor: str) -> Kept:
+async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, actor: str) -> RecordedCall:
     """What is kept of a call; that it is read goes on record first.
 
     Raises NotReplayable where content was not kept, is gone, was redacted, or could not come out the same; and
@@ -99,7 +99,7 @@ async def kept_call(context: AuditContext, tenant: str, request_id: str, *, acto
     asked = {one.kept.field: one.value for one in await read(context, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
     values = {one.kept.field: one.value for one in await read(context, tenant, outcome_seq, actor=actor, reason=REASON)}
-    return Kept(
+    return RecordedCall(
         tenant=tenant,
         seq=intent_seq,
         request_id=request_id,
@@ -194,7 +194,7 @@ def _check_sampling(body: dict[str, Any]) -> None:
         )
 
 
-async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[AnswerPieces, str | None]:
+async def ask_again(upstream: Upstream, target: Target, kept: RecordedCall) -> tuple[AnswerPieces, str | None]:
     """What `target` answers to the very body, and its fingerprint. Raises GatewayError where it does not answer, or not
     to the end."""
     heard = Content(b"", kept.sent, None, 1)
@@ -245,7 +245,13 @@ def _event(payload: bytes) -> dict[str, Any]:
 
 
 async def record_replay(
-    context: AuditContext, kept: Kept, backend: Backend | None, equal: bool, same_weights: bool | None, *, actor: str
+    context: AuditContext,
+    kept: RecordedCall,
+    backend: Backend | None,
+    equal: bool,
+    same_weights: bool | None,
+    *,
+    actor: str,
 ) -> None:
     """`backend`: None for a server that is none of the directory's."""
     await context.record(

@@ -36,7 +36,7 @@ def launches_here(settings: Settings, installation: Installation) -> bool:
 
 
 @asynccontextmanager
-async def fleet_at_work(
+async def running_fleet(
     settings: Settings,
     installation: Installation,
     database: Database,
@@ -50,7 +50,7 @@ async def fleet_at_work(
     backends that it started."""
     node = f"{settings.node}-{token_hex(4)}"
     if not launches_here(settings, installation):
-        telling = asyncio.create_task(_tell(database, installation.cell, node, book, registry, lambda: None))
+        telling = asyncio.create_task(_publish_demand(database, installation.cell, node, book, registry, lambda: None))
         try:
             yield
         finally:
@@ -66,7 +66,9 @@ async def fleet_at_work(
             rest=rest,
             every_s=settings.fleet.every_s,
         )
-        telling = asyncio.create_task(_tell(database, installation.cell, node, book, registry, reconciler.nudge))
+        telling = asyncio.create_task(
+            _publish_demand(database, installation.cell, node, book, registry, reconciler.nudge)
+        )
         running = asyncio.create_task(reconciler.run(), name="fleet")
         try:
             yield
@@ -111,7 +113,7 @@ async def _launcher(
     )
 
 
-async def _tell(
+async def _publish_demand(
     database: Database, cell: str, node: str, book: Book, registry: BackendRegistry, told: Callable[[], None]
 ) -> None:
     """Once a second, and at once when a call begins to wait; what has not changed is said again before it is stale."""

@@ -145,7 +145,7 @@ async def _replay(
     url: str | None, tolerance: float,
 ) -> Replayed:  # fmt: skip
     from backend.wire import same_weights
-    from gateway.evidence.replay import ask_again, first_difference, kept_call, record_replay
+    from gateway.evidence.replay import ask_again, first_difference, record_replay, recorded_call
     from gateway.installation.installation import configured
     from gateway.request.recorder import connection_of
     from gateway.upstream.client import Upstream
@@ -159,7 +159,7 @@ async def _replay(
         known = _backend(installation, tenant, backend) if backend is not None else None
     else:
         _check_local(url)
-    kept = await kept_call(context, tenant, request, actor=ACTOR)
+    kept = await recorded_call(context, tenant, request, actor=ACTOR)
     if url is None and known is None:
         known = _backend(installation, tenant, kept.backend_id)
     if known is not None and known.region != kept.region:

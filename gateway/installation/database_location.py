@@ -17,7 +17,7 @@ from gateway.installation.installation import Installation, InstallationError
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class DatabaseLocation:
     """`place` in words; `owner` None: the database was not made yet."""
 
     what: str
@@ -25,18 +25,22 @@ class Stored:
     owner: Identity | None
 
 
-def stored(installation: Installation) -> list[Stored]:
+def database_locations(installation: Installation) -> list[DatabaseLocation]:
     """Control database, record and side store. Raises StoreError, DatabaseUnavailable."""
     (control, control_url), (record, record_url) = installation.stores()
     found = [
-        Stored(control.what, _words(control, control_url), _owner_of_control(installation, control.file, control_url)),
-        Stored(record.what, _words(record, record_url), _owner_of_record(record.file, record_url)),
+        DatabaseLocation(
+            control.what,
+            _location_text(control, control_url),
+            _owner_of_control(installation, control.file, control_url),
+        ),
+        DatabaseLocation(record.what, _location_text(record, record_url), _owner_of_record(record.file, record_url)),
     ]
     side = None
     if installation.side_store.exists():
         with closing(ValueStore.open_read_only(installation.side_store)) as opened:
             side = opened.identity()
-    return [*found, Stored("side store", str(installation.side_store), side)]
+    return [*found, DatabaseLocation("side store", str(installation.side_store), side)]
 
 
 def remember(installation: Installation) -> None:
@@ -52,15 +56,15 @@ def remember(installation: Installation) -> None:
     for named, url, identity in ((control, control_url, found), (record, record_url, record_owner)):
         if identity is None:
             raise InstallationError(
-                f"{_words(named, url)} holds no {named.what} of this installation; move the content there first, or set"
-                f" {named.variable} to where it is"
+                f"{_location_text(named, url)} holds no {named.what} of this installation; move the content there"
+                f" first, or set {named.variable} to where it is"
             )
         check_identity(identity, owner, f"the {named.what}")
     for named, url in ((control, control_url), (record, record_url)):
         write_marker(named, Place(None if url is None else database_of(url, named.variable), made=True))
 
 
-def _words(named: Named, url: str | None) -> str:
+def _location_text(named: Named, url: str | None) -> str:
     return str(named.file) if url is None else str(database_of(url, named.variable))
 
 
