@@ -7,8 +7,8 @@ from audit.errors import StoreError
 from audit.keys.owner_keys import KeyProvider
 from audit.private.value_store import ValueStore
 from audit.storage.identity import key_beside
-from audit.storage.marker import Place, mark_made, place_of
-from audit.storage.place import UrlSource, database_url, open_store, value_store_of
+from audit.storage.location import UrlSource, database_url, open_store, value_store_of
+from audit.storage.marker import StoreLocation, location_of, mark_created
 from audit.storage.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import Frontier
 
@@ -19,7 +19,7 @@ def open_log_and_values(
     """What `AuditLog.open` takes as `open_store` where events bring private values."""
 
     def opened(path: Path, node: str, boot: str) -> LogAndValueStore:
-        place = place_of(value_store_of(side), None) or Place()
+        place = location_of(value_store_of(side), None) or StoreLocation()
         store = open_store(path, node, boot, source)
         try:
             return LogAndValueStore(store, _claimed(side, keys, path, place))
@@ -32,17 +32,17 @@ def open_log_and_values(
 
 def open_values(side: Path, keys: KeyProvider) -> ValueStore:
     """The side store of a record; a file that existed and is missing now is not created again. Raises StoreError."""
-    place = place_of(value_store_of(side), None) or Place()
+    place = location_of(value_store_of(side), None) or StoreLocation()
     return ValueStore.open(side, keys, create=not place.made)
 
 
-def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> ValueStore:
+def _claimed(side: Path, keys: KeyProvider, log: Path, place: StoreLocation) -> ValueStore:
     """The side store, once it is known to be of the same installation as the log."""
     opened = ValueStore.open(side, keys, create=not place.made)
     try:
         if (key := key_beside(log)) is not None:
             opened.claim(key)
-            mark_made(value_store_of(side), place)
+            mark_created(value_store_of(side), place)
     except BaseException:
         opened.close()
         raise

@@ -15,7 +15,7 @@ from gateway.database.errors import Invalid, NotFound, NotReady
 from gateway.policies.study import Draft, PolicyStudy
 from policy.decision.explain import explain_json, explain_source
 from policy.errors import PolicyError
-from regions.catalogue.place import place_facts
+from regions.catalogue.region_facts import place_facts
 from regions.errors import CatalogueError
 
 router = APIRouter(tags=["regions"], route_class=IdempotentRoute)
@@ -82,7 +82,7 @@ def check_regions(context: Context, tenant: str, asked: PlacesAsked) -> PlacesJu
     """Whether an ordinary request of the tenant may be answered there, and if not, by which rule."""
     draft = None if asked.document is None else Draft(asked.document, tenant)
     with policy_study(context) as study:
-        verdicts = study.judge_regions(tenant, asked.regions, draft)
+        verdicts = study.evaluate_regions(tenant, asked.regions, draft)
         return PlacesJudged(catalogue=study.catalogue.version, verdicts=tuple(one.as_json() for one in verdicts))
 
 

@@ -70,7 +70,7 @@ def _prepare(ctx: typer.Context) -> None:
         return  # called by another program, which has told them itself
     from audit.cli.frame import open_keys, open_replacement
     from audit.incidents.evidence import evidence_sources
-    from audit.storage.place import use_urls_of
+    from audit.storage.location import use_urls_of
 
     if _registers not in evidence_sources:
         evidence_sources.append(_registers)

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlsplit
 
 from audit.errors import StoreError
 from audit.storage.dsn import database_of
-from audit.storage.place import DATABASE_SETTING as RECORD_SETTING
-from audit.storage.place import DATABASE_VARIABLE as RECORD_VARIABLE
+from audit.storage.location import DATABASE_SETTING as RECORD_SETTING
+from audit.storage.location import DATABASE_VARIABLE as RECORD_VARIABLE
 from gateway.configuration.settings import Database, SettingsError, is_loopback
 
 CONTROL_VARIABLE = "DOMICILE_DATABASE_URL"

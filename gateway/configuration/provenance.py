@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from audit.files.secret_file import LoosePermissions, read_secret
-from audit.storage.place import DATABASE_VARIABLE
+from audit.storage.location import DATABASE_VARIABLE
 from gateway.configuration.database_urls import CONTROL_VARIABLE, REDIS_VARIABLE, urls_of
 from gateway.configuration.settings import Settings, SettingsError, load_settings
 from gateway.configuration.sinks import stays_here

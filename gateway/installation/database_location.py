@@ -8,7 +8,7 @@ from audit.errors import NoLog, StoreError
 from audit.private.value_store import ValueStore
 from audit.storage.dsn import database_of
 from audit.storage.identity import Identity, check_identity
-from audit.storage.marker import Named, Place, write_marker
+from audit.storage.marker import NamedDatabase, StoreLocation, write_marker
 from audit.storage.sqlite import SqliteReader
 from audit.storage.store import Reader
 from gateway.database.database import Database
@@ -61,10 +61,10 @@ def remember(installation: Installation) -> None:
             )
         check_identity(identity, owner, f"the {named.what}")
     for named, url in ((control, control_url), (record, record_url)):
-        write_marker(named, Place(None if url is None else database_of(url, named.variable), made=True))
+        write_marker(named, StoreLocation(None if url is None else database_of(url, named.variable), made=True))
 
 
-def _location_text(named: Named, url: str | None) -> str:
+def _location_text(named: NamedDatabase, url: str | None) -> str:
     return str(named.file) if url is None else str(database_of(url, named.variable))
 
 

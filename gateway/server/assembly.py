@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
-from audit.log.sequencer import Limits as AuditLimits
+from audit.log.sequencer import QueueLimits
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
@@ -75,7 +75,7 @@ from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
 from gateway.version import build
 from regions.errors import CatalogueError
-from regions.fleet.demand import Book
+from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import Backend, Fleet
 from regions.fleet.health import Prober
 
@@ -145,7 +145,7 @@ class _Memory:
     registry: BackendRegistry
     policies: PolicyCompiler
     credentials: TenantCredentials
-    book: Book
+    tracker: DemandTracker
     parking: Parking
     stops: Stops
     routes: Routes
@@ -156,16 +156,16 @@ class _Memory:
         fleet = Fleet()
         registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
         credentials = installation.credentials()
-        book = Book()
+        tracker = DemandTracker()
         return cls(
             fleet=fleet,
             registry=registry,
             policies=policies,
             credentials=credentials,
-            book=book,
-            parking=Parking(registry, fleet, book, settings.fleet.waiting_per_tenant),
+            tracker=tracker,
+            parking=Parking(registry, fleet, tracker, settings.fleet.waiting_per_tenant),
             stops=Stops(),
-            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, book),
+            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, tracker),
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
@@ -263,7 +263,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
             database,
             memory.fleet,
             memory.registry,
-            memory.book,
+            memory.tracker,
             recorded_from_threads(log),
             EngineLifecycle(upstream, memory.routes),
         )
@@ -279,7 +279,7 @@ async def _open_log(base: _Base) -> AuditLog:
         signer=base.signer,
         node=settings.node,
         build=build(),
-        settings=AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes)),
+        settings=AuditSettings(limits=QueueLimits(reserve_bytes=settings.audit.reserve_bytes)),
         open_store=base.watches.guarding(
             open_log_and_values(installation.side_store, base.keys, installation.record_url)
         ),

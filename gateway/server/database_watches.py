@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from audit.storage.file_watch import FileWatch
-from audit.storage.place import database_url
+from audit.storage.location import database_url
 from audit.storage.watched import Watch, Watches
 from gateway.database.database import Database
 from gateway.database.watch import ControlWatch

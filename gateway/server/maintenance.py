@@ -19,9 +19,9 @@ from audit.privacy.retention import run_all
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import finish
 from audit.witness.anchor import Anchors, anchor
+from audit.witness.anchor_attestations import last_stamped
 from audit.witness.late_trees import RECORDED_EVERY_S, LateTrees, record_late_trees
 from audit.witness.ntp import record_clock
-from audit.witness.outside import last_stamped
 from audit.witness.timestamp import load_roots, timestamp
 from gateway.configuration.settings import Audit
 

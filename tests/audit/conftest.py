@@ -21,7 +21,7 @@ from audit.keys.owner_keys import FileKeyProvider
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog, AuditSettings, OpenStore
 from audit.log.checkpointer import Cadence
-from audit.log.sequencer import Limits
+from audit.log.sequencer import QueueLimits
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import LogAndValueStore
 from audit.private.value_store import ValueStore
@@ -94,7 +94,7 @@ def completed(request_id: str, tenant: str = "acme") -> InferenceCompleted:
 
 
 FAST = AuditSettings(
-    limits=Limits(heal_every_s=0.02, reserve_bytes=1 << 16), cadence=Cadence(every_s=0.02), probe_ttl_s=0.05
+    limits=QueueLimits(heal_every_s=0.02, reserve_bytes=1 << 16), cadence=Cadence(every_s=0.02), probe_ttl_s=0.05
 )
 
 

@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 from starlette.testclient import TestClient
 
-from audit.storage.place import open_reader
+from audit.storage.location import open_reader
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext
 from gateway.identity.keys import KeyHasher
