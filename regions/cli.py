@@ -26,7 +26,7 @@ def list_regions(catalogue: File = None, on: Day = None, as_json: AsJson = False
 
     Example: domicile region list --on 2026-12-01
     """
-    from regions.catalogue.place import place_facts
+    from regions.catalogue.region_facts import place_facts
 
     known, day = _load(catalogue), _day(on)
     rows = [place_facts(known, region, day) for region in known.regions if region.valid_on(day)]
@@ -57,7 +57,7 @@ def show_region(
 
     Example: domicile region show eu-fr-par
     """
-    from regions.catalogue.place import place_facts
+    from regions.catalogue.region_facts import place_facts
     from regions.errors import CatalogueError
 
     known, day = _load(catalogue), _day(on)
@@ -93,7 +93,7 @@ def check_regions(
     Example: domicile region check us-east --policy acme.yaml
     """
     from policy.errors import PolicyError
-    from regions.catalogue.region_verdict import judge_region, policies_from
+    from regions.catalogue.region_verdict import evaluate_region, policies_from
     from regions.errors import CatalogueError
 
     known, day = _load(catalogue), _day(on)
@@ -102,7 +102,7 @@ def check_regions(
         policies = policies_from(policy, known)
     except (CatalogueError, PolicyError, OSError, UnicodeDecodeError) as error:
         _fail(str(error))
-    judged = [judge_region(one, known, place, day) for place in asked for one in policies]
+    judged = [evaluate_region(one, known, place, day) for place in asked for one in policies]
     if as_json:
         verdicts = [verdict.as_json() for verdict in judged]
         typer.echo(json.dumps({"catalogue": known.version, "regions": verdicts}, indent=2, ensure_ascii=False))

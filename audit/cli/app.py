@@ -40,10 +40,10 @@ from audit.keys.owner_keys import KeyProvider
 from audit.keys.succession import notes_in, with_successors
 from audit.log.receipt import Receipt, verify_receipt
 from audit.private.audit_context import AuditContext
-from audit.private.value_place import FILE, KEYS, has_values, open_values_read_only
+from audit.private.value_location import FILE, KEYS, has_values, open_values_read_only
 from audit.private.value_store import ValueStore
 from audit.storage.attested_files import files_beside, union
-from audit.storage.place import open_reader
+from audit.storage.location import open_reader
 from audit.storage.sqlite import SqliteReader
 from audit.storage.store import Reader
 from audit.storage.tiles import TILES, Folder, forget, publish

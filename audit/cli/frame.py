@@ -16,7 +16,7 @@ from audit.errors import AuditError, SignerError
 from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
-from audit.private.value_place import KEYS, wrapped_keys
+from audit.private.value_location import KEYS, wrapped_keys
 
 if TYPE_CHECKING:
     from audit.witness.rotation import Replacement

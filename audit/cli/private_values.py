@@ -40,14 +40,14 @@ from audit.private.certificate import open_certificate
 from audit.private.deletion import holds_of
 from audit.private.erasure import erase, finish, place_hold, release_hold
 from audit.private.log_and_value_store import open_log_and_values
-from audit.private.value_place import FILE, open_values
+from audit.private.value_location import FILE, open_values
 from audit.registers.dsar import access_page
 from audit.registers.language import LANGUAGES
 from audit.storage.attested_files import files_beside
-from audit.storage.place import exchange_attested_files, is_there, open_reader
+from audit.storage.location import exchange_attested_files, is_there, open_reader
 from audit.storage.sqlite import no_log_at
 from audit.storage.tiles import TILES
-from audit.witness.outside import vouchers
+from audit.witness.anchor_attestations import attestations
 
 ACTOR = "cli"
 T = TypeVar("T")
@@ -105,14 +105,16 @@ def export_command(
                     until=until and checked_moment(until),
                     disclose=disclose,
                     evidence=known,
-                    vouchers=vouchers(files_beside((folder / LOG_IN_DATA).parent)),
+                    attestations=attestations(files_beside((folder / LOG_IN_DATA).parent)),
                     dsar=packages,
                     actor=ACTOR,
                     progress=advance,
                 )
 
             made = do(data, work)
-        tell(asdict(made) | {"missing": [one._asdict() for one in made.missing]}, as_json, _exported(made, output))
+        print_outcome(
+            asdict(made) | {"missing": [one._asdict() for one in made.missing]}, as_json, _exported(made, output)
+        )
 
 
 def _exported(made: Summary, output: Path) -> str:
@@ -166,7 +168,7 @@ def erase_command(
         note, said = do(data, work, backup_days)
         if output is not None:
             replace_file(output, note.encode())
-        tell(
+        print_outcome(
             {"certificate": said, "note": note},
             as_json,
             f"{said['values']} values of {said['records']} records are gone, and {len(said['keys_destroyed'])} keys."
@@ -192,7 +194,7 @@ def hold_place(
             data,
             lambda context: place_hold(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
         )
-        tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
+        print_outcome({"hold_id": hold}, as_json, f"Hold {hold} stands.")
 
 
 @hold_app.command(
@@ -212,7 +214,7 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
 
     with reporting_errors(as_json):
         still_open = do(data, work)
-        tell(
+        print_outcome(
             {"hold_id": hold_id, "open_incidents": still_open},
             as_json,
             f"Hold {printable(hold_id)} is released.",
@@ -235,7 +237,7 @@ def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOpti
             + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
             for hold in standing
         ]
-        tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
+        print_outcome({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
 
 
 @app.command(
@@ -271,7 +273,7 @@ def restrict_command(
     """Keep the data of a person, but refuse to show or export it (GDPR 18)."""
     with reporting_errors(as_json):
         do(data, lambda context: restrict(context, tenant, subject, restricted=not lift, actor=ACTOR))
-        tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
+        print_outcome({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
 
 
 @app.command("rectify", epilog="Example:\n\n  domicile audit rectify acme --seq 41 --field output --value TEXT")
@@ -290,7 +292,7 @@ def rectify_command(
         except ValueError:
             right = value
         receipt = do(data, lambda context: rectify(context, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
-        tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
+        print_outcome({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
 
 
 @app.command("read", epilog="Example:\n\n  domicile audit read acme --seq 41 --reason complaint")
@@ -305,7 +307,9 @@ def read_command(
     with reporting_errors(as_json):
         shown = do(data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
         values = {one.kept.field: one.value for one in shown}
-        tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
+        print_outcome(
+            values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items())
+        )
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
@@ -361,5 +365,5 @@ def _span(records: str | None) -> tuple[int, int] | None:
     return int(first), int(last or first)
 
 
-def tell(answer: dict[str, Any], as_json: bool, sentence: str) -> None:
+def print_outcome(answer: dict[str, Any], as_json: bool, sentence: str) -> None:
     typer.echo(json.dumps({"ok": True, **answer}, indent=2) if as_json else sentence)

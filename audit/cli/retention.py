@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from audit.cli.frame import DataOption, JsonOption, reporting_errors
-from audit.cli.private_values import BackupOption, do, tell
+from audit.cli.private_values import BackupOption, do, print_outcome
 from audit.privacy.retention import preview, run
 from audit.privacy.schedule import Schedule
 from audit.private.audit_context import AuditContext
@@ -54,4 +54,4 @@ def retention_command(
             + (f"; {one['floored']} calls kept for six months, being of high risk" if one["floored"] else "")
             for one in done
         ]
-        tell({"runs": done}, as_json, "\n".join(lines))
+        print_outcome({"runs": done}, as_json, "\n".join(lines))

@@ -32,7 +32,7 @@ from audit.log.audit_log import AuditLog
 from audit.log.receipt import Receipt
 from audit.private.audit_context import AuditContext
 from audit.storage.attested_files import WITNESSED
-from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, publish_succession
+from audit.storage.location import exchange_attested_files, is_there, learn_successions, open_reader, publish_succession
 from audit.storage.sqlite import no_log_at
 from audit.storage.tiles import Folder
 from audit.tree.cosignature import WitnessKey

@@ -11,8 +11,8 @@ from audit.events.base import (
     Code,
     Count,
     Event,
-    Kept,
     Ocsf,
+    RecordRetention,
     Sha256,
     TenantId,
     Text,
@@ -38,7 +38,7 @@ def ocsf_of_entity(kind: str) -> Ocsf:
 class CheckpointTimestamped(Event):
     """A time-stamping authority vouches that the anchor's checkpoint of `size` was there at `gen_time` (RFC 3161)."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["checkpoint.timestamped"] = "checkpoint.timestamped"
     tenant: TenantId = ANCHOR_TENANT
@@ -52,7 +52,7 @@ class CheckpointTimestamped(Event):
 class TimestampFailed(Event):
     """No timestamp was had, or one that does not hold; the log goes on without."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
     ocsf: ClassVar[Ocsf] = Ocsf().failed
 
     type: Literal["checkpoint.timestamp_failed"] = "checkpoint.timestamp_failed"
@@ -66,7 +66,7 @@ class CheckpointCosigned(Event):
     """The witness `witness` cosigned this tree's checkpoint of `size` (C2SP tlog-cosignature). `cosignature` is key
     id, time and signature in base64, so that the witness's key alone shows it, wherever the note is kept."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["checkpoint.cosigned"] = "checkpoint.cosigned"
     size: Count
@@ -79,7 +79,7 @@ class AnchorLinked(Event):
     """The log's own tree vouches for the anchor: it has `size` records, the last of which has the RFC 6962 hash
     `leaf_hash`. Without it, an anchor tree could be removed without a trace."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["system.anchored"] = "system.anchored"
     tenant: TenantId = SYSTEM_TENANT
@@ -92,7 +92,7 @@ class KeyRotated(Event):
     SHA-256 this is says the same under both keys. Keys are those of the log, whatever tree this stands in."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["log.key_rotated"] = "log.key_rotated"
     actor: Actor

@@ -37,7 +37,7 @@ class Step(Enum):
     CLOSES = "closes"  # the one outcome of an intent
 
 
-class Kept(Enum):
+class RecordRetention(Enum):
     """How long records of a type are kept (`audit.privacy.schedule`)."""
 
     CALL = "call"  # as the policy of the call says
@@ -71,7 +71,7 @@ class Event(Strict):
 
     step: ClassVar[Step] = Step.NONE
     is_access: ClassVar[bool] = False
-    kept: ClassVar[Kept] = Kept.SECURITY
+    kept: ClassVar[RecordRetention] = RecordRetention.SECURITY
     ocsf: ClassVar[Ocsf] = Ocsf()
 
     type: str
@@ -85,7 +85,7 @@ class Event(Strict):
         return get_args(cls.model_fields["type"].annotation)
 
     @classmethod
-    def kept_as(cls, kind: str) -> Kept:
+    def kept_as(cls, kind: str) -> RecordRetention:
         """Of one of its types."""
         return cls.kept
 

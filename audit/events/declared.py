@@ -5,11 +5,11 @@
 
 from pathlib import Path
 
-from audit.events.base import Event, Kept
+from audit.events.base import Event, RecordRetention
 from audit.events.leaf import EVENT_CLASSES
 
 CLASS_OF: dict[str, type[Event]] = {kind: cls for cls in EVENT_CLASSES for kind in cls.types()}
-KEPT: dict[str, Kept] = {kind: cls.kept_as(kind) for kind, cls in CLASS_OF.items()}
+KEPT: dict[str, RecordRetention] = {kind: cls.kept_as(kind) for kind, cls in CLASS_OF.items()}
 
 _HEAD = '''"""The OCSF class, activity, status and severity of each event type, and the types in admin_access.csv.
 

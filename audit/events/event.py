@@ -28,9 +28,9 @@ from audit.events.base import (
     Endpoint,
     Event,
     HttpStatus,
-    Kept,
     Milliseconds,
     Ocsf,
+    RecordRetention,
     Sentence,
     Sha256,
     Step,
@@ -143,7 +143,7 @@ class InferenceAccepted(_Call, _Route):
 
     step: ClassVar[Step] = Step.OPENS
 
-    kept: ClassVar[Kept] = Kept.CALL
+    kept: ClassVar[RecordRetention] = RecordRetention.CALL
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
 
     type: Literal["inference.accepted"] = "inference.accepted"
@@ -152,7 +152,7 @@ class InferenceAccepted(_Call, _Route):
 
 
 class InferenceDenied(_Call):
-    kept: ClassVar[Kept] = Kept.CALL
+    kept: ClassVar[RecordRetention] = RecordRetention.CALL
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE).failed
 
     type: Literal["inference.denied"] = "inference.denied"
@@ -178,7 +178,7 @@ class RoutingDecision(_Route, _Reevaluated):
 
     step: ClassVar[Step] = Step.WITHIN
 
-    kept: ClassVar[Kept] = Kept.CALL
+    kept: ClassVar[RecordRetention] = RecordRetention.CALL
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
 
     type: Literal["routing.decision"] = "routing.decision"
@@ -214,7 +214,7 @@ class InferenceCompleted(_Outcome):
 
     step: ClassVar[Step] = Step.CLOSES
 
-    kept: ClassVar[Kept] = Kept.CALL
+    kept: ClassVar[RecordRetention] = RecordRetention.CALL
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
 
     type: Literal["inference.completed"] = "inference.completed"
@@ -228,7 +228,7 @@ class InferenceAborted(_Outcome, _Reevaluated):
 
     step: ClassVar[Step] = Step.CLOSES
 
-    kept: ClassVar[Kept] = Kept.CALL
+    kept: ClassVar[RecordRetention] = RecordRetention.CALL
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE).failed
 
     type: Literal["inference.aborted"] = "inference.aborted"
@@ -242,7 +242,7 @@ class BackendConnected(Event):
     `peer_sha256`: of its certificate (DER); `peer_uri`: the identity in that, absent for servers that carry none.
     """
 
-    kept: ClassVar[Kept] = Kept.CALL
+    kept: ClassVar[RecordRetention] = RecordRetention.CALL
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
 
     type: Literal["routing.connected"] = "routing.connected"
@@ -344,8 +344,8 @@ class AdminChanged(Event):
     detail: dict[Code, Text] = Field(default_factory=dict)
 
     @classmethod
-    def kept_as(cls, kind: str) -> Kept:
-        return Kept.GOVERNANCE if kind.startswith("admin.policy.") else Kept.SECURITY
+    def kept_as(cls, kind: str) -> RecordRetention:
+        return RecordRetention.GOVERNANCE if kind.startswith("admin.policy.") else RecordRetention.SECURITY
 
     @classmethod
     def ocsf_of(cls, kind: str) -> Ocsf:
@@ -357,7 +357,7 @@ class ModelChanged(Event):
     one. `substantial` is the provider's judgement that it makes a new conformity assessment due."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
 
     type: Literal["model.changed"] = "model.changed"
     actor: Actor
@@ -412,7 +412,7 @@ class SigningDelayed(Event):
     """Trees could not be signed for `seconds`: the signer was out of reach. Recorded once the time exceeds what is
     allowed, and again with `resumed` when they are signed."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["system.signing_delayed"] = "system.signing_delayed"
     tenant: TenantId = SYSTEM_TENANT

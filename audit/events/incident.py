@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from audit.events.base import Actor, Code, Count, Country, Event, Kept, Ocsf, Text
+from audit.events.base import Actor, Code, Count, Country, Event, Ocsf, RecordRetention, Text
 from audit.events.ocsf import HIGH
 from audit.events.stamp import Timestamp, Uuid7
 
@@ -21,7 +21,7 @@ class Incident(Event):
     """The life of an incident. `laws` names the sets of clocks that run (`audit.law.deadlines`), `clock` the one that a
     notification met; `since` and `until` bound the records concerned, which `hold_ids` keep from deletion."""
 
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
     ocsf: ClassVar[Ocsf] = Ocsf(severity_id=HIGH)
 
     type: Literal["incident.opened", "incident.updated", "incident.notified", "incident.closed"]
@@ -44,7 +44,7 @@ class Incident(Event):
 class AuthorityRequest(Event):
     """An authority asked for data. `legal_basis` is what it cited; `outcome` what was done: refused, redirected ..."""
 
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
 
     type: Literal["authority_request.received", "authority_request.answered"]
     matter_id: Uuid7
@@ -61,7 +61,7 @@ class Oversight(Event):
     without one it took place outside them."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
 
     type: Literal["oversight.stopped", "oversight.resumed", "oversight.overridden"]
     actor: Actor

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from audit.events.base import ANCHOR_TENANT, Actor, Code, Count, Event, Kept, Ocsf, Sha256, TenantId, Text
+from audit.events.base import ANCHOR_TENANT, Actor, Code, Count, Event, Ocsf, RecordRetention, Sha256, TenantId, Text
 from audit.events.ocsf import API_ACTIVITY, DELETE, READ
 from audit.events.stamp import Timestamp, Uuid7
 
@@ -16,7 +16,7 @@ class LegalHold(Event):
     """While it stands nothing within its scope is deleted: a subject (`key_ids`), records `first` to `last`, or all."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
 
     type: Literal["legal_hold.placed", "legal_hold.released"]
     hold_id: Uuid7
@@ -30,7 +30,7 @@ class LegalHold(Event):
 
 class ErasureRequested(Event):
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["erasure.requested"] = "erasure.requested"
     erasure_id: Uuid7
@@ -43,7 +43,7 @@ class ErasureRefused(Event):
     """A legal hold stands in the way (GDPR 17(3)); nothing was deleted."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
     ocsf: ClassVar[Ocsf] = Ocsf().failed
 
     type: Literal["erasure.refused"] = "erasure.refused"
@@ -56,7 +56,7 @@ class ErasureCompleted(Event):
     whose body has this SHA-256 names them all, and every record and field concerned."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, DELETE)
 
     type: Literal["erasure.completed"] = "erasure.completed"
@@ -76,7 +76,7 @@ class RetentionRun(Event):
     `due`, `deleted` and `held` count private values, `expired_records` and `held_records` whole records whose content
     went while their hash stays in the tree."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, DELETE)
 
     type: Literal["retention.run"] = "retention.run"
@@ -96,7 +96,7 @@ class DsarAnswered(Event):
     """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
 
     type: Literal["dsar.answered"] = "dsar.answered"
@@ -112,7 +112,7 @@ class DsarRectified(Event):
     """The values it commits to take the place of those of record `supersedes_seq`, which stay as they were."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
 
     type: Literal["dsar.rectified"] = "dsar.rectified"
     actor: Actor
@@ -123,7 +123,7 @@ class DsarRestricted(Event):
     """From here on (`dsar.unrestricted`: no longer) what is under the key is kept, but used for nothing."""
 
     is_access: ClassVar[bool] = True
-    kept: ClassVar[Kept] = Kept.GOVERNANCE
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
 
     type: Literal["dsar.restricted", "dsar.unrestricted"]
     actor: Actor
@@ -190,7 +190,7 @@ class LogExported(Event):
 class CheckpointAnchored(Event):
     """The SHA-256 of a checkpoint's text, in the tree `_anchor`. It names no tenant: anybody may see it."""
 
-    kept: ClassVar[Kept] = Kept.PROOF
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
 
     type: Literal["checkpoint.anchored"] = "checkpoint.anchored"
     tenant: TenantId = ANCHOR_TENANT

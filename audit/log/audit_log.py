@@ -24,8 +24,8 @@ from audit.log.checkpointer import Cadence, Checkpointer
 from audit.log.node import NodeLock
 from audit.log.receipt import Receipt
 from audit.log.reserve import Reserve
-from audit.log.sequencer import RUNNING, Append, Limits, Sequencer
-from audit.storage.place import open_store
+from audit.log.sequencer import RUNNING, Append, QueueLimits, Sequencer
+from audit.storage.location import open_store
 from audit.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ OpenStore = Callable[[Path, str, str], Store]
 class AuditSettings:
     """Times in seconds. `queue` bounds the appends that may wait; outcomes of running calls are let in beyond it."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: QueueLimits = field(default_factory=QueueLimits)
     cadence: Cadence = field(default_factory=Cadence)
     queue: int = 8192
     probe_ttl_s: float = 5.0

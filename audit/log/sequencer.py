@@ -57,7 +57,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueueLimits:
     """How the sequencer batches and recovers; times in seconds."""
 
     batch: int = 256
@@ -74,7 +74,7 @@ class Sequencer:
         open_store: Callable[[], Store],
         stamper: Stamper,
         reserve: Reserve,
-        limits: Limits,
+        limits: QueueLimits,
         *,
         deliver: Callable[[Sequence[Append]], None],
         grown: Callable[[dict[str, Frontier]], None],

@@ -29,7 +29,7 @@ from audit.pack.program import program
 from audit.pack.report import html_report
 from audit.private.audit_context import AuditContext
 from audit.private.deletion import RECORD, certificates_of, deletions_of
-from audit.private.value_store import Kept, ValueStore
+from audit.private.value_store import StoredValue, ValueStore
 from audit.registers.dsar import dsar_files
 from audit.registers.gaps import Gap, gaps
 from audit.registers.policies import ACTIVATED, unknown_calls
@@ -42,7 +42,7 @@ from audit.tree.merkle import Frontier, inclusion_proof, tree_hash
 from audit.tree.note import VerifierKey, sign_note
 from audit.verification.attestations import unmatched_anchors
 from audit.verification.disclosure import AnnouncedCertificate, announced_certificates
-from audit.witness.outside import Voucher, outside_proofs, vouched_by
+from audit.witness.anchor_attestations import AnchorAttestation, anchor_proofs, attested_by
 
 PROGRESS_STEP = 1000
 _INFERENCE = b'"type":"inference.'
@@ -110,7 +110,7 @@ async def export(
     until: str | None = None,
     disclose: bool = False,
     evidence: Evidence = Evidence(),  # noqa: B008, it is frozen
-    vouchers: Sequence[Voucher] = (),
+    attestations: Sequence[AnchorAttestation] = (),
     dsar: Sequence[Mapping[str, Any]] = (),
     actor: str = "system",
     progress: Progress = lambda count: None,
@@ -118,7 +118,7 @@ async def export(
     """Write the pack to `target`, which must not exist; the export itself is recorded first.
 
     With `disclose`, values that are kept and not restricted are shown in it. `evidence` fills in the registers,
-    `vouchers` are what stands for the log from outside, `dsar` packages of access requests
+    `attestations` are what stands for the log from outside, `dsar` packages of access requests
     (`audit.privacy.rights.answer`) to hand over with it. Raises AuditError in one of its kinds; then there is no file.
     """
     require_place(target)
@@ -136,7 +136,7 @@ async def export(
         notes = certificates_of(side, tenant)
         with context.reading() as reader, Writer.create(target) as pack:
             made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
-            made.given = Given(evidence, list(vouchers), list(dsar))
+            made.given = PackInputs(evidence, list(attestations), list(dsar))
             summary = made.write(pack_id, rfc3339(context.now()), notes, context.signer)
             if deletions_of(side, tenant) != before:
                 raise VerificationFailed("values were deleted while the pack was made: make it again")
@@ -146,18 +146,18 @@ async def export(
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PackInputs:
     """What the log itself does not know."""
 
     evidence: Evidence
-    vouchers: list[Voucher]
+    attestations: list[AnchorAttestation]
     dsar: list[Mapping[str, Any]]
 
 
 class _Pack:
     """The making of one pack."""
 
-    given: Given
+    given: PackInputs
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class _Pack:
         self._write_events()
         self._write_fields(vouched)
         self._write_proofs(vouched, notes)
-        outside = outside_proofs(
-            self._reader, self._key, self._tenant, *self._range(), self._window.checkpoint.size, self.given.vouchers
+        outside = anchor_proofs(
+            self._reader, self._key, self._tenant, *self._range(), self._window.checkpoint.size, self.given.attestations
         )
         everything = (
             self._tables.files() | registers(self._tables, self.given.evidence, last_selftests(self._reader)) | outside
@@ -211,7 +211,7 @@ class _Pack:
         self._out.add("verify.py", program())
         about = self._about(pack_id, made_at) | {"anchor": self._anchor(outside)}
         missing = gaps(self._tables.activities, self.given.evidence, self._tenant)
-        voucher_rows = vouched_by(self._reader, self.given.vouchers)
+        voucher_rows = attested_by(self._reader, self.given.attestations)
         parties = self.given.evidence.controller, self.given.evidence.processor
         page = html_report(about, self._tables, self._states, voucher_rows, missing, parties)
         self._out.add("README.html", page)
@@ -329,7 +329,7 @@ class _Pack:
                 continue
             yield said | _gone(seq, field, vouched, leaf.stamp.event_id)
 
-    def _value(self, kept: Kept) -> dict[str, Any]:
+    def _value(self, kept: StoredValue) -> dict[str, Any]:
         if not self._disclose or self._side.restricted(kept.key_id):
             return {"state": "withheld"}
         opened = self._side.disclose(kept)

@@ -50,8 +50,8 @@ def html_report(
     parties: Sequence[Party] = (),
 ) -> str:
     """The page. `about` are the fields of the manifest, `states` how many private values are in each state, `outside`
-    the rows of who vouches for the log (`audit.witness.outside.vouched_by`), `missing` what no register says,
-    `parties` the controller and the processor."""
+    the rows of who vouches for the log (`audit.witness.anchor_attestations.attested_by`),
+    `missing` what no register says, `parties` the controller and the processor."""
     months, tools = _tools(tables)
     return _template().render(
         **LAYOUT,

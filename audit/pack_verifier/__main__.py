@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
     try:
-        held = [Path(name).read_text(encoding="utf-8") for name in options.checkpoint]
-        check = Check(Pack(Path(options.pack)), options.key, held, options.witness)
+        known = [Path(name).read_text(encoding="utf-8") for name in options.checkpoint]
+        check = Check(Pack(Path(options.pack)), options.key, known, options.witness)
         check.run()
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         print(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from audit.pack_verifier.archive import DAMAGED, Pack
+from audit.pack_verifier.attestations import Attestations
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.fields import Fields
-from audit.pack_verifier.held import Held
+from audit.pack_verifier.known_checkpoints import KnownCheckpoints
 from audit.pack_verifier.note import parse_witness
-from audit.pack_verifier.outside import Outside
 from audit.pack_verifier.policies import Policies
 from audit.pack_verifier.records import Records
 from audit.pack_verifier.signed import Signed
@@ -18,24 +18,24 @@ from audit.pack_verifier.tables import RECOMPUTED, Tables, is_checked
 
 
 class Check:
-    """`key` is the log's, `held` checkpoints and `witnesses` verifier keys: all from a place of the auditor's own.
+    """`key` is the log's, `known` checkpoints and `witnesses` verifier keys: all from a place of the auditor's own.
 
     Raises ValueError if a witness's key is none.
     """
 
-    def __init__(self, pack: Pack, key: str | None, held: list[str], witnesses: list[str]) -> None:
+    def __init__(self, pack: Pack, key: str | None, known: list[str], witnesses: list[str]) -> None:
         self.findings = Findings()
         self.signed = Signed(pack, key, self.findings)
         self.certificates = Certificates(self.signed, self.findings)
         self.fields = Fields(self.signed, self.certificates, self.findings)
         self.policies = Policies(self.signed, self.findings)
-        self.held = Held(self.signed, held, self.findings)
+        self.known = KnownCheckpoints(self.signed, known, self.findings)
         self.tables = Tables(self.signed, self.findings)
         self.records = Records(
-            self.signed, self.fields, self.certificates, self.policies, self.held, self.tables, self.findings
+            self.signed, self.fields, self.certificates, self.policies, self.known, self.tables, self.findings
         )
-        self.outside = Outside(self.signed, self.findings)
-        self.outside.witnesses = [parse_witness(text) for text in witnesses]
+        self.attestations = Attestations(self.signed, self.findings)
+        self.attestations.witnesses = [parse_witness(text) for text in witnesses]
 
     def run(self) -> None:
         """Without a manifest there is nothing to check; otherwise each step is taken, whatever the others found."""
@@ -50,10 +50,10 @@ class Check:
             self.certificates.read,
             self.fields.read,
             self.policies.read,
-            lambda: self.records.check(self.outside.anchored_sizes()),
+            lambda: self.records.check(self.attestations.anchored_sizes()),
             self.policies.check_activations,
             self.certificates.check,
-            lambda: self.outside.check(self.records.roots),
+            lambda: self.attestations.check(self.records.roots),
             lambda: self.tables.check(self.certificates.bodies()),
         ):
             try:

@@ -8,7 +8,7 @@ from audit.pack_verifier.canonical import canonical, load_json
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import MAX_FINDINGS, Broken, Findings
 from audit.pack_verifier.fields import Fields
-from audit.pack_verifier.held import Held
+from audit.pack_verifier.known_checkpoints import KnownCheckpoints
 from audit.pack_verifier.policies import ACCEPTED, Policies
 from audit.pack_verifier.signed import Signed
 from audit.pack_verifier.tables import Tables
@@ -28,12 +28,12 @@ class Records:
         fields: Fields,
         certificates: Certificates,
         policies: Policies,
-        held: Held,
+        known: KnownCheckpoints,
         tables: Tables,
         findings: Findings,
     ) -> None:
         self.signed, self.fields, self.certificates = signed, fields, certificates
-        self.policies, self.held, self.tables, self.findings = policies, held, tables, findings
+        self.policies, self.known, self.tables, self.findings = policies, known, tables, findings
         self.count, self.looked = 0, 0
         self.roots: dict[int, bytes] = {}
         self.open_requests: dict[str, int] = {}
@@ -47,7 +47,7 @@ class Records:
             right = [bytes.fromhex(node) for node in proof["right"]]
         except (ValueError, KeyError, TypeError):
             raise Broken("proofs/range.json is not a proof of this format") from None
-        self.held.read()
+        self.known.read()
         self.tables.begin()
         tree = self.before(left)
         self.come_through(tree, wanted)
@@ -64,7 +64,7 @@ class Records:
         if self.count > signed.end - signed.first:
             self.findings.fault("sequence", "there are more records than the manifest says")
         self.check_root(tree, right)
-        self.held.check_leftovers()
+        self.known.check_leftovers()
         if self.open_requests:
             told = str(len(self.open_requests)) + " calls had no outcome yet at the end of the period"
             self.findings.notes.append(told)
@@ -83,7 +83,7 @@ class Records:
     def come_through(self, tree: Tree, wanted: set[int]) -> None:
         if tree.size in wanted:
             self.roots[tree.size] = tree.root()
-        self.held.check(tree)
+        self.known.check(tree)
 
     def check_event(self, line: bytes, seq: int, logged: bytes) -> bytes:
         """The hash that the tree has for it. `logged` is the one that the pack names for this record."""

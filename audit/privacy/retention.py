@@ -20,7 +20,7 @@ from audit.events.stamp import rfc3339
 from audit.log.walk import parsed, timestamp
 from audit.privacy.schedule import DAY_MS, Due, Schedule
 from audit.private.audit_context import AuditContext
-from audit.private.deletion import Recorded, Wanted, due, expire, sweep, would_expire
+from audit.private.deletion import DeletionRequest, Recorded, due, expire, sweep, would_expire
 from audit.private.erasure import certify, finish
 from audit.private.value_store import ValueStore
 from audit.storage.store import Reader
@@ -68,7 +68,7 @@ async def run(context: AuditContext, tenant: str, schedule: Schedule | None = No
 
     Raises AuditUnavailable, StoreError; `audit.private.erasure.finish` then does the rest.
     """
-    wanted = Wanted(context.new_id(), tenant, "retention", None, context.now(), context.backup_days)
+    wanted = DeletionRequest(context.new_id(), tenant, "retention", None, context.now(), context.backup_days)
     orphans = await context.with_values(lambda side: _orphans(context, side, tenant))
     if orphans:
         await context.with_values(lambda side: sweep(side, tenant, orphans))

@@ -18,7 +18,7 @@ from audit.log.receipt import Receipt
 from audit.privacy.article_15 import article_15, transfers_of
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import recipients, routes
-from audit.private.value_store import Disclosed, Kept, ValueStore
+from audit.private.value_store import Disclosed, StoredValue, ValueStore
 
 
 async def answer(
@@ -160,7 +160,7 @@ async def _key(context: AuditContext, tenant: str, subject: str) -> str:
     return key_id
 
 
-def _of_records(context: AuditContext, tenant: str, values: Iterable[Kept]) -> list[Kept]:
+def _of_records(context: AuditContext, tenant: str, values: Iterable[StoredValue]) -> list[StoredValue]:
     """Without the values of records that never were (a crash leaves them until retention sweeps them out)."""
     found = list(values)
     events = context.event_ids(tenant, sorted({one.seq for one in found}))

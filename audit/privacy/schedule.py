@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.errors import AuditError
-from audit.events.base import Kept
+from audit.events.base import RecordRetention
 from audit.events.declared import KEPT
 from audit.law.ai_act import FLOOR_DAYS
 
@@ -58,7 +58,7 @@ class Due:
         kind, request = str(event.get("type")), str(event.get("request_id"))
         if kind == _OPENS:
             self._running[request] = self._days_of_call(event), [seq]
-        elif request in self._running and KEPT.get(kind) is Kept.CALL:
+        elif request in self._running and KEPT.get(kind) is RecordRetention.CALL:
             days, seqs = self._running[request]
             seqs.append(seq)
             if kind in _CLOSES:
@@ -69,12 +69,12 @@ class Due:
             yield (seq,)
 
     def _days(self, kind: str, event: dict[str, Any]) -> int | None:
-        match KEPT.get(kind, Kept.SECURITY):
-            case Kept.PROOF:
+        match KEPT.get(kind, RecordRetention.SECURITY):
+            case RecordRetention.PROOF:
                 return None
-            case Kept.CALL:
+            case RecordRetention.CALL:
                 return self._days_of_call(event)
-            case Kept.GOVERNANCE:
+            case RecordRetention.GOVERNANCE:
                 return self.schedule.governance
         return self.schedule.security
 

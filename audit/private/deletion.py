@@ -55,7 +55,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _SortedValues:
     """Values to delete: those of records, those whose number is not on record yet, and strays, whose number another
     event has. The latter are of records that were never written: no certificate needs to cover them."""
 
@@ -68,9 +68,9 @@ class _Judged:
         return self.real + self.unsettled
 
 
-def _judge(rows: Sequence[DueValue], recorded: Recorded) -> _Judged:
+def _sorted_values(rows: Sequence[DueValue], recorded: Recorded) -> _SortedValues:
     """In the transaction that deletes: what is written meanwhile has its values here before it has its record."""
-    judged = _Judged([], [], [])
+    judged = _SortedValues([], [], [])
     events = recorded.event_ids(sorted({row.seq for row in rows}))
     for row in rows:
         found = events.get(row.seq)
@@ -79,7 +79,7 @@ def _judge(rows: Sequence[DueValue], recorded: Recorded) -> _Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DeletionRequest:
     """What is to be deleted and why. `now` in milliseconds, `backup_days` how long backups of the side store live."""
 
     id: str
@@ -101,31 +101,31 @@ def _holds(db: ValueDatabase, tenant: str) -> list[Hold]:
     return [Hold(*row) for row in db.execute(_HOLDS, (tenant,))]
 
 
-def erase_subject(side: ValueStore, wanted: Wanted, key_id: str, recorded: Recorded) -> Certificate:
+def erase_subject(side: ValueStore, wanted: DeletionRequest, key_id: str, recorded: Recorded) -> Certificate:
     """Delete everything under one key. Raises HeldError, with nothing deleted, if any of it is on hold."""
     return _erase(side, wanted, "key_id = ?", (key_id,), recorded, keys=(key_id,))
 
 
-def erase_records(side: ValueStore, wanted: Wanted, first: int, last: int, recorded: Recorded) -> Certificate:
+def erase_records(side: ValueStore, wanted: DeletionRequest, first: int, last: int, recorded: Recorded) -> Certificate:
     """Delete the values of records `first` to `last`, and the keys nothing is left under. Raises HeldError."""
     return _erase(side, wanted, "seq BETWEEN ? AND ?", (first, last), recorded)
 
 
-def erase_tenant(side: ValueStore, wanted: Wanted, recorded: Recorded) -> Certificate:
+def erase_tenant(side: ValueStore, wanted: DeletionRequest, recorded: Recorded) -> Certificate:
     """Delete everything of a tenant. Raises HeldError. The tenant's own key is the caller's to destroy."""
     return _erase(side, wanted, "TRUE", (), recorded)
 
 
 def _erase(
     side: ValueStore,
-    wanted: Wanted,
+    wanted: DeletionRequest,
     where: str,
     parameters: tuple[object, ...],
     recorded: Recorded,
     keys: tuple[str, ...] = (),
 ) -> Certificate:
     with side.transaction() as db:
-        doomed = _judge(_select(db, wanted.tenant, where, parameters), recorded)
+        doomed = _sorted_values(_select(db, wanted.tenant, where, parameters), recorded)
         standing = _holds(db, wanted.tenant)
         held = [hold.id for hold in standing if any(hold.covers(row.key_id, row.seq) for row in doomed.covered)]
         if held:
@@ -143,7 +143,7 @@ RECORD = "record"
 
 
 def expire(
-    side: ValueStore, wanted: Wanted, recorded: Recorded, over: Sequence[Sequence[int]] = ()
+    side: ValueStore, wanted: DeletionRequest, recorded: Recorded, over: Sequence[Sequence[int]] = ()
 ) -> tuple[Certificate | None, int, int]:
     """Delete the values whose time is over, and note that the content of the records `over` is to go, each group whole.
 
@@ -157,7 +157,7 @@ def expire(
         gone = set(free)
         kept = [row for row in _select(db, wanted.tenant, "TRUE", ()) if row not in gone]
         going, held = _free_records(over, kept, standing)
-        certificate = _delete(db, wanted, _judge(free, recorded), records=going) if free or going else None
+        certificate = _delete(db, wanted, _sorted_values(free, recorded), records=going) if free or going else None
     return certificate, len(due) - len(free), held
 
 
@@ -212,8 +212,8 @@ def _select(db: ValueDatabase, tenant: str, where: str, parameters: tuple[object
 
 def _delete(
     db: ValueDatabase,
-    wanted: Wanted,
-    doomed: _Judged,
+    wanted: DeletionRequest,
+    doomed: _SortedValues,
     recipients: tuple[Recipient, ...] = (),
     keys: tuple[str, ...] = (),
     records: Sequence[int] = (),

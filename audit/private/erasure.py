@@ -22,9 +22,9 @@ from audit.private.audit_context import AuditContext
 from audit.private.certificate import Certificate, Recipient, sign_certificate
 from audit.private.deletion import (
     RECORD,
+    DeletionRequest,
     Hold,
     Recorded,
-    Wanted,
     certificates_of,
     erase_records,
     erase_subject,
@@ -68,7 +68,7 @@ async def erase(
     erasure_id = context.new_id()
     requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
     await context.record(requested)
-    wanted = Wanted(erasure_id, tenant, "erasure", scope, context.now(), context.backup_days)
+    wanted = DeletionRequest(erasure_id, tenant, "erasure", scope, context.now(), context.backup_days)
     recorded = Recorded(partial(context.event_ids, tenant), partial(recipients, context, tenant))
 
     def delete(side: ValueStore) -> Certificate:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from audit.errors import StoreError
 from audit.keys.owner_keys import KeyProvider
-from audit.private.value_place import open_claimed_values, require_place, values_url
+from audit.private.value_location import open_claimed_values, require_place, values_url
 from audit.private.value_store import ValueStore
 from audit.storage.identity import key_beside
-from audit.storage.place import UrlSource, database_url, open_store
+from audit.storage.location import UrlSource, database_url, open_store
 from audit.storage.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import Frontier
 

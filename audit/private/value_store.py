@@ -41,7 +41,7 @@ NONCE_SIZE = 12
 LOOKED_UP = 256  # persons in one statement; SQLite takes 999 parameters everywhere
 
 
-class Kept(NamedTuple):
+class StoredValue(NamedTuple):
     """One value in the store, closed. `expires` in milliseconds since the epoch."""
 
     tenant: str
@@ -58,7 +58,7 @@ class Kept(NamedTuple):
 class Disclosed:
     """One value opened and checked against its commitment; `jcs` is its canonical form."""
 
-    kept: Kept
+    kept: StoredValue
     salt: bytes
     value: Any
     jcs: bytes
@@ -282,7 +282,9 @@ class ValueStore:
             ).fetchone()
         return row[0] if row else None
 
-    def kept(self, tenant: str, *, key_id: str | None = None, start: int = 0, end: int = MAX_INTEGER) -> Iterator[Kept]:
+    def kept(
+        self, tenant: str, *, key_id: str | None = None, start: int = 0, end: int = MAX_INTEGER
+    ) -> Iterator[StoredValue]:
         """What is kept of records `start` up to but not including `end`, or of them under one key, in order of seq."""
         query = (
             "SELECT tenant, seq, event_id, field, commitment, key_id, class, expires FROM value"
@@ -290,9 +292,9 @@ class ValueStore:
             " ORDER BY seq, field"
         )
         with value_store_errors():
-            yield from map(Kept._make, self._db.execute(query, (tenant, start, end, key_id, key_id)))
+            yield from map(StoredValue._make, self._db.execute(query, (tenant, start, end, key_id, key_id)))
 
-    def disclose(self, kept: Kept) -> Disclosed:
+    def disclose(self, kept: StoredValue) -> Disclosed:
         """Open a value. Raises KeyLost if its key or it is gone, CommitmentError if it is not what was committed to."""
         with value_store_errors():
             row = self._db.execute(

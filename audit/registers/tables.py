@@ -86,7 +86,7 @@ class Tables:
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
-        self.counts[ts[:10], event.type, *_told_apart(event)] += (
+        self.counts[ts[:10], event.type, *_refusal_key(event)] += (
             1 if (count := getattr(event, "count", None)) is None else count
         )
         self.systems.take(seq, leaf)
@@ -228,7 +228,7 @@ _GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
 """Types of events, and what gathers them: of an event, all whose types it is of, in this order."""
 
 
-def _told_apart(event: Event) -> tuple[str, str, str, str]:
+def _refusal_key(event: Event) -> tuple[str, str, str, str]:
     """What a refused request is counted by beside its type: status, reason, endpoint, key."""
     if not isinstance(event, AuthFailed | RequestRefused):
         return "", "", "", ""

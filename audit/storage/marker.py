@@ -18,7 +18,7 @@ SUFFIX = ".place"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """Where a database is: in a file of the data folder (`server` is None), or on a PostgreSQL server."""
 
     server: ServerDatabase | None = None
@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedDatabase:
     """One database of an installation as its messages name it.
 
     `file` is where it would be as SQLite, `variable` the environment variable of its URL, `setting` the key of it.
@@ -46,14 +46,14 @@ class Named:
         return self.file.with_name(self.what.partition(" ")[0] + SUFFIX)
 
 
-def read_marker(named: Named) -> Place | None:
+def read_marker(named: NamedDatabase) -> StoreLocation | None:
     """None if there is none. Raises StoreError if it is damaged or may be changed by others."""
     try:
         said = json.loads(read_secret(named.marker))
         server = ServerDatabase(said["host"], said["database"]) if said["kind"] == "postgresql" else None
         if said["kind"] not in ("sqlite", "postgresql"):
             raise ValueError(said["kind"])
-        return Place(server, bool(said["made"]))
+        return StoreLocation(server, bool(said["made"]))
     except FileNotFoundError:
         return None
     except LoosePermissions as error:
@@ -65,7 +65,7 @@ def read_marker(named: Named) -> Place | None:
         ) from error
 
 
-def write_marker(named: Named, place: Place) -> None:
+def write_marker(named: NamedDatabase, place: StoreLocation) -> None:
     """Durably, mode 0600. Raises StoreError."""
     said: dict[str, object] = {"kind": place.kind, "made": place.made}
     if place.server is not None:
@@ -78,7 +78,7 @@ def write_marker(named: Named, place: Place) -> None:
         ) from error
 
 
-def place_of(named: Named, url: str | None) -> Place | None:
+def location_of(named: NamedDatabase, url: str | None) -> StoreLocation | None:
     """Where the database is, from the marker and the configured `url`; None if neither says and no file is there.
 
     Raises StoreError, before anything is opened, if the two disagree, or if the file is gone.
@@ -87,8 +87,8 @@ def place_of(named: Named, url: str | None) -> Place | None:
     wanted = None if url is None else database_of(url, named.variable)
     if kept is None:
         if wanted is not None:
-            return Place(wanted)
-        return Place(made=True) if named.file.exists() else None
+            return StoreLocation(wanted)
+        return StoreLocation(made=True) if named.file.exists() else None
     if kept.server is None:
         if wanted is not None:
             raise StoreError(
@@ -116,9 +116,9 @@ def place_of(named: Named, url: str | None) -> Place | None:
 MOVE = "domicile database move"
 
 
-def mark_made(named: Named, place: Place) -> None:
+def mark_created(named: NamedDatabase, place: StoreLocation) -> None:
     """Remember where a database that now exists is. On a folder that cannot be written, what was kept stays."""
     kept = read_marker(named)
     if kept is None or not kept.made:
         with suppress(StoreError):
-            write_marker(named, Place(place.server, made=True))
+            write_marker(named, StoreLocation(place.server, made=True))

@@ -20,7 +20,7 @@ from audit.events.leaf import decode_leaf
 from audit.events.privacy import ErasureCompleted, RetentionRun
 from audit.private.certificate import Certificate, open_certificate
 from audit.private.deletion import RECORD, certificates_of, deletions_of
-from audit.private.value_store import Kept, ValueStore
+from audit.private.value_store import StoredValue, ValueStore
 from audit.storage.store import Reader
 from audit.tree.checkpoint import origin_of
 from audit.tree.note import VerifierKey
@@ -131,7 +131,7 @@ def _gone(seq: int, field: str, vouched: list[AnnouncedCertificate], event_id: s
     return FieldState(seq, field, "missing", "it or its key is not kept and no certificate says that it was deleted")
 
 
-def _state(side: ValueStore, kept: Kept, commitment: str, opened: bool) -> FieldState:
+def _state(side: ValueStore, kept: StoredValue, commitment: str, opened: bool) -> FieldState:
     if kept.commitment != commitment:
         return FieldState(kept.seq, kept.field, "wrong", "the side store keeps it for another commitment")
     if not opened:

@@ -50,13 +50,13 @@ async def selftest(context: AuditContext, log: Path | None = None) -> list[Outco
         checks.append(("restore", lambda: _restores(log, key)))
     outcomes = []
     for name, check in checks:
-        outcome = await context.in_thread(lambda name=name, check=check: _judged(name, check))  # type: ignore[misc]
+        outcome = await context.in_thread(lambda name=name, check=check: _outcome_of(name, check))  # type: ignore[misc]
         await context.record(SystemSelftest(check=outcome.check, passed=outcome.passed))
         outcomes.append(outcome)
     return outcomes
 
 
-def _judged(name: str, check: Callable[[], str]) -> Outcome:
+def _outcome_of(name: str, check: Callable[[], str]) -> Outcome:
     try:
         return Outcome(name, True, check())
     except AuditError as error:

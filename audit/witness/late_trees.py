@@ -69,7 +69,7 @@ def _late(context: AuditContext, notes: list[str], known: LateTrees) -> list[tup
                 if _began_before(reader, tenant, note):
                     known.settled.add((tenant, note))
                 elif _signed_by_the_old_key(reader, tenant, note, context.signer.name, known):
-                    if _is_told(reader, tenant, note):
+                    if _is_recorded(reader, tenant, note):
                         known.settled.add((tenant, note))
                     else:
                         found.append((tenant, note))
@@ -85,7 +85,7 @@ def _began_before(reader: Reader, tenant: str, note: str) -> bool:
     return not first.payload or datetime.fromisoformat(str(parsed(first.payload).get("ts"))) < at - SKEW
 
 
-def _is_told(reader: Reader, tenant: str, note: str) -> bool:
+def _is_recorded(reader: Reader, tenant: str, note: str) -> bool:
     """Whether a record of the replacement is in the tree."""
     new_key = str(VerifierKey.parse(note.split("\n")[2]))
     return any(

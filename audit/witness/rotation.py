@@ -95,7 +95,9 @@ async def rotate(
             "new_key": str(new.verifier_key),
             "succession_sha256": digest(note),
         }
-        await _tell(open_log, old, open_reader, event | {"reason": reason})  # closing signs it, by the old key
+        await _record_rotation(
+            open_log, old, open_reader, event | {"reason": reason}
+        )  # closing signs it, by the old key
         publish(note)
         create_secret(folder / FOLDER / file_name(note), note.encode())
         replacement.put_in_place()
@@ -106,7 +108,9 @@ async def rotate(
     return new.verifier_key
 
 
-async def _tell(open_log: OpenLog, signer: LogSigner, open_reader: Callable[[], Reader], event: dict[str, str]) -> None:
+async def _record_rotation(
+    open_log: OpenLog, signer: LogSigner, open_reader: Callable[[], Reader], event: dict[str, str]
+) -> None:
     async with await open_log(signer) as log:
         reader = open_reader()
         try:

@@ -96,7 +96,7 @@ class Witness:
         try:
             self._db.execute("BEGIN IMMEDIATE")  # another process may witness out of the same memory
             try:
-                answer = self._judge(checkpoint, old, proof)
+                answer = self._check_submission(checkpoint, old, proof)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -108,7 +108,7 @@ class Witness:
             return answer
         return Answer(200, cosign(checkpoint.text(), self._name, self._signer, int(self._clock())))
 
-    def _judge(self, checkpoint: Checkpoint, old: int, proof: list[bytes]) -> Answer | None:
+    def _check_submission(self, checkpoint: Checkpoint, old: int, proof: list[bytes]) -> Answer | None:
         """Why the checkpoint is not signed, None once it is remembered."""
         query = "SELECT size, root FROM seen WHERE origin = ?"
         size, root = self._db.execute(query, (checkpoint.origin,)).fetchone() or (0, EMPTY_ROOT)

@@ -25,7 +25,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CompletedChoice:
     """One whole choice. entries: log probabilities of its tokens, if asked for. prompt: those of the prompt's, in
     vLLM's shape."""
 
@@ -50,7 +50,7 @@ class Answer(Protocol):
 
     def usage_chunk(self, usage: Usage) -> bytes: ...
 
-    def body(self, choices: Sequence[Said], usage: Usage) -> bytes: ...
+    def body(self, choices: Sequence[CompletedChoice], usage: Usage) -> bytes: ...
 
 
 class _Envelope:
@@ -114,7 +114,7 @@ class ChatAnswer(_Envelope):
         logprobs = chat_logprobs(entries) if entries else None
         return self._frame([choice_of(index, {"delta": delta}, finish, logprobs)])
 
-    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
+    def body(self, choices: Sequence[CompletedChoice], usage: Usage) -> bytes:
         messages = [
             choice_of(
                 i,
@@ -144,7 +144,7 @@ class CompletionAnswer(_Envelope):
         logprobs = completion_logprobs(entries) if entries else None
         return self._frame([choice_of(index, {"text": content_of(parts)}, finish, logprobs)])
 
-    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
+    def body(self, choices: Sequence[CompletedChoice], usage: Usage) -> bytes:
         texts = []
         for i, said in enumerate(choices):
             logprobs = None if said.entries is None else completion_logprobs(said.entries)

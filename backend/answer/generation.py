@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from backend.answer.answers import Answer, Finish, Said
+from backend.answer.answers import Answer, CompletedChoice, Finish
 from backend.answer.error_bodies import JSON, ModelFailed, error_body, error_response
 from backend.chat.choice import Choice
 from backend.chat.interpreter import Interpreter
@@ -158,7 +158,7 @@ class GenerationResponse(Response):
 
     async def _send_whole(self, send: Send) -> None:
         await self._start(send, JSON)
-        body = self._answer.body([self._said(index) for index in self._best()], self.usage)
+        body = self._answer.body([self._completed_choice(index) for index in self._best()], self.usage)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _best(self) -> list[int]:
@@ -170,12 +170,12 @@ class GenerationResponse(Response):
             chosen += sorted(own, key=lambda i: -self._choices[i].mean_logprob)[:n] if made > n else own
         return chosen
 
-    def _said(self, index: int) -> Said:
+    def _completed_choice(self, index: int) -> CompletedChoice:
         parts, entries = merged(self._parts[index]), self._entries[index]
         if self._job.echo is not None:
             prompt, before = self._echo(index)
             parts, entries = [Content(prompt), *parts], before + entries
-        return Said(
+        return CompletedChoice(
             parts,
             self._finish(index) or Finish("length"),
             entries if self._job.text.logprobs else None,

@@ -101,7 +101,7 @@ class ChatModel:
             return Interpreter(
                 ThinkParser(opened=thinking.opened) if thinking.allowed else None,
                 form.parser(tools.names) if form and tools else None,
-                tell_thoughts=include_reasoning,
+                show_reasoning=include_reasoning,
                 parallel=tools is None or tools.parallel,
             )
 

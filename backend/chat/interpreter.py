@@ -19,22 +19,22 @@ class Interpreter:
         thoughts: ThinkParser | None,
         calls: CallScript | None,
         *,
-        tell_thoughts: bool = True,
+        show_reasoning: bool = True,
         parallel: bool = True,
     ) -> None:
         self._thoughts = thoughts
         self._calls = calls
-        self._tell_thoughts = tell_thoughts
+        self._show_reasoning = show_reasoning
         self._parallel = parallel
         self.calls = 0
 
     def feed(self, text: str) -> list[Part]:
-        return self._told(self._called([Content(text)] if self._thoughts is None else self._thoughts.feed(text)))
+        return self._visible(self._called([Content(text)] if self._thoughts is None else self._thoughts.feed(text)))
 
     def finish(self, *, cut: bool = False) -> list[Part]:
         """The text has ended; cut: by its length, so that markup of a call may have been left unfinished."""
         parts = self._called([] if self._thoughts is None else self._thoughts.finish())
-        return self._told([*parts, *([] if self._calls is None else self._calls.finish(cut=cut))])
+        return self._visible([*parts, *([] if self._calls is None else self._calls.finish(cut=cut))])
 
     def _called(self, parts: list[Part]) -> list[Part]:
         if self._calls is None:
@@ -44,11 +44,11 @@ class Interpreter:
             read += self._calls.feed(part.text) if isinstance(part, Content) else [part]
         return read
 
-    def _told(self, parts: Iterable[Part]) -> list[Part]:
-        told: list[Part] = []
+    def _visible(self, parts: Iterable[Part]) -> list[Part]:
+        visible: list[Part] = []
         for part in parts:
             self.calls += isinstance(part, CallStart)
             surplus = self.calls > 1 and not self._parallel and isinstance(part, CallStart | Arguments)
-            if not surplus and (self._tell_thoughts or not isinstance(part, Reasoning)):
-                told.append(part)
-        return merged(told)
+            if not surplus and (self._show_reasoning or not isinstance(part, Reasoning)):
+                visible.append(part)
+        return merged(visible)

@@ -104,7 +104,7 @@ UNCONSTRAINED = Constraints()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestedParameters:
     """A request's parameters in one form for chats and completions.
 
     Attributes:
@@ -140,7 +140,7 @@ def job(
     """
     asked = _asked(request)
     _refuse_contradictions(request, asked, constraints)
-    refuse_outside(request.allowed_token_ids or (), limits.vocab_size, "allowed_token_ids")
+    require_token_ids(request.allowed_token_ids or (), limits.vocab_size, "allowed_token_ids")
     room = limits.max_model_len - max(1, asked.max_tokens or 1)
     prompts = _truncated(prompts, request.truncate_prompt_tokens, room)
     sequences: list[AddSequence] = []
@@ -172,11 +172,11 @@ def job(
     )
 
 
-def _asked(request: GenerationRequest) -> _Asked:
+def _asked(request: GenerationRequest) -> _RequestedParameters:
     """The request's counts, its reports and a seed, which is random if the request sets none."""
     n = request.n or 1
     completion = request if isinstance(request, CompletionRequest) else None
-    return _Asked(
+    return _RequestedParameters(
         n=n,
         made=n if completion is None or completion.best_of is None else completion.best_of,
         max_tokens=_max_tokens(request),
@@ -186,7 +186,7 @@ def _asked(request: GenerationRequest) -> _Asked:
     )
 
 
-def _most_tokens(prompt: list[int], asked: _Asked, limits: ModelLimits, param: str) -> int:
+def _most_tokens(prompt: list[int], asked: _RequestedParameters, limits: ModelLimits, param: str) -> int:
     """Most tokens of an answer to this prompt, at least 1.
 
     Raises InvalidRequest for an empty prompt or a token outside the vocabulary, ContextLengthExceeded if the prompt
@@ -194,7 +194,7 @@ def _most_tokens(prompt: list[int], asked: _Asked, limits: ModelLimits, param: s
     """
     if not prompt:
         raise InvalidRequest("the prompt is empty", param=param)
-    refuse_outside(prompt, limits.vocab_size, param)
+    require_token_ids(prompt, limits.vocab_size, param)
     room = limits.max_model_len - len(prompt)
     if room < 1:
         raise ContextLengthExceeded(
@@ -207,7 +207,7 @@ def _most_tokens(prompt: list[int], asked: _Asked, limits: ModelLimits, param: s
 
 def _sampling_params(
     request: GenerationRequest,
-    asked: _Asked,
+    asked: _RequestedParameters,
     limits: ModelLimits,
     constraints: Constraints,
     *,
@@ -260,14 +260,14 @@ def cache_root(project: str, salt: str) -> bytes:
     return f"{project}\0{salt}".encode() if project or salt else b""
 
 
-def _refuse_contradictions(request: GenerationRequest, asked: _Asked, constraints: Constraints) -> None:
+def _refuse_contradictions(request: GenerationRequest, asked: _RequestedParameters, constraints: Constraints) -> None:
     """Raises InvalidRequest for the first pair of parameters that contradict each other."""
     _refuse_counts(request, asked)
     _refuse_reports(request)
     _refuse_constraints(request, constraints)
 
 
-def _refuse_counts(request: GenerationRequest, asked: _Asked) -> None:
+def _refuse_counts(request: GenerationRequest, asked: _RequestedParameters) -> None:
     """Raises InvalidRequest for numbers of answers and tokens that contradict other parameters."""
     if asked.made < asked.n:
         raise InvalidRequest("best_of must be at least n", param="best_of")
@@ -296,7 +296,7 @@ def _refuse_constraints(request: GenerationRequest, constraints: Constraints) ->
         )
 
 
-def refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+def require_token_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
     """Raises InvalidRequest for a token that is none."""
     if any(not 0 <= i < vocab_size for i in ids):
         raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
@@ -336,13 +336,13 @@ def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int,
     summed: dict[int, float] = {}
     for key, value in bias.items():  # "1" and "01" are one token
         summed[int(key)] = summed.get(int(key), 0.0) + value
-    refuse_outside(summed, vocab_size, "logit_bias")
+    require_token_ids(summed, vocab_size, "logit_bias")
     return tuple(sorted(summed.items()))
 
 
 def _stop_token_ids(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(request.stop_token_ids or ())
-    refuse_outside(ids, vocab_size, "stop_token_ids")
+    require_token_ids(ids, vocab_size, "stop_token_ids")
     return ids
 
 

@@ -106,7 +106,7 @@ def serve(
     from backend.engine_config import EngineConfig
     from backend.errors import BackendError
     from backend.server import serving
-    from backend.server.face import Identity
+    from backend.server.base_api import Identity
     from backend.server.tls import tls_files
 
     on_gpu = device.startswith("cuda")

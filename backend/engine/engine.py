@@ -93,7 +93,12 @@ class Engine:
         model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
         grammars = _grammars(checkpoint, eos_ids)
         return cls(
-            model, config, cache, eos_ids, reload=lambda told: _load(checkpoint, config, told)[0], grammars=grammars
+            model,
+            config,
+            cache,
+            eos_ids,
+            reload=lambda on_progress: _load(checkpoint, config, on_progress)[0],
+            grammars=grammars,
         )
 
     @classmethod
@@ -375,7 +380,7 @@ class Engine:
             sequence = drafted.sequence
             accepted = agreed(drafted.guesses, drawn)
             sequence.num_computed += 1 + accepted
-            self._speculation.judge(drafted, accepted)
+            self._speculation.record_accepted(drafted, accepted)
             for token in drawn[: accepted + 1]:
                 progress.append(self._append(sequence, token))
                 if progress[-1].finish is not None:

@@ -26,8 +26,9 @@ from backend.process.messages import (
     AddSequence,
     Failed,
     FromEngine,
+    LifecycleChanged,
+    LifecycleRefused,
     Loading,
-    NotTurned,
     Ping,
     Pong,
     Ready,
@@ -38,7 +39,6 @@ from backend.process.messages import (
     Start,
     StepDone,
     ToEngine,
-    Turned,
     Wake,
     frame,
     from_engine,
@@ -221,7 +221,7 @@ class EngineClient:
                 self.abort(call.ids)
                 call.fail(Leaving("the backend is stopping; try again"))
 
-    async def turn(self, to: type[Sleep] | type[Wake]) -> int:
+    async def change_state(self, to: type[Sleep] | type[Wake]) -> int:
         """Send the engine to sleep, or wake it; returns the bytes it gave back.
 
         Raises CannotSleep, CannotWake or ModelError if it stays as it was, EngineDead if it ends over it or does not
@@ -307,10 +307,10 @@ class EngineClient:
                 _resolve(self._asked.get(number), message)
             case Loading():
                 self.loading = message
-            case Turned(number, released, stats):
+            case LifecycleChanged(number, released, stats):
                 self._stats = stats
                 _resolve(self._turns.get(number), released)
-            case NotTurned(number, kind, text):
+            case LifecycleRefused(number, kind, text):
                 waiting = self._turns.get(number) or self._asked.get(number)
                 _reject(waiting, _error(kind, text, None))
             case Refused(id, kind, text, param):

@@ -26,8 +26,9 @@ from backend.process.messages import (
     ChannelClosed,
     EngineChannel,
     Failed,
+    LifecycleChanged,
+    LifecycleRefused,
     Loading,
-    NotTurned,
     Ping,
     Pong,
     Ready,
@@ -38,7 +39,6 @@ from backend.process.messages import (
     Start,
     StepDone,
     ToEngine,
-    Turned,
     Wake,
 )
 
@@ -76,7 +76,7 @@ def build(channel: EngineChannel) -> Engine | None:
     try:
         checkpoint = Checkpoint(resolve(first.config.model), first.config.max_model_len)
         kind = Engine if checkpoint.embedding is None else EmbeddingEngine
-        engine = kind.from_checkpoint(checkpoint, first.config, on_stage=Told(channel))
+        engine = kind.from_checkpoint(checkpoint, first.config, on_stage=ProgressReporter(channel))
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
@@ -85,7 +85,7 @@ def build(channel: EngineChannel) -> Engine | None:
     return engine
 
 
-class Told:
+class ProgressReporter:
     """Tells the parent how far each stage is, at every hundredth."""
 
     def __init__(self, channel: EngineChannel) -> None:
@@ -122,7 +122,7 @@ class Scrubs:
         except StopIteration:
             self._channel.send(Scrubbed(number, blocks, self._residue))
         except CannotScrub as error:
-            self._channel.send(NotTurned(number, type(error).__name__, error.message))
+            self._channel.send(LifecycleRefused(number, type(error).__name__, error.message))
         else:
             return
         self._asked.popleft()
@@ -160,20 +160,20 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Sc
         case Ping(number):
             channel.send(Pong(number, engine.stats))
         case Sleep(number):
-            turn(channel, number, engine, lambda: engine.sleep(partial(Told(channel), Stage.SLEEP)))
+            change_state(channel, number, engine, lambda: engine.sleep(partial(ProgressReporter(channel), Stage.SLEEP)))
         case Wake(number):
-            turn(channel, number, engine, lambda: engine.wake(partial(Told(channel), Stage.WAKE)))
+            change_state(channel, number, engine, lambda: engine.wake(partial(ProgressReporter(channel), Stage.WAKE)))
         case Start():
             raise ChannelClosed
 
 
-def turn(channel: EngineChannel, number: int, engine: Engine, change: Callable[[], int | None]) -> None:
+def change_state(channel: EngineChannel, number: int, engine: Engine, change: Callable[[], int | None]) -> None:
     try:
         released = change() or 0
     except BackendError as error:
-        channel.send(NotTurned(number, type(error).__name__, str(error)))
+        channel.send(LifecycleRefused(number, type(error).__name__, str(error)))
     else:
-        channel.send(Turned(number, released, engine.stats))
+        channel.send(LifecycleChanged(number, released, engine.stats))
 
 
 if __name__ == "__main__":

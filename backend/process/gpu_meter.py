@@ -123,15 +123,15 @@ def _handle(nvml: Any, index: int) -> Any:
 
 
 def _read(nvml: Any, handle: Any) -> Reading:
-    def told(read: Callable[[], float]) -> float | None:
+    def optional(read: Callable[[], float]) -> float | None:
         try:
             return read()
         except nvml.NVMLError:  # not all is told of every card, and nothing of one that fell off the bus
             return None
 
     return Reading(
-        memory_used=told(lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used)),
-        memory_total=told(lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
-        utilisation=told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
-        watts=told(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),  # mW
+        memory_used=optional(lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used)),
+        memory_total=optional(lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
+        utilisation=optional(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+        watts=optional(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),  # mW
     )

@@ -43,13 +43,13 @@ class GrammarCheck:
         verdict = self._verdicts.get(digest)
         if verdict is None:
             # Shielded: a caller who leaves would otherwise leave half a frame behind.
-            verdict = await asyncio.shield(asyncio.ensure_future(self._judged(digest, grammar)))
+            verdict = await asyncio.shield(asyncio.ensure_future(self._checked(digest, grammar)))
         self._verdicts.move_to_end(digest)
         if verdict.code:
             raise (GrammarTooComplex if verdict.code == TOO_COMPLEX else InvalidRequest)(verdict.message)
         return verdict.size
 
-    async def _judged(self, digest: bytes, grammar: str) -> Verdict:
+    async def _checked(self, digest: bytes, grammar: str) -> Verdict:
         async with self._turn:
             if digest not in self._verdicts:
                 self._verdicts[digest] = await self._ask(grammar)

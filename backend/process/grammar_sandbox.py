@@ -66,10 +66,10 @@ def main() -> None:
     )  # fmt: skip
     tokenizer = prepared(text, vocabulary.vocab_size)
     while (question := _receive(sys.stdin.buffer, Question)) is not None:
-        send(sys.stdout.buffer, _judged(tokenizer, question.grammar))
+        send(sys.stdout.buffer, _checked(tokenizer, question.grammar))
 
 
-def _judged(tokenizer: LLTokenizer, grammar: str) -> Verdict:
+def _checked(tokenizer: LLTokenizer, grammar: str) -> Verdict:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

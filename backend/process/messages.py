@@ -51,7 +51,8 @@ class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """See `Engine.sleep`. Answered, after any number of `Loading`, by `Turned` or `NotTurned` of that number."""
+    """See `Engine.sleep`. Answered, after any number of `Loading`, by `LifecycleChanged` or `LifecycleRefused` with the
+    same number."""
 
     number: int
 
@@ -87,7 +88,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class LifecycleChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine sleeps, or is awake. released: bytes."""
 
     number: int
@@ -95,7 +96,7 @@ class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
-class NotTurned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class LifecycleRefused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """It did not sleep, wake or scrub; ``kind`` is the name of a class in `backend.errors`."""
 
     number: int
@@ -131,7 +132,7 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake
-FromEngine = Loading | Ready | Failed | Refused | StepDone | Scrubbed | Pong | Turned | NotTurned
+FromEngine = Loading | Ready | Failed | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -31,7 +31,7 @@ COUNTERS = {
     "draft_tokens": ("domicile_backend_draft_tokens", "Tokens guessed by speculative decoding."),
     "draft_tokens_accepted": ("domicile_backend_draft_tokens_accepted", "Guessed tokens that the model confirmed."),
 }
-OF_THE_CARD = {  # field of Reading -> (name, help)
+GPU_METRICS = {  # field of Reading -> (name, help)
     "memory_used": ("domicile_backend_gpu_memory_used_bytes", "Memory of the card in use, by whomever."),
     "memory_total": ("domicile_backend_gpu_memory_bytes", "Memory of the card."),
     "utilisation": ("domicile_backend_gpu_utilisation_ratio", "Share of time in which a kernel ran, by NVML."),
@@ -86,7 +86,7 @@ class Metrics:
         self._model = model
         self._registry.register(_EngineCollector(stats, alive, asleep))
         if meter is not None:
-            self._registry.register(_CardCollector(meter))
+            self._registry.register(_GpuCollector(meter))
 
     def count_request(self, outcome: str) -> None:
         """`outcome`: completed, aborted, refused or failed."""
@@ -132,12 +132,12 @@ class _EngineCollector(Collector):
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
 
 
-class _CardCollector(Collector):
+class _GpuCollector(Collector):
     def __init__(self, meter: GpuMeter) -> None:
         self._meter = meter
 
     def collect(self) -> Iterator[Metric]:
-        for field, (name, text) in OF_THE_CARD.items():
+        for field, (name, text) in GPU_METRICS.items():
             value = getattr(self._meter.reading, field)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)

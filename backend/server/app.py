@@ -36,14 +36,14 @@ from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.grammar_check import GrammarCheck
-from backend.server.face import Face, Identity, project_of, request_id
+from backend.server.base_api import BaseApi, Identity, project_of, request_id
 from backend.server.tokenization import Tokenization
 from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 G = TypeVar("G", bound=GenerationRequest)
 
 
-class Api(Face):
+class GenerationApi(BaseApi):
     def __init__(
         self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity,
         chats: ChatModel | None = None, meter: GpuMeter | None = None,
@@ -79,7 +79,7 @@ class Api(Face):
         wire = await self._read(request, ChatCompletionRequest)
         length = _characters(wire)
         self.require_short(length, self.text_model.most_bytes_of_a_token, "messages")
-        turn = await self.aside(self.chats.turn, wire, length)
+        turn = await self.run_in_thread_if_long(self.chats.turn, wire, length)
         answer = chat_answer(
             request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk,
             fingerprint=self.fingerprint,
@@ -101,7 +101,10 @@ class Api(Face):
         encode = partial(self.text_model.encode_completion, add_special_tokens=wire.add_special_tokens is not False)
         for prompt in completion_prompts(wire):
             self.require_short(len(prompt), self.text_model.most_bytes_of_a_token, "prompt")
-        prompts = [await self.aside(encode, p, len(p)) if isinstance(p, str) else p for p in completion_prompts(wire)]
+        prompts = [
+            await self.run_in_thread_if_long(encode, p, len(p)) if isinstance(p, str) else p
+            for p in completion_prompts(wire)
+        ]
         answer = CompletionAnswer(
             request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk,
             fingerprint=self.fingerprint,

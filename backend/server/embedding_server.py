@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from backend.answer.embedding_answer import EmbeddingResponse, Form
-from backend.chat.parameters import cache_root, refuse_outside
+from backend.chat.parameters import cache_root, require_token_ids
 from backend.chat.unsupported import refuse_unsupported
 from backend.engine.core.sampling import NOTHING_DRAWN
 from backend.errors import ContextLengthExceeded, InvalidRequest
@@ -19,7 +19,7 @@ from backend.models.checkpoints.pooling import Embedding, EmbeddingText
 from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import AddSequence
-from backend.server.face import Face, Identity, project_of, request_id
+from backend.server.base_api import BaseApi, Identity, project_of, request_id
 from backend.wire import EmbeddingsRequest
 
 MEANT = {
@@ -28,7 +28,7 @@ MEANT = {
 }  # fmt: skip
 
 
-class EmbeddingApi(Face):
+class EmbeddingApi(BaseApi):
     def __init__(
         self, engine: EngineClient, text: EmbeddingText, embedding: Embedding, served_name: str, identity: Identity,
         meter: GpuMeter | None = None,
@@ -50,7 +50,7 @@ class EmbeddingApi(Face):
         arrived = time.monotonic()
         wire = await self.body(request, EmbeddingsRequest)
         _refuse_what_asks_for_tokens(wire)
-        texts = await self.aside(self._tokens, wire, _characters(wire.input))
+        texts = await self.run_in_thread_if_long(self._tokens, wire, _characters(wire.input))
         self._check(texts, one=isinstance(wire.input, str) or isinstance(wire.input[0], int))
         width = self.ready().vector_size
         if wire.dimensions is not None and wire.dimensions > width:
@@ -98,7 +98,7 @@ class EmbeddingApi(Face):
             at = "input" if one else f"input[{i}]"
             if not text:
                 raise InvalidRequest("there is no token in it", param=at)
-            refuse_outside(text, ready.vocab_size, at)
+            require_token_ids(text, ready.vocab_size, at)
             if len(text) > ready.max_model_len:
                 raise ContextLengthExceeded(
                     f"This model's maximum context length is {ready.max_model_len} tokens; the input has {len(text)}",

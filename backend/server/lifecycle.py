@@ -67,10 +67,10 @@ class Lifecycle:
         if state in (State.READY, State.DEAD):
             await self._engine.ping(PING_TIMEOUT_S)
             return _json(Readiness(status=State.READY))
-        told = self._engine.loading
-        if told is None or state is State.ASLEEP:
+        loading = self._engine.loading
+        if loading is None or state is State.ASLEEP:
             return _json(Readiness(status=state), 503)
-        return _json(Readiness(status=state, stage=told.stage, done=told.done, total=told.total), 503)
+        return _json(Readiness(status=state, stage=loading.stage, done=loading.done, total=loading.total), 503)
 
     async def sleep(self, request: Request) -> Response:
         asked = await _read(request)
@@ -83,7 +83,7 @@ class Lifecycle:
                 try:
                     await self._engine.drain(asked.grace_s, Asleep("the backend fell asleep"))
                     self._state = State.FALLING_ASLEEP
-                    released = await self._engine.turn(Sleep)
+                    released = await self._engine.change_state(Sleep)
                 except BaseException:
                     self._state, self._engine.resting = State.READY, False
                     raise
@@ -97,7 +97,7 @@ class Lifecycle:
             if self._state is State.ASLEEP:
                 self._state = State.WAKING
                 try:
-                    await self._engine.turn(Wake)
+                    await self._engine.change_state(Wake)
                 except ModelError as error:
                     self._state = State.ASLEEP
                     raise CannotWake(str(error)) from None

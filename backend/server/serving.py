@@ -29,9 +29,9 @@ from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter, open_probe
 from backend.process.messages import Loading
 from backend.process.supervision import RESTARTS, supervise
-from backend.server.app import Api
+from backend.server.app import GenerationApi
+from backend.server.base_api import Identity
 from backend.server.embedding_server import EmbeddingApi
-from backend.server.face import Identity
 from backend.server.heartbeat import beat
 from backend.server.request_lock import RequestLock, read_key
 from backend.server.tls import TlsFiles, reload_when_renewed, server_context
@@ -104,7 +104,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
 
 def _app(
     checkpoint: Checkpoint, engine: EngineClient, meter: GpuMeter | None, options: ServerOptions
-) -> tuple[ASGIApp, Api | None]:
+) -> tuple[ASGIApp, GenerationApi | None]:
     """The application that serves the checkpoint, and its API for text; None where it makes embeddings."""
     name, identity = options.served_name, options.identity
     if checkpoint.embedding is not None:
@@ -112,7 +112,7 @@ def _app(
         return embedding.app(), None
     chats = ChatModel(checkpoint.text, options.tool_call_parser, options.reasoning_parser)
     defaults = SamplingDefaults() if options.generation_config == NONE else checkpoint.sampling_defaults
-    api = Api(engine, checkpoint.text, name, identity, chats, meter, defaults)
+    api = GenerationApi(engine, checkpoint.text, name, identity, chats, meter, defaults)
     return api.app(), api
 
 
@@ -138,7 +138,7 @@ class _Backend:
     config: EngineConfig
     options: ServerOptions
     engine: EngineClient
-    api: Api | None
+    api: GenerationApi | None
     settings: uvicorn.Config
     listener: socket.socket
     context: ssl.SSLContext | None
@@ -190,7 +190,7 @@ class _Backend:
         return [asyncio.create_task(_read_fingerprint(self.api, self.config))]
 
 
-async def _read_fingerprint(api: Api, config: EngineConfig) -> None:
+async def _read_fingerprint(api: GenerationApi, config: EngineConfig) -> None:
     """Beside the first requests: a start does not wait until every byte of a checkpoint is read once more."""
     if config.load_format == "dummy":
         return

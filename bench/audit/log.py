@@ -35,7 +35,7 @@ from audit.events.stamp import Stamper, uuid7
 from audit.keys.owner_keys import FileKeyProvider
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
-from audit.log.sequencer import Limits
+from audit.log.sequencer import QueueLimits
 from audit.pack.export import export
 from audit.pack.program import program
 from audit.private.audit_context import AuditContext
@@ -79,7 +79,7 @@ def _writer(url: str, folder: str, number: int, seconds: float) -> int:
 
         path = Path(folder) / f"{number}" / "log.db"
         signer = FileSigner.open(Path(folder) / "signer.key")
-        settings = AuditSettings(limits=Limits(reserve_bytes=0))
+        settings = AuditSettings(limits=QueueLimits(reserve_bytes=0))
         opened = open_postgres(url)
         node = f"bench-{number}"
         async with await AuditLog.open(path, signer=signer, node=node, open_store=opened, settings=settings) as log:

@@ -161,7 +161,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
     import torch
 
     from backend.engine.engine import Engine
-    from backend.engine.gpu.d2h import Arriving
+    from backend.engine.gpu.d2h import PendingTokens
     from backend.engine_config import EngineConfig
     from backend.models.checkpoints.checkpoint import Checkpoint
 
@@ -187,7 +187,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
         result["memory_gib"] = round((total - free) / 2**30, 2)
     result["rows"].append({"name": COLD, "value": round(start, 1), "unit": "s"})
 
-    arriving = Arriving.tokens
+    arriving = PendingTokens.tokens
 
     def timed(self: Any) -> Any:
         begin = time.perf_counter()
@@ -195,7 +195,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
         bench.waited += time.perf_counter() - begin
         return out
 
-    Arriving.tokens = timed  # type: ignore[method-assign]
+    PendingTokens.tokens = timed  # type: ignore[method-assign]
     gc.collect()
     gc.freeze()
     seed = 1000

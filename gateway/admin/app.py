@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin import backends, deployments, keys, limits, login, oversight, people, policies, tenants, usage
 from gateway.admin import explain as study
-from gateway.admin.calls.access import Desk
+from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
 
@@ -17,7 +17,7 @@ MAX_BODY = 2 << 20
 TOO_LARGE = HTTPException(413, f"the body is larger than {MAX_BODY} bytes; send less at once")
 
 
-def build_admin(desk: Desk) -> FastAPI:
+def build_admin(context: AdminContext) -> FastAPI:
     """To be mounted at PREFIX."""
     app = AdminApi(
         title="Domicile admin API",
@@ -29,20 +29,20 @@ def build_admin(desk: Desk) -> FastAPI:
         redirect_slashes=False,  # the redirect would go to whatever host the request names
         generate_unique_id_function=operation_id,
     )
-    app.state.desk = desk
+    app.state.context = context
     install_handlers(app)
     routes: list[APIRoute] = []
     for router in (
-        people.entrance,
+        people.bootstrap_router,
         login.router,
         tenants.router,
-        policies.of_tenant,
-        policies.of_operator,
+        policies.tenant_router,
+        policies.operator_router,
         study.router,
         backends.router,
         keys.router,
-        people.of_tenant,
-        people.of_staff,
+        people.tenant_router,
+        people.staff_router,
         limits.router,
         deployments.router,
         usage.router,

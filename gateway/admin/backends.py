@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import Field, ValidationError
 
 from audit.files.secret_file import LoosePermissions, read_secret
-from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.calls.access import AdminContext, Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
 from gateway.admin.explain import policy_study
@@ -25,8 +25,8 @@ from regions.identity.trust import Trust
 
 router = APIRouter(prefix="/tenants/{tenant}/backends", tags=["backends"], route_class=IdempotentRoute)
 
-Reading = Depends(Need("backends.read"))
-Manager = Annotated[Actor, Depends(Need("backends.manage"))]
+Reading = Depends(RequirePermission("backends.read"))
+Manager = Annotated[Actor, Depends(RequirePermission("backends.manage"))]
 Model = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -54,32 +54,34 @@ class NewBackend(Body):
 
 
 @router.get("", dependencies=[Reading])
-def list_backends(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[BackendRecord]:
+def list_backends(context: Context, tenant: str, after: After = None, limit: Limit = 50) -> Page[BackendRecord]:
     """Ours and theirs, also those that were revoked."""
-    return desk.pages.backends(tenant, after, limit)
+    return context.pages.backends(tenant, after, limit)
 
 
 @router.get("/{backend}", dependencies=[Reading])
-def show_backend(desk: DeskOf, response: Response, tenant: str, backend: str) -> BackendRecord:
-    record = desk.inventory.backend(tenant, backend)
+def show_backend(context: Context, response: Response, tenant: str, backend: str) -> BackendRecord:
+    record = context.inventory.backend(tenant, backend)
     tagged(response, record)
     return record
 
 
 @router.post("", status_code=201)
-def register_backend(actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewBackend) -> BackendRecord:
+def register_backend(
+    actor: Manager, context: Context, response: Response, tenant: str, new: NewBackend
+) -> BackendRecord:
     """Register a server, or change one of the same name and region. It gets requests within a second."""
     if not new.url.startswith("https://"):
         raise Invalid("over this API a server is registered by its https URL")
-    with policy_study(desk) as room:
-        room.catalogue.region(new.region, datetime.now(UTC).date())
-    record = desk.control(actor.name).register_backend(
-        BackendIdentity(desk.cell, tenant, new.region, new.id),
+    with policy_study(context) as study:
+        study.catalogue.region(new.region, datetime.now(UTC).date())
+    record = context.control(actor.name).register_backend(
+        BackendIdentity(context.cell, tenant, new.region, new.id),
         url=new.url,
         models=new.models,
         kind="openai",
         single_tenant="declared" if new.single_tenant else None,
-        trust=_trust(desk, tenant, new),
+        trust=_trust(context, tenant, new),
         eur_per_million=new.eur_per_million,
     )
     tagged(response, record)
@@ -88,31 +90,31 @@ def register_backend(actor: Manager, desk: DeskOf, response: Response, tenant: s
 
 @router.post("/{backend}/revoke")
 def revoke_backend(
-    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, backend: str
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, backend: str
 ) -> BackendRecord:
     """It gets no more requests from any gateway within a second."""
-    record = desk.control(actor.name, expected).revoke_backend(tenant, backend)
+    record = context.control(actor.name, expected).revoke_backend(tenant, backend)
     tagged(response, record)
     return record
 
 
-def _trust(desk: Desk, tenant: str, new: NewBackend) -> Trust:
+def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
     try:
         return Trust(
-            ca=new.ca, name=new.name, pin=new.pin, key_file=_key_file(desk, tenant, new.key), plain=new.plain,
+            ca=new.ca, name=new.name, pin=new.pin, key_file=_key_file(context, tenant, new.key), plain=new.plain,
             priority=new.priority,
         )  # fmt: skip
     except ValidationError as error:
         raise Invalid(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
-def _key_file(desk: Desk, tenant: str, key: str | None) -> str | None:
+def _key_file(context: AdminContext, tenant: str, key: str | None) -> str | None:
     """By name in a folder for this alone: by a path, any secret of the gateway's could be sent to any server."""
     if key is None:
         return None
-    if desk.backend_keys is None:
+    if context.backend_keys is None:
         raise Invalid("this gateway has no folder for keys of backends")
-    path = desk.backend_keys / tenant / key
+    path = context.backend_keys / tenant / key
     try:
         read_secret(path)
     except LoosePermissions as error:

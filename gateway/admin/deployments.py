@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Limit, tagged
 from gateway.database.errors import Invalid
@@ -18,8 +18,8 @@ from regions.fleet.deployment import CPU, MAX_NAME, Deployment, Place, Scale
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
 
-Reading = Depends(Need("backends.read"))
-Manager = Annotated[Actor, Depends(Need("deployments.manage"))]
+Reading = Depends(RequirePermission("backends.read"))
+Manager = Annotated[Actor, Depends(RequirePermission("deployments.manage"))]
 Weights = Annotated[
     str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$")
 ]
@@ -42,18 +42,18 @@ class NewDeployment(Figures):
 
 
 @router.get("/tenants/{tenant}/deployments", dependencies=[Reading])
-def list_deployments(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[DeploymentRecord]:
-    return deployments_in(desk.database, tenant, after, limit)
+def list_deployments(context: Context, tenant: str, after: After = None, limit: Limit = 50) -> Page[DeploymentRecord]:
+    return deployments_in(context.database, tenant, after, limit)
 
 
 @router.post("/tenants/{tenant}/deployments", status_code=201)
 def create_deployment(
-    actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewDeployment
+    actor: Manager, context: Context, response: Response, tenant: str, new: NewDeployment
 ) -> DeploymentRecord:
     """Backends are started within seconds of a need, and are the tenant's alone. One deployment serves a model. What
     could not run, for its card, weights, model or memory, is refused with the planner's reason."""
     for region in new.regions:
-        desk.check_region(region)
+        context.check_region(region)
     if new.gpu == "auto":
         raise Invalid("name a card, or cpu; `domicile deployment create --gpu auto` lets the planner choose one")
     wanted = Deployment(
@@ -61,50 +61,56 @@ def create_deployment(
         **new.model_dump(exclude={"eur_per_hour"}),
         micro_eur_per_hour=round(new.eur_per_hour * MICRO),
     )
-    desk.check_deployment(wanted)
-    return _tagged(response, desk.control(actor.name).create_deployment(wanted))
+    context.check_deployment(wanted)
+    return _tagged(response, context.control(actor.name).create_deployment(wanted))
 
 
 @router.get("/tenants/{tenant}/deployments/{deployment}", dependencies=[Reading])
-def show_deployment(desk: DeskOf, response: Response, tenant: str, deployment: str) -> DeploymentRecord:
-    return _tagged(response, deployment_at(desk.database, tenant, deployment))
+def show_deployment(context: Context, response: Response, tenant: str, deployment: str) -> DeploymentRecord:
+    return _tagged(response, deployment_at(context.database, tenant, deployment))
 
 
 @router.put("/tenants/{tenant}/deployments/{deployment}/scale")
 def scale_deployment(
-    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, deployment: str, figures: Figures
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    deployment: str,
+    figures: Figures,
 ) -> DeploymentRecord:
     """Replace its figures; one that was drained works again."""
     scale = Scale(**figures.model_dump())
-    return _tagged(response, desk.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
+    return _tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/drain")
 def drain_deployment(
-    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, deployment: str
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
     """Running answers end, then its backends. It starts none until it is scaled again."""
-    return _tagged(response, desk.control(actor.name, expected).drain_deployment(tenant, deployment))
+    return _tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/delete")
 def delete_deployment(
-    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, deployment: str
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
     """It is drained, and gone for good. What it cost stays known."""
-    return _tagged(response, desk.control(actor.name, expected).delete_deployment(tenant, deployment))
+    return _tagged(response, context.control(actor.name, expected).delete_deployment(tenant, deployment))
 
 
 @router.get("/tenants/{tenant}/deployments/{deployment}/replicas", dependencies=[Reading])
 def list_replicas(
-    desk: DeskOf,
+    context: Context,
     tenant: str,
     deployment: str,
     after: After = None,
     limit: Limit = 50,
     ended: Annotated[bool, Query(description="those too that run no more")] = False,
 ) -> Page[ReplicaRecord]:
-    return replicas_of(desk.database, tenant, deployment, after, limit, ended=ended)
+    return replicas_of(context.database, tenant, deployment, after, limit, ended=ended)
 
 
 def _tagged(response: Response, record: DeploymentRecord) -> DeploymentRecord:

@@ -8,20 +8,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.calls.access import Desk, DeskOf, Need, person_calling
+from gateway.admin.calls.access import AdminContext, Context, RequirePermission, authenticated_actor
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Day, Name
 from gateway.database.errors import Invalid, NotFound, NotReady
 from gateway.policies.study import Draft, PolicyStudy
 from policy.decision.explain import explain_json, explain_source
 from policy.errors import PolicyError
-from regions.catalogue.place import place_facts
+from regions.catalogue.region_facts import place_facts
 from regions.errors import CatalogueError
 
 router = APIRouter(tags=["regions"], route_class=IdempotentRoute)
 
 Document = Annotated[str, Field(max_length=256 * 1024)]
-Reading = Depends(Need("policies.read"))
+Reading = Depends(RequirePermission("policies.read"))
 
 
 class Question(Body):
@@ -68,39 +68,39 @@ class PlacesJudged(Answer):
 
 
 @router.post("/tenants/{tenant}/policies/explain", dependencies=[Reading], tags=["policies"])
-def explain_policy(desk: DeskOf, tenant: str, asked: Question) -> Explanation:
+def explain_policy(context: Context, tenant: str, asked: Question) -> Explanation:
     """Decide as a gateway would now, with the lines of the documents that say so."""
     draft = None if asked.document is None else Draft(asked.document, tenant)
-    with policy_study(desk) as room:
-        explained = room.explain(tenant, asked.project, asked.model, draft)
+    with policy_study(context) as study:
+        explained = study.explain(tenant, asked.project, asked.model, draft)
     lines = explain_source(explained.decision, explained.sources)
     return Explanation(decision=explain_json(explained.decision), lines=tuple(lines))
 
 
 @router.post("/tenants/{tenant}/regions/check", dependencies=[Reading])
-def check_regions(desk: DeskOf, tenant: str, asked: PlacesAsked) -> PlacesJudged:
+def check_regions(context: Context, tenant: str, asked: PlacesAsked) -> PlacesJudged:
     """Whether an ordinary request of the tenant may be answered there, and if not, by which rule."""
     draft = None if asked.document is None else Draft(asked.document, tenant)
-    with policy_study(desk) as room:
-        verdicts = room.judge_regions(tenant, asked.regions, draft)
-        return PlacesJudged(catalogue=room.catalogue.version, verdicts=tuple(one.as_json() for one in verdicts))
+    with policy_study(context) as study:
+        verdicts = study.evaluate_regions(tenant, asked.regions, draft)
+        return PlacesJudged(catalogue=study.catalogue.version, verdicts=tuple(one.as_json() for one in verdicts))
 
 
-@router.get("/regions", dependencies=[Depends(person_calling)])
-def list_regions(desk: DeskOf, on: Day | None = None) -> Places:
+@router.get("/regions", dependencies=[Depends(authenticated_actor)])
+def list_regions(context: Context, on: Day | None = None) -> Places:
     """The regions of the catalogue on a day, today unless named, with the facts that residency is judged by."""
     day = on or datetime.now(UTC).date()
-    with policy_study(desk) as room:
-        known = room.catalogue
+    with policy_study(context) as study:
+        known = study.catalogue
     rows = tuple(place_facts(known, region, day) for region in known.regions if region.valid_on(day))
     return Places(catalogue=known.version, on=day, regions=rows)
 
 
-@router.get("/regions/{region}", dependencies=[Depends(person_calling)])
-def show_region(desk: DeskOf, region: Name, on: Day | None = None) -> Place:
+@router.get("/regions/{region}", dependencies=[Depends(authenticated_actor)])
+def show_region(context: Context, region: Name, on: Day | None = None) -> Place:
     day = on or datetime.now(UTC).date()
-    with policy_study(desk) as room:
-        known = room.catalogue
+    with policy_study(context) as study:
+        known = study.catalogue
     try:
         return Place(catalogue=known.version, on=day, facts=place_facts(known, known.region(region, day), day))
     except CatalogueError as error:
@@ -108,11 +108,11 @@ def show_region(desk: DeskOf, region: Name, on: Day | None = None) -> Place:
 
 
 @contextmanager
-def policy_study(desk: Desk) -> Iterator[PolicyStudy]:
+def policy_study(context: AdminContext) -> Iterator[PolicyStudy]:
     """What is wrong with a document is 422, in the policy's own words."""
-    if desk.policy_study is None:
+    if context.policy_study is None:
         raise NotReady("this gateway has no catalogue to judge by")
     try:
-        yield desk.policy_study(desk.inventory)
+        yield context.policy_study(context.inventory)
     except (PolicyError, CatalogueError) as error:
         raise Invalid(str(error)) from error

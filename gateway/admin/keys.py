@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
-from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Instant, Limit, Name, tagged
 from gateway.identity.roles import Actor
@@ -16,7 +16,7 @@ from gateway.store.pagination import Page
 
 router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"], route_class=IdempotentRoute)
 
-Manager = Annotated[Actor, Depends(Need("keys.manage"))]
+Manager = Annotated[Actor, Depends(RequirePermission("keys.manage"))]
 
 
 class NewKey(Body):
@@ -39,44 +39,46 @@ class KeyWithSecret(KeyRecord):
     key: str = Field(repr=False)
 
 
-@router.get("", dependencies=[Depends(Need("keys.read"))])
+@router.get("", dependencies=[Depends(RequirePermission("keys.read"))])
 def list_keys(
-    desk: DeskOf, tenant: str, project: Name | None = None, after: After = None, limit: Limit = 50
+    context: Context, tenant: str, project: Name | None = None, after: After = None, limit: Limit = 50
 ) -> Page[KeyRecord]:
-    return desk.pages.keys(tenant, project, after, limit)
+    return context.pages.keys(tenant, project, after, limit)
 
 
 @router.post("", status_code=201)
-def create_key(actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewKey) -> KeyWithSecret:
+def create_key(actor: Manager, context: Context, response: Response, tenant: str, new: NewKey) -> KeyWithSecret:
     expires_at: datetime | None = new.expires_at
-    record, key = desk.control(actor.name).create_key(
+    record, key = context.control(actor.name).create_key(
         tenant, new.project, label=new.label, scopes=new.scopes, expires_at=expires_at
     )
     return _shown_once(response, record, key.token)
 
 
-@router.get("/{key}", dependencies=[Depends(Need("keys.read"))])
-def show_key(desk: DeskOf, response: Response, tenant: str, key: str) -> KeyRecord:
-    record = desk.inventory.key(tenant, key)
+@router.get("/{key}", dependencies=[Depends(RequirePermission("keys.read"))])
+def show_key(context: Context, response: Response, tenant: str, key: str) -> KeyRecord:
+    record = context.inventory.key(tenant, key)
     tagged(response, record)
     return record
 
 
 @router.post("/{key}/rotate", status_code=201)
 def rotate_key(
-    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, key: str, rotation: Rotation
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, key: str, rotation: Rotation
 ) -> KeyWithSecret:
     """Make the key's successor; until the grace period is over, both work."""
-    record, secret = desk.control(actor.name, expected).rotate_key(
+    record, secret = context.control(actor.name, expected).rotate_key(
         tenant, key, grace=timedelta(hours=rotation.grace_hours), expires_at=rotation.expires_at
     )
     return _shown_once(response, record, secret.token)
 
 
 @router.post("/{key}/revoke")
-def revoke_key(actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, key: str) -> KeyRecord:
+def revoke_key(
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, key: str
+) -> KeyRecord:
     """It stops working in every gateway within a second. This cannot be undone."""
-    record = desk.control(actor.name, expected).revoke_key(tenant, key)
+    record = context.control(actor.name, expected).revoke_key(tenant, key)
     tagged(response, record)
     return record
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
-from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.calls.access import AdminContext, Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Instant, tagged
 from gateway.identity.roles import Actor
@@ -16,9 +16,9 @@ from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_i
 
 router = APIRouter(tags=["limits"], route_class=IdempotentRoute)
 
-Reading = Depends(Need("tenant.read"))
-Owner = Annotated[Actor, Depends(Need("tenants.manage"))]
-Manager = Annotated[Actor, Depends(Need("limits.manage"))]
+Reading = Depends(RequirePermission("tenant.read"))
+Owner = Annotated[Actor, Depends(RequirePermission("tenants.manage"))]
+Manager = Annotated[Actor, Depends(RequirePermission("limits.manage"))]
 Amount = Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)]
 
 
@@ -33,33 +33,33 @@ class NewPrice(Body):
 
 
 @router.get("/tenants/{tenant}/limits/all", dependencies=[Reading])
-def list_limits(desk: DeskOf, tenant: str) -> list[LimitsRecord]:
+def list_limits(context: Context, tenant: str) -> list[LimitsRecord]:
     """The tenant's own and those of its projects and keys."""
-    return limits_in(desk.database, tenant)
+    return limits_in(context.database, tenant)
 
 
 @router.get("/tenants/{tenant}/limits", dependencies=[Reading])
-def show_tenant_limits(desk: DeskOf, response: Response, tenant: str) -> LimitsRecord:
-    return _shown(desk, response, tenant)
+def show_tenant_limits(context: Context, response: Response, tenant: str) -> LimitsRecord:
+    return _shown(context, response, tenant)
 
 
 @router.put("/tenants/{tenant}/limits")
 def set_tenant_limits(
-    actor: Owner, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, figures: LimitFigures
+    actor: Owner, context: Context, expected: IfMatch, response: Response, tenant: str, figures: LimitFigures
 ) -> LimitsRecord:
     """Replace the tenant's own limits: the operator's to set, since they are set for the tenant."""
-    return _tagged(response, desk.control(actor.name, expected).set_limits(tenant, figures))
+    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures))
 
 
 @router.get("/tenants/{tenant}/projects/{project}/limits", dependencies=[Reading])
-def show_project_limits(desk: DeskOf, response: Response, tenant: str, project: str) -> LimitsRecord:
-    return _shown(desk, response, tenant, project=project)
+def show_project_limits(context: Context, response: Response, tenant: str, project: str) -> LimitsRecord:
+    return _shown(context, response, tenant, project=project)
 
 
 @router.put("/tenants/{tenant}/projects/{project}/limits")
 def set_project_limits(
     actor: Manager,
-    desk: DeskOf,
+    context: Context,
     expected: IfMatch,
     response: Response,
     tenant: str,
@@ -67,34 +67,43 @@ def set_project_limits(
     figures: LimitFigures,
 ) -> LimitsRecord:
     """Replace the project's limits. Where its policy sets one too, the lower binds."""
-    return _tagged(response, desk.control(actor.name, expected).set_limits(tenant, figures, project=project))
+    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, project=project))
 
 
 @router.get("/tenants/{tenant}/keys/{key}/limits", dependencies=[Reading])
-def show_key_limits(desk: DeskOf, response: Response, tenant: str, key: str) -> LimitsRecord:
-    return _shown(desk, response, tenant, key=key)
+def show_key_limits(context: Context, response: Response, tenant: str, key: str) -> LimitsRecord:
+    return _shown(context, response, tenant, key=key)
 
 
 @router.put("/tenants/{tenant}/keys/{key}/limits")
 def set_key_limits(
-    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, key: str, figures: LimitFigures
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    key: str,
+    figures: LimitFigures,
 ) -> LimitsRecord:
     """Replace the key's limits. A key that succeeds it by rotation inherits them."""
-    return _tagged(response, desk.control(actor.name, expected).set_limits(tenant, figures, key=key))
+    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, key=key))
 
 
-@router.get("/prices", dependencies=[Depends(Need("prices.read"))])
-def list_prices(desk: DeskOf) -> list[PriceRecord]:
+@router.get("/prices", dependencies=[Depends(RequirePermission("prices.read"))])
+def list_prices(context: Context) -> list[PriceRecord]:
     """Every version of every model's price."""
-    return prices_in(desk.database, desk.cell)
+    return prices_in(context.database, context.cell)
 
 
 @router.post("/prices", status_code=201)
 def set_price(
-    actor: Annotated[Actor, Depends(Need("prices.manage"))], desk: DeskOf, response: Response, new: NewPrice
+    actor: Annotated[Actor, Depends(RequirePermission("prices.manage"))],
+    context: Context,
+    response: Response,
+    new: NewPrice,
 ) -> PriceRecord:
     """The next version of a model's price. What was used before costs what it cost."""
-    record = desk.control(actor.name).set_price(
+    record = context.control(actor.name).set_price(
         new.model, input=new.input, output=new.output, cached=new.cached, valid_from=new.valid_from
     )
     tagged(response, record)
@@ -102,9 +111,9 @@ def set_price(
 
 
 def _shown(
-    desk: Desk, response: Response, tenant: str, *, project: str | None = None, key: str | None = None
+    context: AdminContext, response: Response, tenant: str, *, project: str | None = None, key: str | None = None
 ) -> LimitsRecord:
-    return _tagged(response, limits_at(desk.database, tenant, project=project, key=key))
+    return _tagged(response, limits_at(context.database, tenant, project=project, key=key))
 
 
 def _tagged(response: Response, record: LimitsRecord) -> LimitsRecord:

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
-from gateway.admin.calls.access import Desk, DeskOf, person_calling
+from gateway.admin.calls.access import AdminContext, Context, authenticated_actor
 from gateway.admin.calls.authentication import Cookies, PendingLogin
 from gateway.admin.calls.problems import LoginRefused
 from gateway.admin.calls.schemas import Name
@@ -22,7 +22,7 @@ from gateway.database.errors import Invalid, NotFound
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused
 from gateway.identity.keys import ApiKey
-from gateway.identity.login import Attempt, CodeRefused
+from gateway.identity.login import CodeRefused, LoginAttempt
 from gateway.identity.roles import Actor
 from gateway.openai.asgi_client import caller_address
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
@@ -48,22 +48,22 @@ class Session(BaseModel):
 
 
 @router.get("/login", status_code=303, response_class=RedirectResponse, response_model=None)
-async def login(request: Request, desk: DeskOf, tenant: Name | None = None) -> Response:
+async def login(request: Request, context: Context, tenant: Name | None = None) -> Response:
     """Go to the identity provider, and come back by ``/callback``. `tenant`: for who has roles in several."""
-    provider, cookies = _open(desk)
-    attempt = Attempt.new()
-    url = await desk.provider_pool.run(provider.authorization_url, attempt)
-    known = await run_in_threadpool(desk.session, request)
-    begun = PendingLogin(attempt, tenant, known.token if known is not None else "", int(desk.now().timestamp()))
+    provider, cookies = _open(context)
+    attempt = LoginAttempt.new()
+    url = await context.provider_pool.run(provider.authorization_url, attempt)
+    known = await run_in_threadpool(context.session, request)
+    begun = PendingLogin(attempt, tenant, known.token if known is not None else "", int(context.now().timestamp()))
     response = RedirectResponse(url, 303, headers={"cache-control": "no-store"})
-    cookies.set_login(response, begun, desk.hasher())
+    cookies.set_login(response, begun, context.hasher())
     return response
 
 
 @router.get("/callback", response_model=Session)
 async def callback(
     request: Request,
-    desk: DeskOf,
+    context: Context,
     code: Short = None,
     state: Short = None,
     iss: Short = None,
@@ -73,14 +73,14 @@ async def callback(
 
     The session that the browser had ends.
     """
-    provider, cookies = _open(desk)
+    provider, cookies = _open(context)
     life = timedelta(minutes=provider.settings.session_minutes)
     try:
-        begun = await run_in_threadpool(_begun, desk, cookies, request, state)
-        claims = await desk.provider_pool.run(_claims, provider, begun.attempt, code, iss, error)
-        person, record, token = await run_in_threadpool(_come_in, desk, provider, request, begun, claims, life)
+        begun = await run_in_threadpool(_pending_login, context, cookies, request, state)
+        claims = await context.provider_pool.run(_claims, provider, begun.attempt, code, iss, error)
+        person, record, token = await run_in_threadpool(_start_session, context, provider, request, begun, claims, life)
     except LoginRefused as refusal:
-        desk.on_refused(refusal.reason, caller_address(request.scope))
+        context.on_refused(refusal.reason, caller_address(request.scope))
         raise
     session = Session(person=person.id, tenant=person.tenant, roles=person.roles, expires_at=record.expires_at)
     response = JSONResponse(session.model_dump(mode="json"), headers={"cache-control": "no-store"})
@@ -90,7 +90,7 @@ async def callback(
 
 
 @router.post("/logout", status_code=204, response_model=None)
-def logout(request: Request, actor: Annotated[Actor, Depends(person_calling)], desk: DeskOf) -> Response:
+def logout(request: Request, actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) -> Response:
     """End the session, or the access token, that this is called with.
 
     303 to where the browser ends its session at the identity provider, if it has one and the provider offers that
@@ -98,30 +98,30 @@ def logout(request: Request, actor: Annotated[Actor, Depends(person_calling)], d
     """
     if actor.kind == "machine":
         raise Invalid("a machine's token ends by itself")
-    by_session = desk.session(request)
-    desk.control(actor.name).close_session(actor.tenant, actor.person, actor.token)
+    by_session = context.session(request)
+    context.control(actor.name).close_session(actor.tenant, actor.person, actor.token)
     response = Response(status_code=204)
-    if desk.provider is not None and by_session is not None and compare_digest(by_session.token, actor.token):
-        url = desk.provider.end_session_url()
+    if context.provider is not None and by_session is not None and compare_digest(by_session.token, actor.token):
+        url = context.provider.end_session_url()
         response = response if url is None else RedirectResponse(url, 303, headers={"cache-control": "no-store"})
-    if desk.cookies is not None:
-        desk.cookies.forget(response, session=True)
+    if context.cookies is not None:
+        context.cookies.forget(response, session=True)
     return response
 
 
-def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
-    if desk.provider is None or desk.cookies is None:
+def _open(context: AdminContext) -> tuple["IdentityProvider", Cookies]:
+    if context.provider is None or context.cookies is None:
         raise NotFound("logging in is not possible here: no identity provider is configured")
-    return desk.provider, desk.cookies
+    return context.provider, context.cookies
 
 
-def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
+def _pending_login(context: AdminContext, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
     """The login that this comes back from, which is thereby used up. Raises LoginRefused."""
-    now = desk.now()
-    begun = cookies.login_of(request, desk.hasher(), now.timestamp())
+    now = context.now()
+    begun = cookies.login_of(request, context.hasher(), now.timestamp())
     if begun is None or state is None or not hmac.compare_digest(begun.attempt.state.encode(), state.encode()):
         raise LoginRefused("login_state", "this login was not begun in this browser, or too long ago; log in again")
-    used = Answers(desk.database, desk.cell, "login", begun.attempt.state)
+    used = Answers(context.database, context.cell, "login", begun.attempt.state)
     try:
         claim = used.claim(begun.attempt.state, now)
     except Pending:
@@ -133,7 +133,7 @@ def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) ->
 
 
 def _claims(
-    provider: "IdentityProvider", attempt: Attempt, code: str | None, issuer: str | None, error: str | None
+    provider: "IdentityProvider", attempt: LoginAttempt, code: str | None, issuer: str | None, error: str | None
 ) -> dict[str, Any]:
     """Of the person that came back. Raises LoginRefused, ProviderUnavailable."""
     try:
@@ -147,8 +147,8 @@ def _claims(
         raise LoginRefused(refused.reason, str(refused)) from refused
 
 
-def _come_in(
-    desk: Desk,
+def _start_session(
+    context: AdminContext,
     provider: "IdentityProvider",
     request: Request,
     begun: PendingLogin,
@@ -156,7 +156,7 @@ def _come_in(
     life: timedelta,
 ) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:
     """Give the person the roles of their groups and a session, and end the one before. Raises LoginRefused."""
-    settings, control = provider.settings, desk.control("system")
+    settings, control = provider.settings, context.control("system")
     people = control.apply_groups(
         subject_digest(claims["iss"], claims["sub"]),
         display_name_of(claims),
@@ -164,7 +164,7 @@ def _come_in(
     )
     person = _chosen(people, begun.tenant)
     # A browser does not send its session along when it comes from the provider, so the login's cookie names it too.
-    known = desk.session(request)
+    known = context.session(request)
     for token in {begun.session, "" if known is None else known.token} - {""}:
         control.end_session(token)
     record, key = control.open_session(person.tenant, person.id, life=life)

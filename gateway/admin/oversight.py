@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from gateway.admin.calls.access import DeskOf, Need
+from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Name
 from gateway.identity.roles import Actor
@@ -13,7 +13,7 @@ from gateway.store.oversight import StopRecord, stops_in
 
 router = APIRouter(tags=["oversight"], route_class=IdempotentRoute)
 
-Overseer = Annotated[Actor, Depends(Need("oversight.act"))]
+Overseer = Annotated[Actor, Depends(RequirePermission("oversight.act"))]
 
 
 class Act(Body):
@@ -24,21 +24,23 @@ class Act(Body):
     reason: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
 
 
-@router.get("/tenants/{tenant}/oversight", dependencies=[Depends(Need("tenant.read"))])
-def list_stops(desk: DeskOf, tenant: str) -> list[StopRecord]:
+@router.get("/tenants/{tenant}/oversight", dependencies=[Depends(RequirePermission("tenant.read"))])
+def list_stops(context: Context, tenant: str) -> list[StopRecord]:
     """All stops in the tenant: by whom, since when, until when."""
-    return stops_in(desk.database, tenant)
+    return stops_in(context.database, tenant)
 
 
 @router.post("/tenants/{tenant}/oversight/stop")
-def stop_system(actor: Overseer, desk: DeskOf, tenant: str, act: Act) -> StopRecord:
+def stop_system(actor: Overseer, context: Context, tenant: str, act: Act) -> StopRecord:
     """Every call of it is refused, in every gateway within a second; those that run are cut."""
-    return desk.control(actor.name).stop(tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason)
+    return context.control(actor.name).stop(
+        tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason
+    )
 
 
 @router.post("/tenants/{tenant}/oversight/resume")
-def resume_system(actor: Overseer, desk: DeskOf, tenant: str, act: Act) -> StopRecord:
+def resume_system(actor: Overseer, context: Context, tenant: str, act: Act) -> StopRecord:
     """Calls of it are taken again."""
-    return desk.control(actor.name).resume(
+    return context.control(actor.name).resume(
         tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.calls.access import Bootstrapping, DeskOf, IfMatch, Need, person_calling
+from gateway.admin.calls.access import Context, IfMatch, RequireBootstrapToken, RequirePermission, authenticated_actor
 from gateway.admin.calls.guarded_route import GuardedRoute
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Instant, Limit, tagged
@@ -60,21 +60,21 @@ class Me(BaseModel):
     permissions: tuple[Permission, ...]
 
 
-entrance = APIRouter(tags=["people"], route_class=GuardedRoute)
+bootstrap_router = APIRouter(tags=["people"], route_class=GuardedRoute)
 
 
-@entrance.post("/bootstrap", status_code=201)
+@bootstrap_router.post("/bootstrap", status_code=201)
 def bootstrap(
-    token: Annotated[str, Depends(Bootstrapping())], desk: DeskOf, response: Response, first: FirstOperator
+    token: Annotated[str, Depends(RequireBootstrapToken())], context: Context, response: Response, first: FirstOperator
 ) -> Welcome:
     """Spend the one-time bootstrap token (as bearer) on the first operator, who gets an access token."""
-    expires_at = desk.now() + timedelta(days=first.token_days)
-    person, record, secret = desk.control(f"key:{token}").bootstrap(token, first.display_name, expires_at=expires_at)
+    expires_at = context.now() + timedelta(days=first.token_days)
+    person, record, secret = context.control(f"key:{token}").bootstrap(token, first.display_name, expires_at=expires_at)
     return Welcome(person=person, token=_shown_once(response, record, secret.token))
 
 
-@entrance.get("/me")
-def me(actor: Annotated[Actor, Depends(person_calling)]) -> Me:
+@bootstrap_router.get("/me")
+def me(actor: Annotated[Actor, Depends(authenticated_actor)]) -> Me:
     permissions = frozenset[Permission]().union(*(ROLE_TABLE[role] for role in actor.roles))
     return Me(person=actor.person, tenant=actor.tenant, roles=actor.roles, permissions=tuple(sorted(permissions)))
 
@@ -90,70 +90,70 @@ def _routes(prefix: str, tenant_of: Callable[..., str | None], read: Permission,
 
 def _add_people(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
     """Adds the routes of persons and their roles to `router`; the parameters are those of `_routes`."""
-    reading = [Depends(Need(read))]
-    manager = Annotated[Actor, Depends(Need(manage))]
+    reading = [Depends(RequirePermission(read))]
+    manager = Annotated[Actor, Depends(RequirePermission(manage))]
     of = Annotated[str | None, Depends(tenant_of)]
 
     @router.get("", dependencies=reading)
-    def list_people(desk: DeskOf, tenant: of, after: After = None, limit: Limit = 50) -> Page[PersonRecord]:
-        return desk.pages.people(tenant, after, limit)
+    def list_people(context: Context, tenant: of, after: After = None, limit: Limit = 50) -> Page[PersonRecord]:
+        return context.pages.people(tenant, after, limit)
 
     @router.post("", status_code=201)
-    def create_person(actor: manager, desk: DeskOf, response: Response, tenant: of, new: NewPerson) -> PersonRecord:
-        record = desk.control(actor.name).create_person(tenant, new.display_name, new.roles)
+    def create_person(actor: manager, context: Context, response: Response, tenant: of, new: NewPerson) -> PersonRecord:
+        record = context.control(actor.name).create_person(tenant, new.display_name, new.roles)
         tagged(response, record)
         return record
 
     @router.get("/{person}", dependencies=reading)
-    def show_person(desk: DeskOf, response: Response, tenant: of, person: str) -> PersonRecord:
-        record = desk.inventory.person(tenant, person)
+    def show_person(context: Context, response: Response, tenant: of, person: str) -> PersonRecord:
+        record = context.inventory.person(tenant, person)
         tagged(response, record)
         return record
 
     @router.put("/{person}/roles")
     def set_roles(
-        actor: manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, person: str, new: Roles
+        actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, new: Roles
     ) -> PersonRecord:
-        record = desk.control(actor.name, expected).set_roles(tenant, person, new.roles)
+        record = context.control(actor.name, expected).set_roles(tenant, person, new.roles)
         tagged(response, record)
         return record
 
     @router.post("/{person}/revoke")
     def revoke_person(
-        actor: manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, person: str
+        actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str
     ) -> PersonRecord:
         """All their tokens stop working at once. This cannot be undone."""
-        record = desk.control(actor.name, expected).revoke_person(tenant, person)
+        record = context.control(actor.name, expected).revoke_person(tenant, person)
         tagged(response, record)
         return record
 
 
 def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
     """Adds the routes of a person's access tokens to `router`; the parameters are those of `_routes`."""
-    reading = [Depends(Need(read))]
-    manager = Annotated[Actor, Depends(Need(manage))]
+    reading = [Depends(RequirePermission(read))]
+    manager = Annotated[Actor, Depends(RequirePermission(manage))]
     of = Annotated[str | None, Depends(tenant_of)]
 
     @router.get("/{person}/tokens", dependencies=reading)
     def list_tokens(
-        desk: DeskOf, tenant: of, person: str, after: After = None, limit: Limit = 50
+        context: Context, tenant: of, person: str, after: After = None, limit: Limit = 50
     ) -> Page[AccessTokenRecord]:
-        return desk.pages.tokens(tenant, person, after, limit)
+        return context.pages.tokens(tenant, person, after, limit)
 
     @router.post("/{person}/tokens", status_code=201)
     def create_token(
-        actor: manager, desk: DeskOf, response: Response, tenant: of, person: str, new: NewToken
+        actor: manager, context: Context, response: Response, tenant: of, person: str, new: NewToken
     ) -> TokenWithSecret:
-        record, secret = desk.control(actor.name).create_token(
+        record, secret = context.control(actor.name).create_token(
             tenant, person, expires_at=new.expires_at, label=new.label
         )
         return _shown_once(response, record, secret.token)
 
     @router.post("/{person}/tokens/{token}/revoke")
     def revoke_token(
-        actor: manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, person: str, token: str
+        actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, token: str
     ) -> AccessTokenRecord:
-        record = desk.control(actor.name, expected).revoke_token(tenant, person, token)
+        record = context.control(actor.name, expected).revoke_token(tenant, person, token)
         tagged(response, record)
         return record
 
@@ -172,5 +172,5 @@ def _shown_once(response: Response, record: AccessTokenRecord, token: str) -> To
     return TokenWithSecret(**dict(record), token=token)
 
 
-of_tenant = _routes("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage")
-of_staff = _routes("/staff", _of_the_staff, "staff.read", "staff.manage")
+tenant_router = _routes("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage")
+staff_router = _routes("/staff", _of_the_staff, "staff.read", "staff.manage")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Instant, Limit, Name, Whole, tagged
 from gateway.admin.explain import policy_study
@@ -116,7 +116,7 @@ def _routes(prefix: str, owner: _Owner, needs: _Needs) -> APIRouter:
     """
     router = APIRouter(prefix=prefix, tags=["policies"], route_class=IdempotentRoute)
     _add_reading(router, owner, needs)
-    _add_way_back(router, owner, needs)
+    _add_rollback(router, owner, needs)
     _add_proposals(router, owner, needs)
     _add_decisions(router, owner, needs)
     return router
@@ -124,102 +124,106 @@ def _routes(prefix: str, owner: _Owner, needs: _Needs) -> APIRouter:
 
 def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     """Adds the routes that change nothing: the versions, and what a draft would change."""
-    reading = [Depends(Need(needs("policies.read")))]
+    reading = [Depends(RequirePermission(needs("policies.read")))]
     of = Annotated[str | None, Depends(owner)]
 
     @router.get("/policies", dependencies=reading)
     def list_policies(
-        desk: DeskOf,
+        context: Context,
         tenant: of,
         project: Name | None = None,
         after: Annotated[Whole, Query(ge=0, le=2**31 - 1)] = 0,
         limit: Limit = 50,
     ) -> Page[PolicyVersionRecord]:
         """Every version ever in force, oldest first; of a tenant's own document, or of one of its projects."""
-        return desk.pages.policies(tenant, project, after, limit)
+        return context.pages.policies(tenant, project, after, limit)
 
     @router.post("/policies/check", dependencies=reading)
-    def check_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> Checked:
+    def check_policy(context: Context, tenant: of, new: NewPolicy) -> Checked:
         """Read and compile a document with what is above it, and run the tests that it carries."""
         draft = Draft(new.document, tenant, new.project)
-        with policy_study(desk) as room:
-            problems, outcomes = room.check(draft)
-        return Checked(ok=not problems, problems=tuple(problems), tests=tuple(map(_told, outcomes)))
+        with policy_study(context) as study:
+            problems, outcomes = study.check(draft)
+        return Checked(ok=not problems, problems=tuple(problems), tests=tuple(map(_test_outcome, outcomes)))
 
     @router.post("/policies/diff", dependencies=reading)
-    def diff_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> tuple[RuleDifference, ...]:
+    def diff_policy(context: Context, tenant: of, new: NewPolicy) -> tuple[RuleDifference, ...]:
         """Rule by rule against what is in force, all levels together."""
-        with policy_study(desk) as room:
-            return _shown(room.differences(Draft(new.document, tenant, new.project)))
+        with policy_study(context) as study:
+            return _shown(study.differences(Draft(new.document, tenant, new.project)))
 
     @router.post("/policies/simulate", dependencies=reading)
-    def simulate_policy(desk: DeskOf, tenant: of, asked: Simulation) -> Impact:
+    def simulate_policy(context: Context, tenant: of, asked: Simulation) -> Impact:
         """What a draft would have done to recorded calls. Nothing is changed."""
         if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
             raise Invalid("send either a document, or dpf_accepted: false")
-        with policy_study(desk) as room:
-            draft = room.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)
-            changed = room.differences(draft) if room.in_force(tenant) else []
-            found = room.simulate(draft, asked.since)
+        with policy_study(context) as study:
+            draft = (
+                study.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)
+            )
+            changed = study.differences(draft) if study.in_force(tenant) else []
+            found = study.simulate(draft, asked.since)
         tenants = tuple(TenantImpact(tenant=one.tenant, **one.impact.as_json()) for one in found)
         return Impact(differences=_shown(changed), tenants=tenants)
 
 
-def _add_way_back(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
+def _add_rollback(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     """Adds the route that puts the version before the one in force back, without a proposal."""
-    activator = Annotated[Actor, Depends(Need(needs("policies.activate")))]
+    activator = Annotated[Actor, Depends(RequirePermission(needs("policies.activate")))]
     of = Annotated[str | None, Depends(owner)]
 
     @router.post("/policies/rollback", status_code=201)
     def roll_back_policy(
-        actor: activator, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, back: Rollback
+        actor: activator, context: Context, expected: IfMatch, response: Response, tenant: of, back: Rollback
     ) -> PolicyVersionRecord:
         """Put the version before the one in force back, as a new version. One person may; it goes one step."""
-        record = desk.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
+        record = context.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
         tagged(response, record)
         return record
 
 
 def _add_proposals(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     """Adds the routes by which a document is proposed and proposals are read."""
-    reading = [Depends(Need(needs("policies.read")))]
-    submitter = Annotated[Actor, Depends(Need(needs("policies.submit")))]
+    reading = [Depends(RequirePermission(needs("policies.read")))]
+    submitter = Annotated[Actor, Depends(RequirePermission(needs("policies.submit")))]
     of = Annotated[str | None, Depends(owner)]
 
     @router.get("/policy-proposals", dependencies=reading)
-    def list_proposals(desk: DeskOf, tenant: of) -> tuple[PolicyProposalRecord, ...]:
+    def list_proposals(context: Context, tenant: of) -> tuple[PolicyProposalRecord, ...]:
         """Every one there was, oldest first."""
-        return tuple(desk.inventory.proposals(tenant))
+        return tuple(context.inventory.proposals(tenant))
 
     @router.post("/policy-proposals", status_code=201)
     def submit_policy(
-        actor: submitter, desk: DeskOf, response: Response, tenant: of, new: NewPolicy
+        actor: submitter, context: Context, response: Response, tenant: of, new: NewPolicy
     ) -> PolicyProposalRecord:
         """Propose a document. It must compile and pass its own tests; a second person approves it."""
-        record = desk.control(actor.name).submit_policy(tenant, new.document, project=new.project, person=actor.person)
+        record = context.control(actor.name).submit_policy(
+            tenant, new.document, project=new.project, person=actor.person
+        )
         tagged(response, record)
         return record
 
     @router.get("/policy-proposals/{proposal}", dependencies=reading)
     def show_proposal(
-        desk: DeskOf, response: Response, tenant: of, proposal: int, project: Name | None = None
+        context: Context, response: Response, tenant: of, proposal: int, project: Name | None = None
     ) -> PolicyProposalRecord:
-        record = desk.inventory.proposal(tenant, proposal, project)
+        record = context.inventory.proposal(tenant, proposal, project)
         tagged(response, record)
         return record
 
 
 def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     """Adds the routes that decide about one proposal: approve, activate, withdraw."""
-    submitter = Annotated[Actor, Depends(Need(needs("policies.submit")))]
-    approver = Annotated[Actor, Depends(Need(needs("policies.approve")))]
-    activator = Annotated[Actor, Depends(Need(needs("policies.activate")))]
+    submitter = Annotated[Actor, Depends(RequirePermission(needs("policies.submit")))]
+    approver = Annotated[Actor, Depends(RequirePermission(needs("policies.approve")))]
+    activator = Annotated[Actor, Depends(RequirePermission(needs("policies.activate")))]
     of = Annotated[str | None, Depends(owner)]
 
     @router.post("/policy-proposals/{proposal}/approve")
     def approve_policy(
         actor: approver,
-        desk: DeskOf,
+        context: Context,
         expected: IfMatch,
         response: Response,
         tenant: of,
@@ -227,7 +231,7 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         project: Name | None = None,
     ) -> PolicyProposalRecord:
         """Say yes to another person's proposal; 409 for one's own."""
-        control = desk.control(actor.name, expected)
+        control = context.control(actor.name, expected)
         record = control.approve_policy(tenant, proposal, person=actor.person, project=project)
         tagged(response, record)
         return record
@@ -235,7 +239,7 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     @router.post("/policy-proposals/{proposal}/activate")
     def activate_policy(
         actor: activator,
-        desk: DeskOf,
+        context: Context,
         expected: IfMatch,
         response: Response,
         tenant: of,
@@ -245,14 +249,14 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     ) -> PolicyProposalRecord:
         """Put an approved proposal in force, now or at an instant. If it does not compile by then, what was stays."""
         at: datetime | None = when.at
-        record = desk.control(actor.name, expected).activate_proposal(tenant, proposal, project=project, at=at)
+        record = context.control(actor.name, expected).activate_proposal(tenant, proposal, project=project, at=at)
         tagged(response, record)
         return record
 
     @router.post("/policy-proposals/{proposal}/withdraw")
     def withdraw_policy(
         actor: submitter,
-        desk: DeskOf,
+        context: Context,
         expected: IfMatch,
         response: Response,
         tenant: of,
@@ -261,13 +265,13 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         project: Name | None = None,
     ) -> PolicyProposalRecord:
         """Take a proposal back that is not in force."""
-        control = desk.control(actor.name, expected)
+        control = context.control(actor.name, expected)
         record = control.withdraw_policy(tenant, proposal, project=project, because=why.because)
         tagged(response, record)
         return record
 
 
-def _told(outcome: Outcome) -> TestOutcome:
+def _test_outcome(outcome: Outcome) -> TestOutcome:
     """The result of one of a document's own tests, as the API gives it."""
     reasons = tuple(map(str, outcome.decision.reasons))
     return TestOutcome(name=outcome.test.name, expect=outcome.test.expect, passed=outcome.passed, reasons=reasons)
@@ -285,5 +289,5 @@ def _of_the_operator() -> None:
     return None
 
 
-of_tenant = _routes("/tenants/{tenant}", _in_the_path, lambda permission: permission)
-of_operator = _routes("/operator", _of_the_operator, OF_OPERATOR.__getitem__)
+tenant_router = _routes("/tenants/{tenant}", _in_the_path, lambda permission: permission)
+operator_router = _routes("/operator", _of_the_operator, OF_OPERATOR.__getitem__)

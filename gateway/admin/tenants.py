@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
 from gateway.identity.roles import Actor
@@ -33,55 +33,58 @@ class NewProject(Body):
     ai_system_id: str | None = None
 
 
-@router.get("/tenants", dependencies=[Depends(Need("tenants.list"))])
-def list_tenants(desk: DeskOf, after: After = None, limit: Limit = 50) -> Page[TenantRecord]:
-    return desk.pages.tenants(after, limit)
+@router.get("/tenants", dependencies=[Depends(RequirePermission("tenants.list"))])
+def list_tenants(context: Context, after: After = None, limit: Limit = 50) -> Page[TenantRecord]:
+    return context.pages.tenants(after, limit)
 
 
 @router.post("/tenants", status_code=201)
 def create_tenant(
-    actor: Annotated[Actor, Depends(Need("tenants.manage"))], desk: DeskOf, response: Response, new: NewTenant
+    actor: Annotated[Actor, Depends(RequirePermission("tenants.manage"))],
+    context: Context,
+    response: Response,
+    new: NewTenant,
 ) -> TenantRecord:
-    record = desk.control(actor.name).create_tenant(new.id, display_name=new.display_name)
+    record = context.control(actor.name).create_tenant(new.id, display_name=new.display_name)
     tagged(response, record)
     return record
 
 
-@router.get("/tenants/{tenant}", dependencies=[Depends(Need("tenant.read"))])
-def show_tenant(desk: DeskOf, response: Response, tenant: str) -> TenantRecord:
-    record = desk.inventory.tenant(tenant)
+@router.get("/tenants/{tenant}", dependencies=[Depends(RequirePermission("tenant.read"))])
+def show_tenant(context: Context, response: Response, tenant: str) -> TenantRecord:
+    record = context.inventory.tenant(tenant)
     tagged(response, record)
     return record
 
 
 @router.post("/tenants/{tenant}/revoke")
 def revoke_tenant(
-    actor: Annotated[Actor, Depends(Need("tenants.manage"))],
-    desk: DeskOf,
+    actor: Annotated[Actor, Depends(RequirePermission("tenants.manage"))],
+    context: Context,
     expected: IfMatch,
     response: Response,
     tenant: str,
 ) -> TenantRecord:
     """All its keys stop working within a second, its backends get no more requests. This cannot be undone."""
-    record = desk.control(actor.name, expected).revoke_tenant(tenant)
+    record = context.control(actor.name, expected).revoke_tenant(tenant)
     tagged(response, record)
     return record
 
 
-@router.get("/tenants/{tenant}/projects", dependencies=[Depends(Need("tenant.read"))])
-def list_projects(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[ProjectRecord]:
-    return desk.pages.projects(tenant, after, limit)
+@router.get("/tenants/{tenant}/projects", dependencies=[Depends(RequirePermission("tenant.read"))])
+def list_projects(context: Context, tenant: str, after: After = None, limit: Limit = 50) -> Page[ProjectRecord]:
+    return context.pages.projects(tenant, after, limit)
 
 
 @router.post("/tenants/{tenant}/projects", status_code=201)
 def create_project(
-    actor: Annotated[Actor, Depends(Need("projects.manage"))],
-    desk: DeskOf,
+    actor: Annotated[Actor, Depends(RequirePermission("projects.manage"))],
+    context: Context,
     response: Response,
     tenant: str,
     new: NewProject,
 ) -> ProjectRecord:
-    record = desk.control(actor.name).create_project(
+    record = context.control(actor.name).create_project(
         tenant,
         new.id,
         purpose=new.purpose,
@@ -94,23 +97,23 @@ def create_project(
     return record
 
 
-@router.get("/tenants/{tenant}/projects/{project}", dependencies=[Depends(Need("tenant.read"))])
-def show_project(desk: DeskOf, response: Response, tenant: str, project: str) -> ProjectRecord:
-    record = desk.inventory.project(tenant, project)
+@router.get("/tenants/{tenant}/projects/{project}", dependencies=[Depends(RequirePermission("tenant.read"))])
+def show_project(context: Context, response: Response, tenant: str, project: str) -> ProjectRecord:
+    record = context.inventory.project(tenant, project)
     tagged(response, record)
     return record
 
 
 @router.post("/tenants/{tenant}/projects/{project}/revoke")
 def revoke_project(
-    actor: Annotated[Actor, Depends(Need("projects.manage"))],
-    desk: DeskOf,
+    actor: Annotated[Actor, Depends(RequirePermission("projects.manage"))],
+    context: Context,
     expected: IfMatch,
     response: Response,
     tenant: str,
     project: str,
 ) -> ProjectRecord:
     """All its keys stop working within a second. This cannot be undone."""
-    record = desk.control(actor.name, expected).revoke_project(tenant, project)
+    record = context.control(actor.name, expected).revoke_project(tenant, project)
     tagged(response, record)
     return record

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 
-from gateway.admin.calls.access import DeskOf, Need
+from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Day
 from gateway.store.reports.cost_report import Cost, CostDimension, cost
@@ -30,17 +30,28 @@ SpanOf = Annotated[Span, Depends(span_of)]
 
 
 @router.get(
-    "/tenants/{tenant}/usage", dependencies=[Depends(Need("usage.read"))], response_model=list[Usage], responses=AS_CSV
+    "/tenants/{tenant}/usage",
+    dependencies=[Depends(RequirePermission("usage.read"))],
+    response_model=list[Usage],
+    responses=AS_CSV,
 )
-def show_usage(desk: DeskOf, tenant: str, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006  # FastAPI copies it
+def show_usage(
+    context: Context,
+    tenant: str,
+    span: SpanOf,
+    by: By = [],  # noqa: B006  # FastAPI copies it
+    format: Format = "json",
+) -> list[Usage] | Response:
     """Requests, tokens, backend seconds and cost of the tenant."""
-    return _report(usage(desk.database, tenant=tenant, by=by, span=span), format)
+    return _report(usage(context.database, tenant=tenant, by=by, span=span), format)
 
 
-@router.get("/usage", dependencies=[Depends(Need("usage.read-all"))], response_model=list[Usage], responses=AS_CSV)
-def show_all_usage(desk: DeskOf, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006
+@router.get(
+    "/usage", dependencies=[Depends(RequirePermission("usage.read-all"))], response_model=list[Usage], responses=AS_CSV
+)
+def show_all_usage(context: Context, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006
     """The same of all tenants."""
-    return _report(usage(desk.database, by=by, span=span), format)
+    return _report(usage(context.database, by=by, span=span), format)
 
 
 CostBy = Annotated[list[CostDimension], Query(description="what to sum up by; may be repeated")]
@@ -48,37 +59,42 @@ CostBy = Annotated[list[CostDimension], Query(description="what to sum up by; ma
 
 @router.get(
     "/tenants/{tenant}/usage/cost",
-    dependencies=[Depends(Need("usage.read"))],
+    dependencies=[Depends(RequirePermission("usage.read"))],
     response_model=list[Cost],
     responses=AS_CSV,
 )
 def show_cost(
-    desk: DeskOf,
+    context: Context,
     tenant: str,
     span: SpanOf,
     by: CostBy = [],  # noqa: B006  # FastAPI copies it
     format: Format = "json",
 ) -> list[Cost] | Response:
     """What the time of the tenant's deployments costs, how much of it was idle, and what a million tokens cost so."""
-    return _costs(cost(desk.database, tenant=tenant, by=by, span=span), format)
+    return _costs(cost(context.database, tenant=tenant, by=by, span=span), format)
 
 
-@router.get("/usage/cost", dependencies=[Depends(Need("usage.read-all"))], response_model=list[Cost], responses=AS_CSV)
-def show_all_cost(desk: DeskOf, span: SpanOf, by: CostBy = [], format: Format = "json") -> list[Cost] | Response:  # noqa: B006
+@router.get(
+    "/usage/cost",
+    dependencies=[Depends(RequirePermission("usage.read-all"))],
+    response_model=list[Cost],
+    responses=AS_CSV,
+)
+def show_all_cost(context: Context, span: SpanOf, by: CostBy = [], format: Format = "json") -> list[Cost] | Response:  # noqa: B006
     """The same of all tenants."""
-    return _costs(cost(desk.database, by=by, span=span), format)
+    return _costs(cost(context.database, by=by, span=span), format)
 
 
 @router.get(
     "/tenants/{tenant}/usage/calls",
-    dependencies=[Depends(Need("usage.read"))],
+    dependencies=[Depends(RequirePermission("usage.read"))],
     response_class=StreamingResponse,
     responses=AS_CSV,
 )
-def export_calls(desk: DeskOf, tenant: str, span: SpanOf) -> StreamingResponse:
+def export_calls(context: Context, tenant: str, span: SpanOf) -> StreamingResponse:
     """Every call that is over, as CSV."""
-    Inventory(desk.database).tenant(tenant)  # 404 before the first byte
-    lines = csv_lines(entries(desk.database, tenant=tenant, span=span), LedgerEntry)
+    Inventory(context.database).tenant(tenant)  # 404 before the first byte
+    lines = csv_lines(entries(context.database, tenant=tenant, span=span), LedgerEntry)
     return StreamingResponse((line.encode() for line in lines), media_type=CSV)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.terminal.lazy_group import Part, lazy_group
+from gateway.cli.terminal.lazy_group import LazyCommand, lazy_group
 
 if TYPE_CHECKING:
     from audit.cli.frame import KeysAndSigner
@@ -18,48 +18,50 @@ if TYPE_CHECKING:
     from gateway.configuration.database_urls import DatabaseUrls
 
 PARTS = {
-    "init": Part(
+    "init": LazyCommand(
         "Make a data folder: the cell's name and its keys. Run again, it changes nothing.", ("gateway.cli.backup:init",)
     ),
-    "doctor": Part(
+    "doctor": LazyCommand(
         "Name every weak default in force, as the gateway does once at its start, with what to do about it.",
         ("gateway.cli.doctor:doctor",),
     ),
-    "config": Part("See and check the gateway's configuration.", ("gateway.cli.config:config_app",)),
-    "database": Part("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
-    "secrets": Part("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
-    "backup": Part("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
-    "tenant": Part("Customer organisations, the unit of isolation.", ("gateway.cli.admin.tenant:tenant_app",)),
-    "project": Part(
+    "config": LazyCommand("See and check the gateway's configuration.", ("gateway.cli.config:config_app",)),
+    "database": LazyCommand("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
+    "secrets": LazyCommand("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
+    "backup": LazyCommand("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
+    "tenant": LazyCommand("Customer organisations, the unit of isolation.", ("gateway.cli.admin.tenant:tenant_app",)),
+    "project": LazyCommand(
         "A tenant's applications, each bound to a processing activity.", ("gateway.cli.admin.tenant:project_app",)
     ),
-    "key": Part("API keys of a project.", ("gateway.cli.admin.key:key_app",)),
-    "policy": Part(
+    "key": LazyCommand("API keys of a project.", ("gateway.cli.admin.key:key_app",)),
+    "policy": LazyCommand(
         "Activate policies and see what is in force.",
         ("gateway.cli.admin.policy:app", "policy.cli:app"),
     ),
-    "limit": Part("What tenants, projects and keys may use at most.", ("gateway.cli.admin.limit:limit_app",)),
-    "person": Part("People, their roles and access tokens.", ("gateway.cli.admin.person:person_app",)),
-    "oversight": Part(
+    "limit": LazyCommand("What tenants, projects and keys may use at most.", ("gateway.cli.admin.limit:limit_app",)),
+    "person": LazyCommand("People, their roles and access tokens.", ("gateway.cli.admin.person:person_app",)),
+    "oversight": LazyCommand(
         "Stop an AI system, or one project, and let it go on.", ("gateway.cli.admin.oversight:oversight_app",)
     ),
-    "usage": Part("Tokens, backend seconds and cost, from the ledger.", ("gateway.cli.admin.usage:usage_app",)),
-    "backend": Part(
+    "usage": LazyCommand("Tokens, backend seconds and cost, from the ledger.", ("gateway.cli.admin.usage:usage_app",)),
+    "backend": LazyCommand(
         "A tenant's inference backend: the engine and its server.",
         ("backend.cli.serve:app", "gateway.cli.admin.backend:app", "gateway.cli.admin.replay:app"),
     ),
-    "deployment": Part(
+    "deployment": LazyCommand(
         "Backends that come, scale, sleep and go by themselves.", ("gateway.cli.admin.deployment:deployment_app",)
     ),
-    "plan": Part(
+    "plan": LazyCommand(
         "Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.",
         ("backend.cli.serve:plan",),
     ),
-    "region": Part("Places where backends run, and who controls them.", ("regions.cli:app",)),
-    "cell": Part("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
-    "redact": Part("Try and measure redaction.", ("policy.redact.cli:app",)),
-    "audit": Part("The audit log: verify it, read it, prove one record.", ("audit.cli.app:app",)),
-    "retention": Part("Retention: what is over its time goes, what is on hold stays.", ("audit.cli.retention:app",)),
+    "region": LazyCommand("Places where backends run, and who controls them.", ("regions.cli:app",)),
+    "cell": LazyCommand("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
+    "redact": LazyCommand("Try and measure redaction.", ("policy.redact.cli:app",)),
+    "audit": LazyCommand("The audit log: verify it, read it, prove one record.", ("audit.cli.app:app",)),
+    "retention": LazyCommand(
+        "Retention: what is over its time goes, what is on hold stays.", ("audit.cli.retention:app",)
+    ),
 }
 
 
@@ -69,12 +71,12 @@ def _prepare(ctx: typer.Context) -> None:
         return  # called by another program, which has told them itself
     from audit.cli.frame import open_keys, open_replacement
     from audit.incidents.evidence import evidence_sources
-    from audit.private.value_place import use_values_url_of
-    from audit.storage.place import use_urls_of
+    from audit.private.value_location import use_values_url_of
+    from audit.storage.location import use_urls_of
 
     if _registers not in evidence_sources:
         evidence_sources.append(_registers)
-    open_keys.set(_hands_of)
+    open_keys.set(_keys_and_signer_of)
     open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
     use_values_url_of(_values_url)
@@ -88,7 +90,7 @@ app = typer.Typer(
 )
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from gateway.version import build
 
@@ -99,7 +101,7 @@ def _say_version(wanted: bool) -> None:
 @app.callback(epilog="Example: domicile demo")
 def domicile(
     version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Sovereign, multi-tenant inference: a gateway that judges, answers and records."""
@@ -170,7 +172,7 @@ def _registers(data: Path, tenant: str) -> "Evidence":
     return gather(data, tenant)
 
 
-def _hands_of(log: Path) -> "KeysAndSigner":
+def _keys_and_signer_of(log: Path) -> "KeysAndSigner":
     """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
     from audit.cli.frame import open_from_files
     from audit.errors import AuditError

@@ -161,7 +161,7 @@ def restore(
             key = parse_signer(held).verifier_key
         if key is None:
             fail(f"{keys} holds no signing key, as it is in Vault: give the log's verifier key by --public-key")
-        backup.require_room(backup.check(folder, key, unsigned=unsigned), data, key)
+        backup.require_space(backup.check(folder, key, unsigned=unsigned), data, key)
         import_keys(data, keys)
         found = backup.restore(folder, data, key, unsigned=unsigned)
     if as_json:

@@ -26,12 +26,12 @@ def show_config(config: Config = None, data: DataFolder = None, as_json: AsJson 
 
     Example: domicile config show -c config.yaml
     """
-    from gateway.configuration.provenance import outside
+    from gateway.configuration.provenance import environment_urls
 
     settings, found = _resolved(config, data)
     if as_json:
-        sources = {each.key: each.source for each in [*found, *outside()]}
-        environment = {each.key: each.value for each in outside()}
+        sources = {each.key: each.source for each in [*found, *environment_urls()]}
+        environment = {each.key: each.value for each in environment_urls()}
         print_json({"settings": settings.model_dump(mode="json"), "environment": environment, "sources": sources})
         return
     import yaml
@@ -39,7 +39,7 @@ def show_config(config: Config = None, data: DataFolder = None, as_json: AsJson 
     text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, width=1000).rstrip().splitlines()
     for line in _annotated(text, {each.key: each.source for each in found}):
         typer.echo(line)
-    for each in outside():
+    for each in environment_urls():
         typer.echo(f"# {each.key}: {each.value}")
 
 

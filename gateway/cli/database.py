@@ -8,7 +8,7 @@ from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, plain_errors
 
 if TYPE_CHECKING:
-    from gateway.installation.database_place import Stored
+    from gateway.installation.database_location import DatabaseLocation
 
 database_app = typer.Typer(name="database", help="Where the databases are, and whose they are.", no_args_is_help=True)
 
@@ -19,13 +19,13 @@ def show(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Example: domicile database show
     """
-    from gateway.installation.database_place import stored
+    from gateway.installation.database_location import database_locations
     from gateway.installation.installation import Installation
 
     with plain_errors():
         installation = Installation.open(data)
         installation.settle()
-        found = stored(installation)
+        found = database_locations(installation)
     _print(found, as_json)
 
 
@@ -39,13 +39,13 @@ def move(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Example: domicile database move
     """
-    from gateway.installation.database_place import remember, stored
+    from gateway.installation.database_location import database_locations, remember
     from gateway.installation.installation import Installation
 
     with plain_errors():
         installation = Installation.open(data)
         values, keys = remember(installation)
-        found = stored(installation)
+        found = database_locations(installation)
     if values or keys:
         typer.echo(
             f"copied {values} values and {keys} keys; once the gateway works, remove {installation.side_store} and"
@@ -55,7 +55,7 @@ def move(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     _print(found, as_json)
 
 
-def _print(found: "list[Stored]", as_json: bool) -> None:
+def _print(found: "list[DatabaseLocation]", as_json: bool) -> None:
     if as_json:
         print_json(
             [

@@ -22,7 +22,7 @@ def doctor(
     Example: domicile doctor -c config.yaml
     """
     from gateway.configuration.settings import SettingsError, load_settings
-    from gateway.installation import weaknesses
+    from gateway.installation import doctor
     from gateway.installation.installation import Installation
 
     try:
@@ -34,11 +34,11 @@ def doctor(
         installation = Installation.open(settings.data, settings.secrets)
         database = installation.database()
         try:
-            found = weaknesses.weaknesses(settings, weaknesses.observe(settings, installation, database))
+            found = doctor.configuration_warnings(settings, doctor.observe(settings, installation, database))
         finally:
             database.close()
     if as_json:
-        print_json(weaknesses.as_json(found))
+        print_json(doctor.as_json(found))
     else:
         for one in found:
             typer.echo(f"{one.code}: {one.says}.\n    {one.fix}")

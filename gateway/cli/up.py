@@ -10,8 +10,8 @@ from audit.errors import AuditError
 from gateway.cli.terminal.shell import describe_error
 from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
+from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
-from gateway.installation.weaknesses import log_weaknesses
 from gateway.server.assembly import open_gateway
 from gateway.server.log_lines import log_to_stderr
 from gateway.server.serve import serving, stop_signal
@@ -37,7 +37,7 @@ async def run_gateway(settings: Settings) -> int:
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
                 warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
-                log_weaknesses(gateway.weaknesses)
+                log_warnings(gateway.configuration_warnings)
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"

@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from audit.errors import StoreError
-from audit.private.value_place import VALUES_SETTING, VALUES_VARIABLE
+from audit.private.value_location import VALUES_SETTING, VALUES_VARIABLE
 from audit.storage.dsn import database_of
-from audit.storage.place import DATABASE_SETTING as RECORD_SETTING
-from audit.storage.place import DATABASE_VARIABLE as RECORD_VARIABLE
+from audit.storage.location import DATABASE_SETTING as RECORD_SETTING
+from audit.storage.location import DATABASE_VARIABLE as RECORD_VARIABLE
 from gateway.configuration.settings import Database, SettingsError, is_loopback
 
 CONTROL_VARIABLE = "DOMICILE_DATABASE_URL"

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from audit.files.secret_file import LoosePermissions, read_secret
-from audit.storage.place import DATABASE_VARIABLE
+from audit.storage.location import DATABASE_VARIABLE
 from gateway.configuration.database_urls import CONTROL_VARIABLE, REDIS_VARIABLE, urls_of
 from gateway.configuration.settings import Settings, SettingsError, load_settings
 from gateway.configuration.sinks import stays_here
@@ -45,7 +45,7 @@ def resolved(path: Path | None, data: Path | None = None) -> tuple[Settings, lis
     return settings, [Setting(key, value, source(key)) for key, value in _leaves(settings.model_dump(mode="json"))]
 
 
-def outside() -> list[Setting]:
+def environment_urls() -> list[Setting]:
     """The URLs that come from the environment alone, their passwords left out."""
     return [Setting(name, without_password(os.environ[name]), name) for name in URLS if os.environ.get(name)]
 

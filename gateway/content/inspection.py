@@ -44,7 +44,7 @@ from gateway.content.prompt import (
     redaction_refusals,
     unredacted,
 )
-from gateway.content.whole_answer import Handling, Told, WholeAnswer, whole_answer
+from gateway.content.whole_answer import AnswerSummary, Handling, WholeAnswer, whole_answer
 from gateway.errors import BackendFailed, RedactionRefused, TooManyConcurrent
 from gateway.openai.bounds import BOUNDS
 from gateway.openai.checked_call import Call, parse_call, read_call
@@ -195,11 +195,11 @@ class Inspection:
         if isinstance(result, Malformed):
             raise BackendFailed(result.reason)
         if not isinstance(result, Answered):  # whatever it used, the call is estimated from its bytes
-            return WholeAnswer(Told(characters=len(raw)), refusal=_refusal_in(result))
+            return WholeAnswer(AnswerSummary(characters=len(raw)), refusal=_refusal_in(result))
         if output is not None:
             output.add(result.counts)
         refusal = None if result.refused is None else _refusal_in(result.refused)
-        return WholeAnswer(result.told, raw if result.raw is None else result.raw, result.said, refusal)
+        return WholeAnswer(result.summary, raw if result.raw is None else result.raw, result.texts, refusal)
 
     async def _redacted(self, tenant: str, job: Job) -> RedactedBody:
         """Raises RedactionBlocked, RedactionError, RedactionRefused, TooManyConcurrent."""

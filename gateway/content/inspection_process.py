@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
 
-from gateway.content.whole_answer import Handling, Told, whole_answer
+from gateway.content.whole_answer import AnswerSummary, Handling, whole_answer
 from gateway.errors import BackendFailed
 from gateway.openai.answer import FilterFactory
 from policy.errors import Finding, RedactionBlocked, RedactionError
@@ -77,9 +77,9 @@ class Refused:
 class Answered:
     """A WholeAnswer. `raw`: None where it passes as it came. `counts`: findings by label."""
 
-    told: Told
+    summary: AnswerSummary
     raw: bytes | None
-    said: Mapping[int, dict[str, Any]] | None
+    texts: Mapping[int, dict[str, Any]] | None
     refused: Refused | None
     counts: dict[str, int]
 
@@ -132,9 +132,9 @@ class Inspector:
         for each in made:
             counts.update(each.counts)
         return Answered(
-            whole.told,
+            whole.summary,
             None if whole.raw is job.raw else whole.raw,
-            whole.said,
+            whole.texts,
             None if whole.refusal is None else _refused(whole.refusal),
             dict(counts),
         )

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.wire import Usage
-from gateway.content.said import said_in
+from gateway.content.choice_texts import choice_texts_of
 from gateway.errors import BackendFailed
-from gateway.openai.answer import FilterFactory, calls_begun, characters_said, rewrite_choices
+from gateway.openai.answer import FilterFactory, count_characters, count_tool_calls, rewrite_choices
 from gateway.openai.answer_formats import AnswerFormat, Generated, ReadAnswer
 from gateway.openai.finish import recorded
 from gateway.openai.finite_json import NotFinite, write
@@ -19,7 +19,7 @@ from policy.errors import RedactionError
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AnswerSummary:
     """What the meter and the record need to know of an answer. `characters`: of text, before the output filter."""
 
     usage: Usage | None = None
@@ -33,13 +33,13 @@ class Told:
 class WholeAnswer:
     """One answer of a backend, as the client may have it.
 
-    `said`: its texts by choice (`gateway.content.said`), empty where they are not kept. `refusal`: why it may not be
+    `texts`: by choice (`gateway.content.choice_texts`), None where they are not retained. `refusal`: why it may not be
     sent; the backend has answered all the same, and the call is paid for.
     """
 
-    told: Told
+    summary: AnswerSummary
     raw: bytes = b""
-    said: Mapping[int, dict[str, Any]] | None = None
+    texts: Mapping[int, dict[str, Any]] | None = None
     refusal: RedactionError | None = None
 
     def passed(self) -> bytes:
@@ -66,29 +66,29 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
     answer = handling.format.read(raw)
     body, choices = answer.body, answer.choices
     if not handling.format.is_generated:
-        return WholeAnswer(Told(answer.usage), _written(body))
-    told = _told(answer)
+        return WholeAnswer(AnswerSummary(answer.usage), _written(body))
+    summary = _summary(answer)
     if make_filter is not None:
         try:
-            rewrite_choices(body, choices, told.usage, make_filter)
+            rewrite_choices(body, choices, summary.usage, make_filter)
         except RedactionError as error:
-            return WholeAnswer(told, refusal=error)
+            return WholeAnswer(summary, refusal=error)
         raw = _written(body)
-    elif told.usage is None and body.pop("usage", None):
+    elif summary.usage is None and body.pop("usage", None):
         raw = _written(body)
-    return WholeAnswer(told, raw, said_in(body) if handling.keeps else None)
+    return WholeAnswer(summary, raw, choice_texts_of(body) if handling.keeps else None)
 
 
-def _told(answer: ReadAnswer) -> Told:
+def _summary(answer: ReadAnswer) -> AnswerSummary:
     characters = tool_calls = 0
     reasons = []
     for choice in answer.choices:
         said = choice.get("message")
-        characters += characters_said(choice if said is None else said)
-        tool_calls += calls_begun(said)
+        characters += count_characters(choice if said is None else said)
+        tool_calls += count_tool_calls(said)
         if word := recorded(choice.get("finish_reason")):
             reasons.append(word)
-    return Told(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons))
+    return AnswerSummary(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons))
 
 
 def _written(answer: dict[str, Any]) -> bytes:

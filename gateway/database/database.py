@@ -90,7 +90,7 @@ class Database:
         return Path(self._engine.url.database or "") if self._engine.dialect.name == "sqlite" else None
 
     @property
-    def tells_of_changes(self) -> bool:
+    def notifies_changes(self) -> bool:
         """Whether it can be listened to."""
         return self._engine.dialect.name == "postgresql"
 

@@ -31,7 +31,7 @@ class EpochListener:
 
     def start(self) -> None:
         """Does nothing where the database has no notifications."""
-        if self._database.tells_of_changes:
+        if self._database.notifies_changes:
             self._thread.start()
 
     def close(self) -> None:

@@ -31,8 +31,8 @@ from audit.private.audit_context import AuditContext
 from audit.private.deletion import certificates_of
 from audit.verification.disclosure import announced_certificates
 from backend.wire import fingerprint_of
-from gateway.content.kept_content import Content
-from gateway.content.said import said_in
+from gateway.content.choice_texts import choice_texts_of
+from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendFailed
 from gateway.openai.sse import DONE, EventSplitter
 from gateway.upstream.client import Answer, Target, Upstream
@@ -43,7 +43,7 @@ AROUND = 24  # characters of either answer that are shown before and behind wher
 REASON = "replay"
 
 AnswerPieces = Sequence[dict[str, Any]]
-"""An answer by choice, as `gateway.content.kept_content` keeps it."""
+"""An answer by choice, as `gateway.content.retained_content` keeps it."""
 
 
 class NotReplayable(AuditError):
@@ -51,7 +51,7 @@ class NotReplayable(AuditError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedCall:
     """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered;
     `fingerprint`: what the answer came from, if its backend named it; `changed`: what of its model is another since
     then, by the record, as (seq, what)."""
@@ -65,7 +65,7 @@ class Kept:
     backend_id: str
     region: str
     sent: bytes
-    said: AnswerPieces
+    output: AnswerPieces
     fingerprint: str | None = None
     changed: Sequence[tuple[int, str]] = ()
 
@@ -81,7 +81,7 @@ class Difference(NamedTuple):
     now: Any
 
 
-async def kept_call(context: AuditContext, tenant: str, request_id: str, *, actor: str) -> Kept:
+async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, actor: str) -> RecordedCall:
     """What is kept of a call; that it is read goes on record first.
 
     Raises NotReplayable where content was not kept, is gone, was redacted, or could not come out the same; and
@@ -99,7 +99,7 @@ async def kept_call(context: AuditContext, tenant: str, request_id: str, *, acto
     asked = {one.kept.field: one.value for one in await read(context, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
     values = {one.kept.field: one.value for one in await read(context, tenant, outcome_seq, actor=actor, reason=REASON)}
-    return Kept(
+    return RecordedCall(
         tenant=tenant,
         seq=intent_seq,
         request_id=request_id,
@@ -109,7 +109,7 @@ async def kept_call(context: AuditContext, tenant: str, request_id: str, *, acto
         backend_id=outcome.backend_id or intent.backend_id,
         region=outcome.region or intent.region,
         sent=asked["input"].encode(),
-        said=values["output"],
+        output=values["output"],
         fingerprint=outcome.fingerprint,
         changed=await context.in_thread(lambda: _changes(context, tenant, intent.model_requested, intent_seq)),
     )
@@ -194,25 +194,25 @@ def _check_sampling(body: dict[str, Any]) -> None:
         )
 
 
-async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[AnswerPieces, str | None]:
+async def ask_again(upstream: Upstream, target: Target, kept: RecordedCall) -> tuple[AnswerPieces, str | None]:
     """What `target` answers to the very body, and its fingerprint. Raises GatewayError where it does not answer, or not
     to the end."""
-    heard = Content(b"", kept.sent, None, 1)
+    retained = RetainedContent(b"", kept.sent, None, 1)
     fingerprints: list[str | None] = []
     request_id = f"replay-{token_hex(12)}"
     async with upstream.call(target, kept.path, kept.sent, request_id, kept.request_id, kept.project) as answer:
         if kept.stream:
             async for piece in _whole_stream(answer, fingerprints):
-                heard.hear_piece(piece)
+                retained.add_piece(piece)
         else:
             try:
                 body = from_json(await answer.body(MAX_ANSWER_BYTES))
                 fingerprints.append(fingerprint_of(body))
-                heard.hear(said_in(body))
+                retained.add_answer(choice_texts_of(body))
             except (ValueError, TypeError, AttributeError, KeyError):
                 raise BackendFailed("The backend's answer is not an OpenAI answer") from None
-    said: AnswerPieces = heard.answered().values.get("output", [])
-    return said, next(filter(None, fingerprints), None)
+    output: AnswerPieces = retained.answered().values.get("output", [])
+    return output, next(filter(None, fingerprints), None)
 
 
 async def _whole_stream(answer: Answer, fingerprints: list[str | None]) -> AsyncIterator[bytes]:
@@ -245,7 +245,13 @@ def _event(payload: bytes) -> dict[str, Any]:
 
 
 async def record_replay(
-    context: AuditContext, kept: Kept, backend: Backend | None, equal: bool, same_weights: bool | None, *, actor: str
+    context: AuditContext,
+    kept: RecordedCall,
+    backend: Backend | None,
+    equal: bool,
+    same_weights: bool | None,
+    *,
+    actor: str,
 ) -> None:
     """`backend`: None for a server that is none of the directory's."""
     await context.record(
@@ -307,5 +313,5 @@ def _parting(was: Sequence[Any], now: Sequence[Any], tolerance: float = 0.0) -> 
 
 def _near(left: Sequence[Any], right: Sequence[Any], tolerance: float) -> bool:
     """Whether both are the same token, with about the same log probability."""
-    (said, value), (says, there) = left, right
-    return bool(said == says and None not in (value, there) and abs(value - there) <= tolerance)
+    (token, value), (other, there) = left, right
+    return bool(token == other and None not in (value, there) and abs(value - there) <= tolerance)

@@ -18,7 +18,7 @@ class CodeRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LoginAttempt:
     """A login on its way. Each value is random, used once, and only good to the browser that holds it."""
 
     state: str
@@ -26,5 +26,5 @@ class Attempt:
     verifier: str = field(repr=False)
 
     @classmethod
-    def new(cls) -> "Attempt":
+    def new(cls) -> "LoginAttempt":
         return cls(*(secrets.token_urlsafe(32) for _ in range(3)))

@@ -26,7 +26,7 @@ from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUna
 from audit.files.secret_file import read_secret
 from gateway.configuration.settings import Oidc, is_safe_url
 from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
-from gateway.identity.login import Attempt, CodeRefused, ProviderUnavailable
+from gateway.identity.login import CodeRefused, LoginAttempt, ProviderUnavailable
 
 REFRESH_AFTER_S = 600
 ASK_EVERY_S = 10
@@ -90,7 +90,7 @@ class IdentityProvider:
 
     # People
 
-    def authorization_url(self, attempt: Attempt) -> str:
+    def authorization_url(self, attempt: LoginAttempt) -> str:
         """Where to send a browser: code flow, PKCE S256 (RFC 7636), state, nonce. Raises ProviderUnavailable."""
         url: str = prepare_grant_uri(
             self._current().endpoints["authorization_endpoint"],
@@ -124,7 +124,7 @@ class IdentityProvider:
         joint = "&" if "?" in published.end_session else "?"
         return f"{published.end_session}{joint}{urlencode(query)}"
 
-    def person(self, code: str, attempt: Attempt) -> dict[str, Any]:
+    def person(self, code: str, attempt: LoginAttempt) -> dict[str, Any]:
         """The claims of who came back with `code`. Raises CodeRefused, JwtRefused, ProviderUnavailable."""
         answer = self._redeemed(self._current(), code, attempt)
         token = answer.get("id_token")
@@ -135,7 +135,7 @@ class IdentityProvider:
         check_login(claims, client_id=client_id, nonce=attempt.nonce)
         return claims
 
-    def _redeemed(self, published: Published, code: str, attempt: Attempt) -> dict[str, Any]:
+    def _redeemed(self, published: Published, code: str, attempt: LoginAttempt) -> dict[str, Any]:
         """The token response (RFC 6749 §4.1.3, RFC 7636 §4.5)."""
         client_id = self.settings.client_id or ""
         form = {

@@ -128,7 +128,7 @@ def restore(backup: Path, data: Path, key: VerifierKey, *, unsigned: bool = Fals
     `key`: as for `check`. Raises BackupError before anything is written, or with what was written removed.
     """
     manifest = check(backup, key, unsigned=unsigned)
-    require_room(manifest, data, key)
+    require_space(manifest, data, key)
     written: list[Path] = []
     try:
         Installation.create(data, manifest.cell)
@@ -145,7 +145,7 @@ def restore(backup: Path, data: Path, key: VerifierKey, *, unsigned: bool = Fals
     return manifest
 
 
-def require_room(manifest: Manifest, data: Path, key: VerifierKey) -> None:
+def require_space(manifest: Manifest, data: Path, key: VerifierKey) -> None:
     """Raises BackupError if `data` holds a file of the backup, or a write-ahead log that SQLite would put into one.
 
     What came with the key set stays: the same successions, and a verifier key that may be of a newer generation.

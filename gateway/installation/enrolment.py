@@ -18,7 +18,7 @@ from regions.identity.identity import BackendIdentity, GatewayIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServedModel:
     """What is served there, and from where: `weights` is a path on that host."""
 
     url: str
@@ -36,7 +36,7 @@ class Enrolment:
     environment: str
 
     @classmethod
-    def prepare(cls, installation: Installation, identity: BackendIdentity, place: Place) -> "Enrolment":
+    def prepare(cls, installation: Installation, identity: BackendIdentity, place: ServedModel) -> "Enrolment":
         """Raises InstallationError where the cell's authority is not on this machine, AuthorityError."""
         text = environment(identity, place)
         if not installation.authority_key.exists() and installation.authority_key.with_name("ca.pem").exists():
@@ -56,7 +56,7 @@ class Enrolment:
         return ends
 
 
-def environment(identity: BackendIdentity, place: Place) -> str:
+def environment(identity: BackendIdentity, place: ServedModel) -> str:
     """The unit's EnvironmentFile. Its values passed grammars that have no quote, space or line end."""
     settings = {
         "MODEL": place.weights,
@@ -67,10 +67,10 @@ def environment(identity: BackendIdentity, place: Place) -> str:
         "PEER_URI": GatewayIdentity(identity.cell, identity.tenant).uri,
         "CUDA_VISIBLE_DEVICES": 0,
     }
-    return "".join(f"{name}={_word(str(value), name)}\n" for name, value in settings.items())
+    return "".join(f"{name}={_environment_value(str(value), name)}\n" for name, value in settings.items())
 
 
-def _word(value: str, name: str) -> str:
+def _environment_value(value: str, name: str) -> str:
     """Raises InstallationError for what a line of an EnvironmentFile would read otherwise."""
     if not value or any(not ("!" <= letter <= "~") or letter in "\"'\\$`#;" for letter in value):
         raise InstallationError(

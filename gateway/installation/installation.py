@@ -31,10 +31,17 @@ from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
 from audit.keys.signer import FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
 from audit.private.audit_context import AuditContext
-from audit.private.value_place import FILE, KEYS, open_values, wrapped_keys
+from audit.private.value_location import FILE, KEYS, open_values, wrapped_keys
 from audit.storage.identity import key_beside
-from audit.storage.marker import Named, Place, mark_made, place_of, read_marker, write_marker
-from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
+from audit.storage.location import (
+    exchange_attested_files,
+    is_there,
+    learn_successions,
+    open_reader,
+    open_store,
+    record_of,
+)
+from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created, read_marker, write_marker
 from audit.storage.store import LeafStore, Reader
 from audit.storage.tiles import TILES
 from audit.tree.note import VerifierKey
@@ -125,7 +132,7 @@ class Installation:
         make_private_folder(data)
         create_secret(data / "cell", f"{kept}\n".encode())
         for named, url in places:
-            write_marker(named, place_of(named, url) or Place())
+            write_marker(named, location_of(named, url) or StoreLocation())
         return made
 
     @classmethod
@@ -143,18 +150,18 @@ class Installation:
         """Raises SettingsError."""
         return urls_of(self.databases)
 
-    def stores(self, urls: DatabaseUrls | None = None) -> list[tuple[Named, str | None]]:
+    def stores(self, urls: DatabaseUrls | None = None) -> list[tuple[NamedDatabase, str | None]]:
         """Control database and record as messages name them, each with the URL that is configured for it."""
         urls = self.urls if urls is None else urls
-        control = Named("control database", self.data / "control.db", CONTROL_VARIABLE, CONTROL_SETTING)
+        control = NamedDatabase("control database", self.data / "control.db", CONTROL_VARIABLE, CONTROL_SETTING)
         return [(control, urls.control), (record_of(self.audit_log), urls.record)]
 
-    def settle(self) -> list[tuple[Named, Place]]:
+    def settle(self) -> list[tuple[NamedDatabase, StoreLocation]]:
         """Where control database and record are. Raises StoreError if the configured URLs disagree with what the folder
         remembers, or if none is configured; nothing is opened or made."""
         found = []
         for named, url in self.stores():
-            place = place_of(named, url)
+            place = location_of(named, url)
             if place is None:
                 raise StoreError(
                     f"the place of the {named.what} of {self.data} is not known; set {named.variable}, or run:"
@@ -201,7 +208,7 @@ class Installation:
         )
         try:
             claim(database, owner)
-            mark_made(control, place)
+            mark_created(control, place)
         except BaseException:
             database.close()
             raise
@@ -357,14 +364,14 @@ class Installation:
         return PolicyStudy(self.inventory(database), self.catalogue(), self.open_reader, sinks=sinks_of(configured()))
 
 
-def _is_open(named: Named, url: str | None, *, here: bool) -> bool:
+def _is_open(named: NamedDatabase, url: str | None, *, here: bool) -> bool:
     """Whether the folder does not remember yet where the database is, and it is known now.
 
     Raises StoreError if it remembers another place than `url` names. A folder may be completed without the URL.
     """
     if read_marker(named) is not None and url is None:
         return False
-    place = place_of(named, url)
+    place = location_of(named, url)
     return read_marker(named) is None and (place is not None or here)
 
 

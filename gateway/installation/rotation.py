@@ -18,7 +18,7 @@ from audit.events.anchor import KeyringChanged
 from audit.events.base import SYSTEM_TENANT
 from audit.keys.master import MasterState
 from audit.private.renewal import renew as renew_data_keys
-from audit.private.value_place import open_values
+from audit.private.value_location import open_values
 from gateway.identity.keys import pepper_files
 from gateway.installation.installation import Installation
 from regions.identity.encrypted_file import SealedFiles, is_sealed

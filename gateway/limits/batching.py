@@ -22,7 +22,7 @@ Kind = Literal["take", "settle", "renew"]
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class BatchedOperation:
     """One step of one call, waiting for its batch."""
 
     kind: Kind
@@ -40,11 +40,11 @@ class BatchingLimitStore(ABC):
     """A `gateway.limits.limiter.LimitStore` that makes steps in batches. Close it when done."""
 
     def __init__(self) -> None:
-        self._waiting: list[Step] = []
+        self._waiting: list[BatchedOperation] = []
         self._running: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def apply(self, steps: Sequence[Step]) -> Sequence[Exception | None]:
+    async def apply(self, steps: Sequence[BatchedOperation]) -> Sequence[Exception | None]:
         """Make one batch; returns the outcome of each step, in order. Never called in parallel. An exception that it
         raises is the outcome of all steps."""
 
@@ -63,7 +63,7 @@ class BatchingLimitStore(ABC):
 
     async def _do(self, kind: Kind, reservation: Reservation, actual: Cost = NOTHING) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Step(kind, reservation, actual, waiter))
+        self._waiting.append(BatchedOperation(kind, reservation, actual, waiter))
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run(), name="limits")
         await waiter

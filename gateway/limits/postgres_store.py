@@ -17,8 +17,8 @@ from typing import Any
 
 from gateway.database.database import Database
 from gateway.database.errors import StoreError
-from gateway.database.kept_connection import KeptConnection, Statement
-from gateway.limits.batching import BatchingLimitStore, Step, unavailable
+from gateway.database.persistent_connection import PersistentConnection, Statement
+from gateway.limits.batching import BatchedOperation, BatchingLimitStore, unavailable
 from gateway.limits.bucket import Bucket
 from gateway.limits.limiter import LEASE_S, LimitExceeded, Reservation, admit
 
@@ -61,13 +61,13 @@ class PostgresLimitStore(BatchingLimitStore):
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:
         super().__init__()
-        self._connection = KeptConnection(database)
+        self._connection = PersistentConnection(database)
         self._now = now
         self._known: set[str] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="limits")
         self._swept_at = float("-inf")
 
-    async def apply(self, steps: Sequence[Step]) -> Sequence[Exception | None]:
+    async def apply(self, steps: Sequence[BatchedOperation]) -> Sequence[Exception | None]:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._apply, steps)
         except StoreError as error:
@@ -80,7 +80,7 @@ class PostgresLimitStore(BatchingLimitStore):
 
     # --- in the thread -----------------------------------------------------------------------------------------------
 
-    def _apply(self, steps: Sequence[Step]) -> list[Exception | None]:
+    def _apply(self, steps: Sequence[BatchedOperation]) -> list[Exception | None]:
         """One transaction for all; the outcome of each."""
         self._sweep()
         names = {counter.bucket for step in steps for counter in step.reservation.counters if step.kind != "renew"}
@@ -148,7 +148,7 @@ def _update(buckets: dict[str, Bucket]) -> Statement:
 
 
 def _reckon(
-    steps: Sequence[Step], buckets: dict[str, Bucket], now: float, ended: set[str], held: dict[str, str]
+    steps: Sequence[BatchedOperation], buckets: dict[str, Bucket], now: float, ended: set[str], held: dict[str, str]
 ) -> list[Exception | None]:
     """The outcome of each step. `ended`: reservations that were held until now. `held`: receives what each admitted
     call holds from now on, as JSON."""
@@ -178,7 +178,7 @@ def _take(reservation: Reservation, buckets: dict[str, Bucket], now: float, held
         held[reservation.id] = json.dumps(amounts)
 
 
-def _settle(step: Step, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:
+def _settle(step: BatchedOperation, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:
     """A reservation that is no longer held was settled before, or its lease ran out: then its consumption still
     counts."""
     if not was_held and now <= step.reservation.deadline:

@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from gateway.limits.batching import BatchingLimitStore, Step, unavailable
+from gateway.limits.batching import BatchedOperation, BatchingLimitStore, unavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Rate
 from gateway.limits.limiter import LEASE_S, Counter, LimitExceeded
 
@@ -178,7 +178,7 @@ class RedisLimitStore(BatchingLimitStore):
         self._connection: Any = pool.connection_class(**pool.connection_kwargs)
         self._now = now
 
-    async def apply(self, steps: Sequence[Step]) -> list[Exception | None]:
+    async def apply(self, steps: Sequence[BatchedOperation]) -> list[Exception | None]:
         now = b"" if self._now is None else b"%r" % self._now()
         commands = {at: _command(step, now) for at, step in enumerate(steps) if not step.is_void}
         answers = dict(zip(commands, await self._ask(list(commands.values())), strict=True))
@@ -220,7 +220,7 @@ class RedisLimitStore(BatchingLimitStore):
             await self._connection.read_response()
 
 
-def _command(step: Step, now: bytes) -> bytes:
+def _command(step: BatchedOperation, now: bytes) -> bytes:
     packed = _packed(tuple(step.reservation.counters))
     cost = step.reservation.cost
     call = (now, step.reservation.id.encode(), b"%r" % float(cost.tokens), b"%r" % float(cost.money))
@@ -231,7 +231,7 @@ def _command(step: Step, now: bytes) -> bytes:
     return packed.settle.command(*call, b"%r" % step.reservation.deadline, *used)
 
 
-def _outcome(step: Step, answer: bytes | Exception) -> Exception | None:
+def _outcome(step: BatchedOperation, answer: bytes | Exception) -> Exception | None:
     if isinstance(answer, Exception):
         return unavailable(answer)
     reservation = step.reservation

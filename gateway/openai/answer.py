@@ -204,7 +204,7 @@ def calls_in(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield holder
 
 
-def characters_said(said: dict[str, Any]) -> int:
+def count_characters(said: dict[str, Any]) -> int:
     """Characters of text in a message, a delta or a completion's choice."""
     size = len(text) if isinstance(text := said.get("text"), str) else 0
     for field in TEXT_FIELDS:
@@ -217,7 +217,7 @@ def characters_said(said: dict[str, Any]) -> int:
     return size
 
 
-def calls_begun(said: object) -> int:
+def count_tool_calls(said: object) -> int:
     """Tool calls that a message holds, or that a piece of one begins: what goes on with one has no id."""
     calls = said.get("tool_calls") if isinstance(said, dict) else None
     return sum(isinstance(call, dict) and bool(call.get("id")) for call in calls) if isinstance(calls, list) else 0

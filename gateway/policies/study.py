@@ -28,7 +28,7 @@ from policy.document.document import PolicyDocument, load_document
 from policy.errors import PolicyError
 from policy.facts import BackendFacts, RequestFacts, Sink
 from regions.catalogue.catalogue import Catalogue
-from regions.catalogue.region_verdict import RegionVerdict, judge_region
+from regions.catalogue.region_verdict import RegionVerdict, evaluate_region
 
 _COMPILING = threading.Lock()
 """One draft is compiled at a time: several threads would each take the interpreter lock from the event loop."""
@@ -95,7 +95,7 @@ class PolicyStudy:
         """Whether a document of `tenant`, or of the operator (None), is in force."""
         return self._active(tenant, None) is not None
 
-    def judge_regions(
+    def evaluate_regions(
         self, tenant: str, regions: Sequence[str] | None = None, draft: Draft | None = None
     ) -> list[RegionVerdict]:
         """The verdict of the tenant's policy about an ordinary request in each of `regions`, by default in all of them.
@@ -106,7 +106,7 @@ class PolicyStudy:
         policy = self._compiled(draft, tenant, None)
         names = sorted({one.id for one in self._catalogue.regions if one.valid_on(day)}) if regions is None else regions
         places = [self._catalogue.region(name, day) for name in names]
-        return [judge_region(policy, self._catalogue, place, day) for place in places]
+        return [evaluate_region(policy, self._catalogue, place, day) for place in places]
 
     def differences(self, draft: Draft) -> list[Difference]:
         """Differences between the policy in force and the draft."""

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gateway.content.inspection import Inspection
-from gateway.content.kept_content import Content
 from gateway.content.person_names import NameFinder
+from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendRefused, BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
 from gateway.request.answer.attempt import Superseded
@@ -151,7 +151,7 @@ class Evaluation:
             )
             return Redacted(request, decided, narrowed, prompt, None)  # what was not inspected is not kept
         days = decision.retention.content_days
-        content = Content(call.raw, prompt.body, request.subject, days) if days else None
+        content = RetainedContent(call.raw, prompt.body, request.subject, days) if days else None
         return Redacted(request, decided, decision, prompt, content)
 
     def _later_routes(self, redacted: Redacted, last: Routed, exchange: Exchange) -> Sequence[Route]:

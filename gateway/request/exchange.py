@@ -7,7 +7,7 @@ stage that they need (`gateway.request.stages`).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.content.kept_content import Content
+from gateway.content.retained_content import RetainedContent
 from gateway.errors import GatewayError
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client
@@ -70,7 +70,7 @@ class Exchange:
         return self.received.used(self.reserved.prompt_estimate)
 
     @property
-    def content(self) -> Content | None:
+    def content(self) -> RetainedContent | None:
         """What is kept of the call."""
         return None if self.redacted is None else self.redacted.content
 

@@ -17,7 +17,7 @@ from gateway.request.answer.headers import EVENT_STREAM, provenance
 from gateway.request.exchange import Attempts
 from gateway.request.stages import Redacted
 from policy.decision.decision import Decision
-from regions.fleet.demand import Book
+from regions.fleet.demand import DemandTracker
 from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Fleet
 
@@ -36,10 +36,10 @@ RETRY_AFTER_S = 5.0
 class Parking:
     """`per_tenant`: how many calls of one tenant may wait at the same time."""
 
-    def __init__(self, registry: BackendRegistry, fleet: Fleet, book: Book, per_tenant: int) -> None:
+    def __init__(self, registry: BackendRegistry, fleet: Fleet, tracker: DemandTracker, per_tenant: int) -> None:
         self._registry = registry
         self._fleet = fleet
-        self._book = book
+        self._tracker = tracker
         self._per_tenant = per_tenant
         self._taken: Counter[str] = Counter()
         self._news = asyncio.Event()
@@ -64,7 +64,7 @@ class Parking:
             return False
         again = attempts.waiting_since is not None
         since = attempts.waiting_since = attempts.waiting_since or perf_counter()
-        with self._place(tenant), self._book.waiting(tenant, model, regions):
+        with self._place(tenant), self._tracker.waiting(tenant, model, regions):
             if again:  # a backend was running and could not be called after all
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from gateway.configuration.settings import Requests
 from gateway.content.inspection import Inspection
-from gateway.content.kept_content import subject_of
+from gateway.content.retained_content import subject_of
 from gateway.openai.asgi_client import Client
 from gateway.openai.endpoints import Endpoint
 from gateway.request.answer.attempt import Attempt

@@ -12,7 +12,7 @@ from gateway.upstream.client import Target
 from gateway.upstream.credentials import TenantCredentials
 from policy.decision.decision import Decision
 from regions.errors import IsolationError
-from regions.fleet.demand import Book
+from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import BUSY_RANK, Backend, Call, Fleet
 from regions.routing.prefixes import PrefixIndex, block_hashes
 from regions.routing.router import Candidates, affinity_key, choose, trials
@@ -29,9 +29,9 @@ class Routes:
         registry: BackendRegistry,
         credentials: TenantCredentials,
         max_attempts: int,
-        book: Book | None = None,
+        tracker: DemandTracker | None = None,
     ) -> None:
-        self._book = book or Book()
+        self._tracker = tracker or DemandTracker()
         self._fleet = fleet
         self._registry = registry
         self._credentials = credentials
@@ -91,7 +91,7 @@ class Routes:
         try:
             with (
                 self._fleet.call(route.backend, tenant=request.principal.tenant) as call,
-                self._book.running(request.principal.tenant, request.call.model),
+                self._tracker.running(request.principal.tenant, request.call.model),
             ):
                 self._remember(route)
                 yield call
@@ -112,7 +112,7 @@ class Routes:
         call.answered()
         if request.call.stream and called is not None:
             waited_ms = (perf_counter() - called) * 1000
-            self._book.first_token(request.principal.tenant, request.call.model, waited_ms)
+            self._tracker.first_token(request.principal.tenant, request.call.model, waited_ms)
 
     def _remember(self, route: Route) -> None:
         name = route.backend.id

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audit.log.receipt import Receipt
-from gateway.content.kept_content import Content
 from gateway.content.prompt import Prompt
+from gateway.content.retained_content import RetainedContent
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, Header
 from gateway.openai.checked_call import Call
@@ -95,7 +95,7 @@ class Redacted:
     decided: Decided
     allowed: Decision
     prompt: Prompt
-    content: Content | None
+    content: RetainedContent | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Self
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
-from audit.log.sequencer import Limits as AuditLimits
+from audit.log.sequencer import QueueLimits
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
-from gateway.admin.calls.access import Desk, OnRefused
+from gateway.admin.calls.access import AdminContext, OnRefused
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
 from gateway.configuration.settings import Oidc, Settings
@@ -39,9 +39,9 @@ from gateway.directory.oversight import Stops
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
+from gateway.installation.doctor import ConfigurationWarning, configuration_warnings, observe
 from gateway.installation.feasibility import Feasibility
 from gateway.installation.installation import Installation
-from gateway.installation.weaknesses import Weakness, observe, weaknesses
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
@@ -63,7 +63,7 @@ from gateway.request.telemetry import Telemetry, exporting_tracer
 from gateway.server.app import GatewayApp, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
-from gateway.server.fleet import fleet_at_work
+from gateway.server.fleet import running_fleet
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
@@ -75,7 +75,7 @@ from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
 from gateway.version import build
 from regions.errors import CatalogueError
-from regions.fleet.demand import Book
+from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import Backend, Fleet
 from regions.fleet.health import Prober
 
@@ -94,7 +94,7 @@ class Gateway:
     log: AuditLog
     telemetry: Telemetry
     has_operator: Callable[[], bool]
-    weaknesses: tuple[Weakness, ...]
+    configuration_warnings: tuple[ConfigurationWarning, ...]
     watches: Watches
     inspection: Inspection
 
@@ -106,7 +106,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         base = await _open_base(stack, settings)
         parts = await _open_parts(stack, base)
         installation, memory = base.installation, base.memory
-        _tell_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
+        _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
         pipeline = _pipeline(base, parts)
         is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet)
         health = Health(
@@ -120,7 +120,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         on_event = recorded_from_threads(parts.log)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event)
         mounts = {
-            ADMIN_PREFIX: build_admin(_desk(base, parts, on_event)),
+            ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         app = build_app(pipeline, memory.registry, health, settings.listen.operators, mounts)
@@ -131,7 +131,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             parts.log,
             base.telemetry,
             installation.inventory(base.database).has_operator,
-            tuple(weaknesses(settings, state)),
+            tuple(configuration_warnings(settings, state)),
             base.watches,
             parts.inspection,
         )
@@ -145,7 +145,7 @@ class _Memory:
     registry: BackendRegistry
     policies: PolicyCompiler
     credentials: TenantCredentials
-    book: Book
+    tracker: DemandTracker
     parking: Parking
     stops: Stops
     routes: Routes
@@ -156,16 +156,16 @@ class _Memory:
         fleet = Fleet()
         registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
         credentials = installation.credentials()
-        book = Book()
+        tracker = DemandTracker()
         return cls(
             fleet=fleet,
             registry=registry,
             policies=policies,
             credentials=credentials,
-            book=book,
-            parking=Parking(registry, fleet, book, settings.fleet.waiting_per_tenant),
+            tracker=tracker,
+            parking=Parking(registry, fleet, tracker, settings.fleet.waiting_per_tenant),
             stops=Stops(),
-            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, book),
+            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, tracker),
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
@@ -257,13 +257,13 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
     limit_store = await enter(_limit_store(database, ledger, installation.urls.redis))
     limiter = await enter(Limiter(limit_store))
     await enter(
-        fleet_at_work(
+        running_fleet(
             settings,
             installation,
             database,
             memory.fleet,
             memory.registry,
-            memory.book,
+            memory.tracker,
             recorded_from_threads(log),
             EngineLifecycle(upstream, memory.routes),
         )
@@ -279,7 +279,7 @@ async def _open_log(base: _Base) -> AuditLog:
         signer=base.signer,
         node=settings.node,
         build=build(),
-        settings=AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes)),
+        settings=AuditSettings(limits=QueueLimits(reserve_bytes=settings.audit.reserve_bytes)),
         open_store=base.watches.guarding(
             open_log_and_values(installation.side_store, base.keys, installation.record_url, installation.values_url)
         ),
@@ -345,10 +345,10 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
             await task
 
 
-def _desk(base: _Base, parts: _Parts, on_event: OnEvent) -> Desk:
+def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
-    return Desk(
+    return AdminContext(
         base.database,
         cell=installation.cell,
         hasher=installation.hasher,
@@ -357,7 +357,7 @@ def _desk(base: _Base, parts: _Parts, on_event: OnEvent) -> Desk:
         provider=base.provider,
         check_region=_region_of(installation),
         check_deployment=Feasibility(installation, settings).check,
-        on_refused=_told_from_threads(parts.recorder, base.telemetry),
+        on_refused=_refusals_from_threads(parts.recorder, base.telemetry),
         policy_study=lambda store: PolicyStudy(
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         ),
@@ -424,7 +424,7 @@ async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> A
         await store.close()
 
 
-def _told_from_threads(recorder: Recorder, telemetry: Telemetry) -> OnRefused:
+def _refusals_from_threads(recorder: Recorder, telemetry: Telemetry) -> OnRefused:
     """Counts callers of the admin API who could not be authenticated, from threads beside the running loop."""
     loop = asyncio.get_running_loop()
 
@@ -466,7 +466,7 @@ async def _renew(credentials: TenantCredentials) -> None:
         await asyncio.to_thread(credentials.renew)
 
 
-def _tell_ends(telemetry: Telemetry, credentials: TenantCredentials, served: Path | None) -> None:
+def _export_certificate_ends(telemetry: Telemetry, credentials: TenantCredentials, served: Path | None) -> None:
     """When the certificates end that this gateway shows to backends and to clients (`served`), read at each scrape."""
 
     def seconds(end: datetime | None) -> float:

@@ -32,7 +32,7 @@ class LifecycleAnswer(BaseModel):
 
 
 class EngineLifecycle:
-    """A `regions.fleet.ports.Rest`."""
+    """A `regions.fleet.ports.LifecycleClient`."""
 
     def __init__(self, upstream: Upstream, routes: Routes) -> None:
         self._upstream = upstream

@@ -13,10 +13,10 @@ from gateway.installation.installation import Installation
 from gateway.store.change import OnEvent
 from gateway.store.fleet.demand import FRESH_S, write_demand
 from gateway.store.fleet.fleet_store import FleetStore
-from regions.fleet.demand import NOTHING, Book, DemandReport
+from regions.fleet.demand import NOTHING, DemandReport, DemandTracker
 from regions.fleet.fleet import Fleet
 from regions.fleet.launcher import Launcher
-from regions.fleet.ports import Rest
+from regions.fleet.ports import LifecycleClient
 from regions.fleet.reconciler import Reconciler
 from regions.launchers.local import LocalLauncher
 
@@ -36,21 +36,23 @@ def launches_here(settings: Settings, installation: Installation) -> bool:
 
 
 @asynccontextmanager
-async def fleet_at_work(
+async def running_fleet(
     settings: Settings,
     installation: Installation,
     database: Database,
     fleet: Fleet,
     registry: BackendRegistry,
-    book: Book,
+    tracker: DemandTracker,
     on_event: OnEvent,
-    rest: Rest,
+    lifecycle: LifecycleClient,
 ) -> AsyncIterator[None]:
     """While the block runs, demand is told, and deployments are seen to if this gateway leads. Leaving stops the
     backends that it started."""
     node = f"{settings.node}-{token_hex(4)}"
     if not launches_here(settings, installation):
-        telling = asyncio.create_task(_tell(database, installation.cell, node, book, registry, lambda: None))
+        telling = asyncio.create_task(
+            _publish_demand(database, installation.cell, node, tracker, registry, lambda: None)
+        )
         try:
             yield
         finally:
@@ -63,10 +65,12 @@ async def fleet_at_work(
             cell=installation.cell,
             models=installation.models(settings),
             report=fleet.report,
-            rest=rest,
+            lifecycle=lifecycle,
             every_s=settings.fleet.every_s,
         )
-        telling = asyncio.create_task(_tell(database, installation.cell, node, book, registry, reconciler.nudge))
+        telling = asyncio.create_task(
+            _publish_demand(database, installation.cell, node, tracker, registry, reconciler.nudge)
+        )
         running = asyncio.create_task(reconciler.run(), name="fleet")
         try:
             yield
@@ -111,12 +115,17 @@ async def _launcher(
     )
 
 
-async def _tell(
-    database: Database, cell: str, node: str, book: Book, registry: BackendRegistry, told: Callable[[], None]
+async def _publish_demand(
+    database: Database,
+    cell: str,
+    node: str,
+    tracker: DemandTracker,
+    registry: BackendRegistry,
+    told: Callable[[], None],
 ) -> None:
     """Once a second, and at once when a call begins to wait; what has not changed is said again before it is stale."""
     waiting = asyncio.Event()
-    book.when_waiting(waiting.set)
+    tracker.when_waiting(waiting.set)
     last: dict[tuple[str, str], DemandReport] = {}
     loop = asyncio.get_running_loop()
     said_at = float("-inf")
@@ -125,7 +134,7 @@ async def _tell(
             async with asyncio.timeout(TELL_S):  # wait_for could swallow the end, as in gateway.directory.directory
                 await waiting.wait()
         waiting.clear()
-        now = {(t.tenant, t.model): t for t in book.reports() if registry.deployment(t.tenant, t.model) is not None}
+        now = {(t.tenant, t.model): t for t in tracker.reports() if registry.deployment(t.tenant, t.model) is not None}
         again = loop.time() - said_at >= FRESH_S / 2
         news = [each for key, each in now.items() if again or last.get(key) != each]
         news += [DemandReport(*key, NOTHING) for key, each in last.items() if key not in now and each.demand != NOTHING]

@@ -16,7 +16,7 @@ Check = Callable[[], Awaitable[None]]
 """Raises when its part is not ready; the message may be shown."""
 
 
-class Part(BaseModel):
+class ComponentHealth(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     status: Literal["ready", "failed"]
@@ -29,8 +29,8 @@ class HealthReport(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     ready: bool
-    parts: Mapping[str, Part]
-    backends: Mapping[str, Part]
+    parts: Mapping[str, ComponentHealth]
+    backends: Mapping[str, ComponentHealth]
 
 
 class Health:
@@ -51,13 +51,13 @@ class Health:
             return self._report[1]
 
 
-async def _all(checks: Mapping[str, Check]) -> dict[str, Part]:
+async def _all(checks: Mapping[str, Check]) -> dict[str, ComponentHealth]:
     return dict(zip(checks, await asyncio.gather(*(_one(check) for check in checks.values())), strict=True))
 
 
-async def _one(check: Check) -> Part:
+async def _one(check: Check) -> ComponentHealth:
     try:
         await check()
     except Exception as error:  # whatever it is, that part is not ready
-        return Part(status="failed", because=str(error) or type(error).__name__)
-    return Part(status="ready")
+        return ComponentHealth(status="failed", because=str(error) or type(error).__name__)
+    return ComponentHealth(status="ready")

@@ -19,9 +19,9 @@ from audit.privacy.retention import run_all
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import finish
 from audit.witness.anchor import Anchors, anchor
+from audit.witness.anchor_attestations import last_stamped
 from audit.witness.late_trees import RECORDED_EVERY_S, LateTrees, record_late_trees
 from audit.witness.ntp import record_clock
-from audit.witness.outside import last_stamped
 from audit.witness.timestamp import load_roots, timestamp
 from gateway.configuration.settings import Audit
 
@@ -55,8 +55,8 @@ class Maintenance:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._every(self._settings.retention_every_s, "retention", self.expire))
                 group.create_task(self._every(self._settings.anchor_every_s, "anchoring", self.anchor))
-                group.create_task(self._every(RECORDED_EVERY_S, "recording of key changes", self.tell_key_changes))
-                group.create_task(self._every(CLOCK_EVERY_S, "the state of the clock", self.tell_clock))
+                group.create_task(self._every(RECORDED_EVERY_S, "recording of key changes", self.record_key_changes))
+                group.create_task(self._every(CLOCK_EVERY_S, "the state of the clock", self.record_clock_state))
                 if self._settings.timestamp_url is not None:
                     often = min(TIMESTAMP_RETRY_S, self._settings.timestamp_every_s)
                     group.create_task(self._every(often, "time-stamping", self.stamp))
@@ -70,11 +70,11 @@ class Maintenance:
 
     async def anchor(self) -> None:
         """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
-        await self.tell_key_changes()
+        await self.record_key_changes()
         await self._audit_context.in_thread(self._audit_context.exchange)
         await anchor(self._audit_context, self._anchors)
 
-    async def tell_key_changes(self) -> None:
+    async def record_key_changes(self) -> None:
         """In trees that began on a host which still had the old key, however seldom anchoring is configured."""
         async with self._telling:
             await asyncio.to_thread(self._learn)
@@ -93,7 +93,7 @@ class Maintenance:
                 return  # nothing is anchored yet
         await timestamp(self._audit_context, self._folder, url, load_roots(ca))
 
-    async def tell_clock(self) -> None:
+    async def record_clock_state(self) -> None:
         await record_clock(self._audit_context)
 
     async def _turn(self) -> NodeLock:

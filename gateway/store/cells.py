@@ -33,7 +33,7 @@ class TenantCellRecord(Record):
     revoked_at: datetime | None
 
 
-class TakenRecord(BaseModel):
+class AppliedBundleRecord(BaseModel):
     """What was last taken over from cell `home`: its epoch, and when. `tenants`: whose."""
 
     model_config = ConfigDict(frozen=True)
@@ -73,13 +73,13 @@ def allowances(database: Database) -> list[TenantCellRecord]:
         return [tenant_cell_record(row) for row in found]
 
 
-def taken(database: Database) -> list[TakenRecord]:
+def applied_bundles(database: Database) -> list[AppliedBundleRecord]:
     with database.read() as session:
         homes: dict[str, list[str]] = {}
         for row in session.exec(select(TenantHomeRow).order_by(TenantHomeRow.tenant)):
             homes.setdefault(row.home, []).append(row.tenant)
         return [
-            TakenRecord(**row.model_dump(), tenants=tuple(homes.get(row.home, ())))
+            AppliedBundleRecord(**row.model_dump(), tenants=tuple(homes.get(row.home, ())))
             for row in session.exec(select(BundleRow).order_by(BundleRow.home))
         ]
 

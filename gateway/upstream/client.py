@@ -54,7 +54,7 @@ Connected = Callable[[Backend, Peer], Awaitable[None]]
 """Told of every new connection before a request is sent on it; what it raises keeps the request from being sent."""
 
 
-async def _nobody(backend: Backend, peer: Peer) -> None:
+async def _no_token(backend: Backend, peer: Peer) -> None:
     return None
 
 
@@ -103,7 +103,7 @@ class Upstream:
     def __init__(
         self,
         settings: Requests,
-        connected: Connected = _nobody,
+        connected: Connected = _no_token,
         find_signer: Callable[[], RequestSigner | None] = lambda: None,
     ) -> None:
         """`find_signer` looks for the key that tokens are signed by; the first backend started here makes it."""

@@ -78,7 +78,7 @@ class ConditionalRule:
 class CompiledPolicy:
     """One version of a policy, ready to decide. ``hash``: sha256 of the canonical documents, in hex.
 
-    `asked`: the bound of each condition by its name, None where no level says anything. `judged` caches what
+    `asked`: the bound of each condition by its name, None where no level says anything. `case_cache` caches what
     `policy.decision.decision` has decided of backends.
     """
 
@@ -104,7 +104,7 @@ class CompiledPolicy:
     notices: tuple[Notice, ...]
     rules: tuple[ConditionalRule, ...]
     tests: tuple[PolicyTest, ...]
-    judged: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    case_cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def compile_policy(

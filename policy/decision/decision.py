@@ -81,7 +81,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     for backend in candidates:
         known = verdicts.get(id(backend))
         if known is None or known.backend is not backend:
-            known = case.judge(backend)
+            known = case.evaluate(backend)
         if known.basis is not None:
             basis_of[backend.backend_id] = known.basis
             if known.is_sovereign:
@@ -142,7 +142,7 @@ class _Case:
         self.retention = with_high_risk_floor(policy.retention) if high_risk else policy.retention
         self.verdicts: dict[int, _Verdict] = {}
 
-    def judge(self, backend: BackendFacts) -> _Verdict:
+    def evaluate(self, backend: BackendFacts) -> _Verdict:
         policy, on = self._policy, self._on
         reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
         if backend.tenant == self._facts.tenant:
@@ -162,12 +162,12 @@ class _Case:
 
 def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
     kind = (on, facts.project is None, facts.project == "", _facts_of_kind(facts))
-    known: _Case | None = policy.judged.get(kind)
+    known: _Case | None = policy.case_cache.get(kind)
     if known is None:
         known = _Case(policy, facts, on)
-        if len(policy.judged) >= MAX_CASES:
-            policy.judged.clear()
-        policy.judged[kind] = known
+        if len(policy.case_cache) >= MAX_CASES:
+            policy.case_cache.clear()
+        policy.case_cache[kind] = known
     return known
 
 

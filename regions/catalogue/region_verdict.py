@@ -49,7 +49,7 @@ def policies_from(file: Path | None, catalogue: Catalogue) -> list[CompiledPolic
     return [compile_policy(document, None, catalogue.country_sets()) for document in documents]
 
 
-def judge_region(policy: CompiledPolicy, catalogue: Catalogue, region: Region, day: date) -> RegionVerdict:
+def evaluate_region(policy: CompiledPolicy, catalogue: Catalogue, region: Region, day: date) -> RegionVerdict:
     """By a request that the policy's own words allow, at noon of `day` or the first hour that the policy is open."""
     case = case_for(policy, catalogue.country_sets(), Given(at=day))
     backend = catalogue.backend_facts(

@@ -1,6 +1,6 @@
 """What there is to do for a model of a tenant: as one gateway sees it, and as all of them do.
 
-A `Book` is one gateway's own. It is for one event loop.
+A `DemandTracker` is one gateway's own. It is for one event loop.
 """
 
 import time
@@ -57,7 +57,7 @@ class _Entry:
     ttft: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=TTFT_KEPT))
 
 
-class Book:
+class DemandTracker:
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._urgent: Callable[[], None] = lambda: None
         self._monotonic = monotonic

@@ -12,7 +12,7 @@ Key = tuple[str, str]
 """Tenant and name of a deployment."""
 
 
-class Rest(Protocol):
+class LifecycleClient(Protocol):
     """What an engine does besides answering. None raises."""
 
     async def release(self, backend: Backend) -> Mapping[str, str]:
@@ -28,7 +28,7 @@ class Rest(Protocol):
         ...
 
 
-class NoRest:
+class NoLifecycle:
     """Of engines that can do nothing but end."""
 
     async def release(self, backend: Backend) -> Mapping[str, str]:
@@ -46,7 +46,7 @@ class NotLeading(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FleetView:
     """The store's state: desired state by tenant and name, replicas that have not ended, demand by tenant and model.
     `offered`: replicas that gateways may call."""
 
@@ -56,7 +56,7 @@ class View:
     offered: frozenset[str]
 
 
-class Store(Protocol):
+class ReplicaStore(Protocol):
     """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
     term is not that of the leader any more. `end` and `meter` bill the last `within_s` seconds at most, whatever the
     store's clock; None: all of them."""
@@ -67,7 +67,7 @@ class Store(Protocol):
 
     def resign(self) -> None: ...
 
-    def view(self) -> View: ...
+    def view(self) -> FleetView: ...
 
     def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
 

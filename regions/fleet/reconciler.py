@@ -27,7 +27,7 @@ from regions.fleet.demand import NOTHING, Demand
 from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, State
 from regions.fleet.launcher import BackendSpec, Launcher
 from regions.fleet.placement import Report, least_missed, nearest, place
-from regions.fleet.ports import Key, NoRest, NotLeading, Rest, Store, View
+from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, ReplicaStore
 from regions.identity.identity import BackendIdentity
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ CLOCK_SLACK_S = 2.0
 
 
 @dataclass(slots=True)
-class _Kept:
+class _DeploymentHistory:
     """What is remembered of a deployment between passes."""
 
     samples: list[Sample] = field(default_factory=list)
@@ -53,18 +53,18 @@ class _Kept:
 class Reconciler:
     """``asyncio.create_task(reconciler.run())``; then `close`. `report`: a backend's latest report of its load, by id.
 
-    `models`: the folder that weights are found in. `rest`: what engines are asked besides.
+    `models`: the folder that weights are found in. `lifecycle`: what engines are asked besides.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: ReplicaStore,
         launcher: Launcher,
         *,
         cell: str,
         models: Path,
         report: Report = lambda replica: None,
-        rest: Rest | None = None,
+        lifecycle: LifecycleClient | None = None,
         every_s: float = EVERY_S,
         settle_s: float = SETTLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -74,7 +74,7 @@ class Reconciler:
         self._cell = cell
         self._models = models
         self._report = report
-        self._rest = rest or NoRest()
+        self._lifecycle = lifecycle or NoLifecycle()
         self._slept_at: dict[str, float] = {}
         self._every_s = every_s
         self._settle_s = settle_s
@@ -89,7 +89,7 @@ class Reconciler:
         self._term: int | None = None
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._ours: set[str] = set()  # those that were ready here
-        self._kept: dict[Key, _Kept] = {}
+        self._kept: dict[Key, _DeploymentHistory] = {}
         self._metered_at = float("-inf")
 
     @property
@@ -117,9 +117,9 @@ class Reconciler:
         if term is None:
             return
         view = await asyncio.to_thread(self._store.view)
-        alive = await self._bury(term, view)
+        alive = await self._record_ended(term, view)
         up = self._to_keep(term, view, alive)
-        self._kept = {key: self._kept.get(key) or _Kept() for key in up}
+        self._kept = {key: self._kept.get(key) or _DeploymentHistory() for key in up}
         for key, replicas in up.items():
             deployment = view.deployments[key]
             if not deployment.draining:
@@ -139,14 +139,14 @@ class Reconciler:
             await self._cancel_all()
             self._term = term
         if term != self._term and self._term is not None:
-            await self._let_go()
+            await self._step_down()
         if term is not None and term != self._term:
             await self._launcher.adopt()  # before anything is taken for lost; if it fails, the next pass begins here
             self._as_wished.clear()
         self._term = term
         return term
 
-    def _to_keep(self, term: int, view: View, alive: Sequence[Replica]) -> dict[Key, list[Replica]]:
+    def _to_keep(self, term: int, view: FleetView, alive: Sequence[Replica]) -> dict[Key, list[Replica]]:
         """The replicas among `alive` that are to go on, of every deployment; begins to end each of the others."""
         up: dict[Key, list[Replica]] = {key: [] for key in view.deployments}
         for replica in alive:
@@ -184,7 +184,7 @@ class Reconciler:
         except Exception as error:  # the next leader will find them gone
             log.warning("the fleet could not be handed over: %s: %s", type(error).__name__, error)
 
-    async def _let_go(self) -> None:
+    async def _step_down(self) -> None:
         """Another may lead: what we hold is not ours to run any more. The other takes it out of service."""
         await self._cancel_all()
         if self._launcher.outlives:
@@ -202,7 +202,7 @@ class Reconciler:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._acting.clear()
 
-    async def _bury(self, term: int, view: View) -> list[Replica]:
+    async def _record_ended(self, term: int, view: FleetView) -> list[Replica]:
         """Note the end of replicas that run no more; stop those that are in no record. Returns those that live."""
         running = self._launcher.running
         alive = []
@@ -310,7 +310,7 @@ class Reconciler:
         await asyncio.to_thread(self._store.withdraw, term, replica)
         await asyncio.sleep(self._settle_s)
         running = self._launcher.running.get(replica.id)
-        slept = await self._rest.sleep(running.backend) if running is not None else None
+        slept = await self._lifecycle.sleep(running.backend) if running is not None else None
         if slept is None:
             await self._drain(term, replica, "scaled_down")
             return
@@ -321,7 +321,7 @@ class Reconciler:
         """In service again; one that does not wake is stopped, and the next pass starts another."""
         self._slept_at.pop(replica.id, None)
         running = self._launcher.running.get(replica.id)
-        if running is not None and await self._rest.wake(running.backend):
+        if running is not None and await self._lifecycle.wake(running.backend):
             await asyncio.to_thread(self._store.ready, term, replica, running.backend)
         else:
             await self._drain(term, replica, "did_not_wake")
@@ -341,7 +341,7 @@ class Reconciler:
     async def _finish(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.sleep(self._settle_s)
         running = self._launcher.running.get(replica.id)
-        released = await self._rest.release(running.backend) if running is not None else {}
+        released = await self._lifecycle.release(running.backend) if running is not None else {}
         await self._launcher.stop(replica.id)
         await self._end(term, replica, State.STOPPED, reason, seen=True, detail=released)
 

@@ -21,11 +21,11 @@ from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog, AuditSettings, OpenStore
 from audit.log.checkpointer import Cadence
-from audit.log.sequencer import Limits
+from audit.log.sequencer import QueueLimits
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import LogAndValueStore
 from audit.private.postgres_values import KeyTable
-from audit.private.value_place import open_values_at
+from audit.private.value_location import open_values_at
 from audit.private.value_store import ValueStore
 from audit.storage.postgres import PostgresReader, open_postgres
 from audit.storage.sqlite import SqliteReader, SqliteStore
@@ -96,7 +96,7 @@ def completed(request_id: str, tenant: str = "acme") -> InferenceCompleted:
 
 
 FAST = AuditSettings(
-    limits=Limits(heal_every_s=0.02, reserve_bytes=1 << 16), cadence=Cadence(every_s=0.02), probe_ttl_s=0.05
+    limits=QueueLimits(heal_every_s=0.02, reserve_bytes=1 << 16), cadence=Cadence(every_s=0.02), probe_ttl_s=0.05
 )
 
 

@@ -12,7 +12,7 @@ from audit.errors import AuditUnavailable
 from audit.events.event import InferenceAborted
 from audit.events.private_value import Private
 from audit.log.audit_log import AuditLog
-from audit.storage.place import DATABASE_VARIABLE
+from audit.storage.location import DATABASE_VARIABLE
 from tests.audit.conftest import Home, accepted, completed
 
 CALLERS = 16

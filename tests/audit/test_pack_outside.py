@@ -19,7 +19,7 @@ from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.cosignature import WitnessKey, cosign
 from audit.tree.merkle import leaf_hash, tree_hash
 from audit.witness.anchor import anchor
-from audit.witness.outside import vouchers
+from audit.witness.anchor_attestations import attestations
 from audit.witness.timestamp import timestamp
 from tests.audit.conftest import KNOWN, Home, accepted, completed
 from tests.audit.pack.test_export import Files, edit, lines, rewritten, sentences, settled, verify
@@ -51,7 +51,11 @@ async def pack(home: Home, tmp_path: Path, witness: FileSigner) -> Path:
         cosigned = note + cosign(text, witness.name, witness, 1_800_000_000)
         Folder(home.path.parent / WITNESSED).write("_anchor-second.note", cosigned.encode())
         await export(
-            context, "acme", tmp_path / "pack.zip", evidence=KNOWN, vouchers=vouchers(files_beside(home.path.parent))
+            context,
+            "acme",
+            tmp_path / "pack.zip",
+            evidence=KNOWN,
+            attestations=attestations(files_beside(home.path.parent)),
         )
     return tmp_path / "pack.zip"
 

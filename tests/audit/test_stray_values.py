@@ -22,7 +22,7 @@ from audit.pack.export import export
 from audit.privacy.retention import run
 from audit.privacy.schedule import DAY_MS
 from audit.private.certificate import open_certificate
-from audit.private.deletion import Recorded, Wanted, erase_records, erase_subject, expire
+from audit.private.deletion import DeletionRequest, Recorded, erase_records, erase_subject, expire
 from audit.private.erasure import certify, erase
 from audit.private.value_store import ValueStore
 from audit.tree.checkpoint import origin_of
@@ -118,7 +118,7 @@ async def test_a_value_deleted_while_its_record_was_being_written_is_covered_by_
     async with home.context() as context:
         await context.record(accepted("a"), Private({"input": "hers"}, ALICE))
         await context.record(accepted("b"), Private({"input": "her second"}, ALICE))
-        wanted = Wanted(context.new_id(), "acme", "erasure", "subject", context.now(), 30)
+        wanted = DeletionRequest(context.new_id(), "acme", "erasure", "subject", context.now(), 30)
         with closing(home.side()) as side:
             key_id = side.subject_key("acme", ALICE)
             assert key_id is not None
@@ -143,7 +143,7 @@ async def test_retention_deletes_strays_without_covering_them_and_keeps_the_reco
         _, sealed = seal(accepted(), STRAY, over)
         with closing(home.side()) as side:
             side.put([("acme", 0, value) for value in sealed])
-            wanted = Wanted(context.new_id(), "acme", "retention", None, context.now(), 30)
+            wanted = DeletionRequest(context.new_id(), "acme", "retention", None, context.now(), 30)
             recorded = Recorded(lambda seqs: context.event_ids("acme", seqs))
             certificate, _, _ = expire(side, wanted, recorded, [(0,)])
         assert certificate is not None
@@ -191,7 +191,7 @@ def test_a_certificate_covers_exactly_the_values_of_the_events_that_were_deleted
                     _, sealed = seal(accepted(), ids[seq], Private(dict.fromkeys(sorted(fields), "x")))  # type: ignore[arg-type]
                     side.put([("acme", seq, value) for value in sealed])
             recorded = Recorded(lambda seqs: {seq: events[seq] for seq in seqs if seq in on_record})
-            wanted = Wanted(uuid7(now), "acme", "erasure", "records", now, 30)
+            wanted = DeletionRequest(uuid7(now), "acme", "erasure", "records", now, 30)
             certificate = erase_records(side, wanted, first, last, recorded)
             left = {(one.seq, one.event_id, one.field) for one in side.kept("acme")}
     for ids, chosen in ((events, real), (others, strays)):

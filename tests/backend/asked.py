@@ -11,8 +11,8 @@ import httpx2
 from backend.engine_config import EngineConfig
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.process.engine_client import EngineClient
-from backend.server.app import Api
-from backend.server.face import Identity
+from backend.server.app import GenerationApi
+from backend.server.base_api import Identity
 
 MODEL = "tiny"
 USER = [{"role": "user", "content": "the rain in the sea"}]
@@ -54,7 +54,7 @@ async def asked(folder: Path, **changes: Any) -> AsyncIterator[Asked]:
     settings: dict[str, Any] = {"model": str(folder), "num_blocks": 600, "max_num_seqs": 16, "threads": 1}
     engine = EngineClient(EngineConfig(**{**settings, **changes}))
     await engine.start()
-    app = Api(engine, Checkpoint(folder).text, MODEL, Identity("acme")).app()
+    app = GenerationApi(engine, Checkpoint(folder).text, MODEL, Identity("acme")).app()
     try:
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://backend") as http:
             yield Asked(http, engine)

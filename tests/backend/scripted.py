@@ -17,8 +17,8 @@ from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.engine_client import Call
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import AddSequence, Ready
-from backend.server.app import Api
-from backend.server.face import Identity
+from backend.server.app import GenerationApi
+from backend.server.base_api import Identity
 from tests.backend.tiny import tiny_tokenizer
 
 MODEL = "scripted"
@@ -106,7 +106,7 @@ class Scripted:
     def __init__(self, folder: Path, template: str, meter: GpuMeter | None = None, **parsers: str) -> None:
         model = text_model(folder, template)
         self.engine = ScriptedEngine(model)
-        self.api = Api(self.engine, model, MODEL, Identity(), ChatModel(model, **parsers), meter)  # type: ignore[arg-type]
+        self.api = GenerationApi(self.engine, model, MODEL, Identity(), ChatModel(model, **parsers), meter)  # type: ignore[arg-type]
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.api.app()), base_url="http://backend")
         self.openai = openai.AsyncOpenAI(
             api_key="-", base_url="http://backend/v1", http_client=self.http, max_retries=0

@@ -12,7 +12,7 @@ import yaml
 
 from backend.engine.core.progress import Stats
 from backend.process.gpu_meter import GpuMeter, Reading
-from backend.process.metrics import GAUGES, OF_THE_CARD, Metrics
+from backend.process.metrics import GAUGES, GPU_METRICS, Metrics
 from gateway.cli.app import app
 from gateway.configuration.settings import load_settings
 from tests.fakes.needs import missing
@@ -149,7 +149,7 @@ def of_a_backend():
     metrics.count_run(0.0, 1.0, 2.0, 1)
     metrics.count_request("completed")
     text = metrics.render().decode()
-    assert {name for name, _ in (*GAUGES.values(), *OF_THE_CARD.values())} <= set(
+    assert {name for name, _ in (*GAUGES.values(), *GPU_METRICS.values())} <= set(
         re.findall(r"^[a-z_0-9]+", text, re.M)
     )
     return set(re.findall(r"^[a-z][a-z_0-9]*", text, re.MULTILINE))
@@ -193,7 +193,7 @@ def test_what_is_recorded_is_what_alerts_and_panels_ask_for():
     assert used == recorded
 
 
-@pytest.mark.parametrize("name", sorted(name for name, _ in (*GAUGES.values(), *OF_THE_CARD.values())))
+@pytest.mark.parametrize("name", sorted(name for name, _ in (*GAUGES.values(), *GPU_METRICS.values())))
 def test_all_that_a_backend_tells_of_itself_is_on_the_dashboard(name):
     assert name in (DEPLOY / "grafana" / "domicile.json").read_text()
 

@@ -80,17 +80,17 @@ class FakeVault:
                 raise Refusal(403, "permission denied")
             if not path.startswith("/v1/transit/"):
                 raise Refusal(404, f"no handler for route {path.removeprefix('/v1/')!r}. route entry not found.")
-            verb, _, rest = path.removeprefix("/v1/transit/").partition("/")
-            if verb in self.forbidden or f"{verb}/{rest}" in self.forbidden:
+            verb, _, lifecycle = path.removeprefix("/v1/transit/").partition("/")
+            if verb in self.forbidden or f"{verb}/{lifecycle}" in self.forbidden:
                 raise Refusal(403, "1 error occurred:\n\t* permission denied\n\n")
             try:
                 body = json.loads(raw) if raw else {}
             except ValueError:
                 raise Refusal(400, "failed to parse JSON input") from None
-            return self.route(method, verb, rest, body)
+            return self.route(method, verb, lifecycle, body)
 
-    def route(self, method, verb, rest, body):
-        name, _, action = rest.partition("/")
+    def route(self, method, verb, lifecycle, body):
+        name, _, action = lifecycle.partition("/")
         if verb == "keys" and method == "GET" and not action:
             return self.read(name)
         if method != "POST" and method != "PUT":

@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
-from gateway.admin.calls.access import Desk
+from gateway.admin.calls.access import AdminContext
 from gateway.database.database import Database
 from gateway.identity.keys import KeyHasher
 from gateway.store import change, idempotent_answers
@@ -19,7 +19,7 @@ KEYS = "/tenants/acme/keys"
 
 
 def desk(database, now=lambda: datetime.now(UTC)):
-    return Desk(
+    return AdminContext(
         database,
         cell="demo",
         hasher=lambda: KeyHasher(PEPPER),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from audit.keys.signer import FileSigner
 from audit.storage.attested_files import TIMESTAMPS, WITNESSED, AttestedFile, files_beside, missing
-from audit.storage.place import DATABASE_VARIABLE, exchange_attested_files
+from audit.storage.location import DATABASE_VARIABLE, exchange_attested_files
 from audit.tree.cosignature import WitnessKey
 from audit.tree.note import VerifierKey
 from audit.witness.witness import Witness

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from audit.storage.place import DATABASE_VARIABLE
+from audit.storage.location import DATABASE_VARIABLE
 from audit.storage.postgres import PostgresReader
 from tests.fakes.lab import chat, lab
 

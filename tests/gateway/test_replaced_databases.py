@@ -15,7 +15,7 @@ from sqlmodel import select
 
 from audit.errors import StoreError
 from audit.private.log_and_value_store import open_values
-from audit.storage.place import DATABASE_VARIABLE
+from audit.storage.location import DATABASE_VARIABLE
 from gateway.database.database import Database
 from gateway.database.epoch import bump_epoch
 from gateway.database.errors import DatabaseUnavailable

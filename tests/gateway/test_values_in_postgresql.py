@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from audit.private.postgres_values import KeyTable
-from audit.private.value_place import VALUES_VARIABLE
+from audit.private.value_location import VALUES_VARIABLE
 from gateway.installation.installation import Installation
 from tests.fakes.lab import POLICY, chat, lab
 from tests.gateway.test_installation_identity import CONTROL, RECORD, fresh_database

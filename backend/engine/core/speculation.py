@@ -109,7 +109,7 @@ class Speculation:
             drafted.append(Drafted(scheduled.sequence, guesses))
         return drafted if guessed else []
 
-    def judge(self, drafted: Drafted, accepted: int) -> None:
+    def record_accepted(self, drafted: Drafted, accepted: int) -> None:
         """Take note of how many guesses were right."""
         if not drafted.guesses:
             return

@@ -25,19 +25,19 @@ class TokenwiseRunner(ModelRunner):
         for run in runs:
             sequence, start, first_draw = run.sequence, run.sequence.num_computed, run.num_tokens - run.num_draws
             drawn: list[Tensor] = []
-            told: list[TokenLogprobs] = []
+            reported: list[TokenLogprobs] = []
             for i in range(run.num_tokens):
                 in_prompt = i in run.prompt_rows
                 logits = self._token(run, start + i, wanted=i >= first_draw or in_prompt)
                 if i >= first_draw:
                     drawn.append(logits)
                 if in_prompt:
-                    told += logprobs_of(
+                    reported += logprobs_of(
                         logits, [sequence.tokens[start + i + 1]], [sequence.params.prompt_logprobs or 0]
                     )
             logits_by_run.append(torch.cat(drawn) if drawn else torch.empty(0, self.model.config.vocab_size))
-            if told:
-                of_prompts.append((sequence, start + run.prompt_rows.start, told))
+            if reported:
+                of_prompts.append((sequence, start + run.prompt_rows.start, reported))
         return logits_by_run, of_prompts
 
     def _token(self, run: Run, position: int, *, wanted: bool) -> Tensor:

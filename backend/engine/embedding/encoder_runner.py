@@ -37,7 +37,7 @@ class EncoderRunner:
             case Pooling.LAST:
                 return states[-1]
 
-    def rehearse(self, lengths: list[int]) -> None:
+    def profile_run(self, lengths: list[int]) -> None:
         """A step of such texts of nobody."""
         self.model([[0] * length for length in lengths])
 

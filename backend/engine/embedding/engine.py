@@ -125,10 +125,10 @@ def _plain_runner(
     return PoolingRunner(model, pages, pooling)
 
 
-def _load(checkpoint: Checkpoint, config: EngineConfig, told: OnProgress) -> Decoder | Encoder:
+def _load(checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress) -> Decoder | Encoder:
     if checkpoint.is_encoder:
-        return load_encoder(checkpoint, config.dtype, config.device, told)
-    return load_model(checkpoint, config.dtype, config.device, told)
+        return load_encoder(checkpoint, config.dtype, config.device, on_progress)
+    return load_model(checkpoint, config.dtype, config.device, on_progress)
 
 
 def _for_whole_texts(config: EngineConfig, max_position: int) -> tuple[EngineConfig, CacheSize]:

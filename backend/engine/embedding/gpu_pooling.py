@@ -18,7 +18,7 @@ from backend.models.checkpoints.pooling import Pooling
 from backend.models.decoders.paged_decoder import PagedCache, PagedDecoder, StepTokens
 
 
-class CardPoolingRunner:
+class GpuPoolingRunner:
     """A `runner.Runner`, as `pooling_runner.PoolingRunner` is one on the CPU. batch_invariant: see `PagedLayers`; the
     model has to be so, too."""
 
@@ -79,7 +79,7 @@ class CardPoolingRunner:
         return self.model.states(hidden).float()
 
     @torch.inference_mode()
-    def rehearse(self, tokens: int) -> None:
+    def profile_run(self, tokens: int) -> None:
         """A step of so many tokens of nobody: it writes no cache, and takes the memory that any such step does."""
         nobody = torch.zeros(3, tokens, dtype=torch.int64)
         nobody[2] = -1

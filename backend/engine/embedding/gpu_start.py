@@ -11,10 +11,10 @@ from backend.engine.cache.attention import KVCache
 from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.progress import OnStage, Stage
 from backend.engine.embedding.encoder_runner import EncoderRunner
-from backend.engine.embedding.gpu_pooling import CardPoolingRunner
-from backend.engine.gpu.memory import CardMemory, supported
-from backend.engine.gpu.sleeper import CardSleeper, settle
-from backend.engine.gpu.start import cache_beside, measured, paged, require_card, require_gpu
+from backend.engine.embedding.gpu_pooling import GpuPoolingRunner
+from backend.engine.gpu.memory import GpuMemory, supported
+from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
+from backend.engine.gpu.start import cache_after_weights, measured, paged, require_cuda, require_gpu
 from backend.engine_config import CacheSize, EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -35,44 +35,44 @@ def require_embedder(config: EngineConfig, checkpoint: Checkpoint) -> None:
     elif config.batch_invariant:
         raise ConfigError("batch_invariant is a mode of decoders: an encoder's products depend on the batch")
     else:
-        require_card(config)
+        require_cuda(config)
 
 
 def decoder_runner(
     model: Decoder, config: EngineConfig, pooling: Pooling, on_stage: OnStage
-) -> tuple[CardPoolingRunner, CacheSize, Sleeper | None]:
+) -> tuple[GpuPoolingRunner, CacheSize, Sleeper | None]:
     """As `gpu.gpu_runner`. Raises ConfigError, naming the number, if one text does not fit."""
     device, dtype = model.embedding.device, model.embedding.dtype
     decoder = paged(model, config)
-    memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
-    weights = settle(decoder.weights(), memory[0]) if memory else []
+    memory = (GpuMemory(device), GpuMemory(device)) if supported(device) else None
+    weights = move_to_pool(decoder.weights(), memory[0]) if memory else []
 
-    def runner_of(blocks: int, pages: CardMemory | None = None) -> CardPoolingRunner:
+    def runner_of(blocks: int, pages: GpuMemory | None = None) -> GpuPoolingRunner:
         allocate = pages.empty if pages else None
         cache = KVCache(model.config, blocks, config.block_size, dtype, config.device, allocate)
-        return CardPoolingRunner(decoder, cache, pooling, batch_invariant=config.batch_invariant)
+        return GpuPoolingRunner(decoder, cache, pooling, batch_invariant=config.batch_invariant)
 
     on_stage(Stage.KERNELS, 0, 1)
-    activations = measured(lambda: runner_of(1).rehearse(config.max_num_batched_tokens))
+    activations = measured(lambda: runner_of(1).profile_run(config.max_num_batched_tokens))
     on_stage(Stage.KERNELS, 1, 1)
-    size = cache_beside(activations + SLACK, config, model.config, dtype)
+    size = cache_after_weights(activations + SLACK, config, model.config, dtype)
     runner = runner_of(size.num_blocks, memory[1] if memory else None)
-    runner.rehearse(config.max_num_batched_tokens)  # its memory is the allocator's from now on
+    runner.profile_run(config.max_num_batched_tokens)  # its memory is the allocator's from now on
     torch.cuda.synchronize()
     cache = (runner.cache.keys, runner.cache.values)
-    return runner, size, CardSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
+    return runner, size, GpuSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
 
 
 def encoder_runner(
     model: Encoder, config: EngineConfig, pooling: Pooling, on_stage: OnStage
 ) -> tuple[EncoderRunner, Sleeper | None]:
     device = model.words.device
-    memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
-    weights = settle(model.parameters(), memory[0]) if memory else []
+    memory = (GpuMemory(device), GpuMemory(device)) if supported(device) else None
+    weights = move_to_pool(model.parameters(), memory[0]) if memory else []
     runner = EncoderRunner(model, pooling)
     longest = model.config.max_position
-    rehearse = partial(runner.rehearse, [longest] * max(1, config.max_num_batched_tokens // longest))
+    profile_run = partial(runner.profile_run, [longest] * max(1, config.max_num_batched_tokens // longest))
     on_stage(Stage.KERNELS, 0, 1)
-    rehearse()
+    profile_run()
     on_stage(Stage.KERNELS, 1, 1)
-    return runner, CardSleeper(runner, memory[0], weights, memory[1], ()) if memory else None
+    return runner, GpuSleeper(runner, memory[0], weights, memory[1], ()) if memory else None

@@ -10,23 +10,23 @@ from torch import Tensor
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
-from backend.engine.gpu.shaping import ArrivingLogprobs
+from backend.engine.gpu.shaping import PendingLogprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Arriving:
+class PendingTokens:
     """A `runner.Launched`: ids on their way to pinned memory.
 
-    places: where in it the batch's samplers stand. told: the place of each whose log probabilities come along, in
+    places: where in it the batch's samplers are. reported: the place of each whose log probabilities are copied, in
     `of_tokens`. of_prompts: the same of prompts, with the place of the first in `Sequence.prompt_logprobs`.
     """
 
     ids: Tensor
     places: list[int]
     arrived: "torch.cuda.Event | None"
-    told: Items[int] = ()
-    of_tokens: ArrivingLogprobs | None = None
-    of_prompts: Items[tuple[Sequence, int, ArrivingLogprobs]] = ()
+    reported: Items[int] = ()
+    of_tokens: PendingLogprobs | None = None
+    of_prompts: Items[tuple[Sequence, int, PendingLogprobs]] = ()
 
     def tokens(self) -> list[int | None]:
         self._wait()
@@ -37,7 +37,7 @@ class Arriving:
         if self.of_tokens is None:
             return [None] * len(self.places)
         self._wait()
-        found = dict(zip(self.told, self.of_tokens.read(), strict=True))
+        found = dict(zip(self.reported, self.of_tokens.read(), strict=True))
         return [found.get(place) for place in self.places]
 
     def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
@@ -50,7 +50,7 @@ class Arriving:
             self.arrived.synchronize()
 
 
-class Landing:
+class PinnedBuffers:
     """Pinned memory that drawn tokens come home to, taken in turn: as many copies as can be on their way, and one."""
 
     def __init__(self, rows: int, copies: int, device: torch.device) -> None:
@@ -64,10 +64,10 @@ class Landing:
             ids.zero_()
 
     def bring(
-        self, drawn: Tensor, places: list[int], told: Collection[int] = (), of_tokens: ArrivingLogprobs | None = None,
-        of_prompts: Items[tuple[Sequence, int, ArrivingLogprobs]] = (),
-    ) -> Arriving:  # fmt: skip
-        """Start the copy; what else comes along was sent before. See `Arriving`."""
+        self, drawn: Tensor, places: list[int], reported: Collection[int] = (),
+        of_tokens: PendingLogprobs | None = None, of_prompts: Items[tuple[Sequence, int, PendingLogprobs]] = (),
+    ) -> PendingTokens:  # fmt: skip
+        """Start the copy; what else comes along was sent before. See `PendingTokens`."""
         self._turn = (self._turn + 1) % len(self._places)
         ids = self._places[self._turn][: len(drawn)]
         ids.copy_(drawn, non_blocking=True)
@@ -75,7 +75,7 @@ class Landing:
         if self._on_gpu:
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        return Arriving(ids, places, arrived, list(told), of_tokens, of_prompts)
+        return PendingTokens(ids, places, arrived, list(reported), of_tokens, of_prompts)
 
 
 def places_of(ordered: list[Scheduled], batch: list[Scheduled]) -> list[int]:

@@ -25,10 +25,10 @@ from backend.engine.core.runner import Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
-from backend.engine.gpu.d2h import Arriving, Landing, longest_first, places_of
+from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
 from backend.engine.gpu.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.engine.gpu.piecewise import PiecewiseBody
-from backend.engine.gpu.shaping import ArrivingLogprobs, DeviceShaping, prompt_places
+from backend.engine.gpu.shaping import DeviceShaping, PendingLogprobs, prompt_places
 from backend.engine.gpu.tables import DeviceTables, Words, row_of
 from backend.engine.gpu.verifier import SIZES, Verifier
 from backend.kernels.attention.workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
@@ -85,7 +85,7 @@ class GraphRunner:
             device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
         )
         self._one_each = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
-        self._landing = Landing(max_num_seqs, INFLIGHT_COPIES, device)
+        self._landing = PinnedBuffers(max_num_seqs, INFLIGHT_COPIES, device)
         self.batch_invariant = batch_invariant
         self._verifier = (
             Verifier.allocate(model, self.cache, self.tables, block_size, batch_invariant=batch_invariant)
@@ -105,7 +105,7 @@ class GraphRunner:
         self._shared = SharedPrefix.allocate(self.tables.shared_length, *shape)
 
     @torch.inference_mode()
-    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> PendingTokens:
         tables = self.tables
         decodes = [s for s in batch if s.num_tokens == 1]
         for scheduled in batch:
@@ -127,7 +127,7 @@ class GraphRunner:
             ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1])
         return self._landing.bring(drawn[: len(ordered)], places_of(ordered, batch))
 
-    def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None) -> Arriving:
+    def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None) -> PendingTokens:
         """A step whose draws are shaped or reported: the model runs as ever, up to the logits; the draw is not
         captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
         decodes = [s for s in batch if s.num_tokens == 1]
@@ -137,14 +137,16 @@ class GraphRunner:
         else:
             ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
             starts = self.tables.query_start
-        of_prompts, logits = ArrivingLogprobs.of_prompts(self.kernels, ordered, logits)
+        of_prompts, logits = PendingLogprobs.of_prompts(self.kernels, ordered, logits)
         plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
-        told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
+        reported = {
+            i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None
+        }
         x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else None)
         drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
         self._shaping.count(plan, drawn)
         return self._landing.bring(
-            drawn, places, told, ArrivingLogprobs.of(self.kernels, logits, drawn, told), of_prompts
+            drawn, places, reported, PendingLogprobs.of(self.kernels, logits, drawn, reported), of_prompts
         )
 
     @torch.inference_mode()
@@ -242,11 +244,11 @@ class GraphRunner:
         return replays[::-1]
 
     @torch.inference_mode()
-    def rehearse(self) -> None:
+    def profile_run(self) -> None:
         """The largest step there can be, of nobody's tokens: what it takes in memory, any step takes at most."""
-        self._step_of_nobody(self.max_num_batched_tokens)
+        self._dummy_step(self.max_num_batched_tokens)
 
-    def _step_of_nobody(self, tokens: int) -> None:
+    def _dummy_step(self, tokens: int) -> None:
         self._clear_step()
         starts = self.tables.query_start
         self._step(starts, StepShape(0, chunks=1, chunk_rows=tokens), tokens, starts[:2])()
@@ -260,7 +262,7 @@ class GraphRunner:
         if self._pool is None or size > len(self._attended):
             return None
         if size not in self._pieces:
-            self._step_of_nobody(size)  # a step runs before it is captured
+            self._dummy_step(size)  # a step runs before it is captured
             inputs = self._inputs
             self._pieces[size] = PiecewiseBody(
                 self.model,

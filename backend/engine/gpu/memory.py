@@ -45,7 +45,7 @@ class _Access(ctypes.Structure):
     _fields_ = (("location", _Location), ("flags", ctypes.c_int))
 
 
-class CardMemoryError(RuntimeError):
+class GpuMemoryError(RuntimeError):
     """The driver refused; the message has its call and number."""
 
     def __init__(self, call: str, status: int) -> None:
@@ -61,7 +61,7 @@ def _driver() -> ctypes.CDLL:
 def _call(name: str, *arguments: Any) -> None:
     status = int(getattr(_driver(), name)(*arguments))
     if status:
-        raise CardMemoryError(name, status)
+        raise GpuMemoryError(name, status)
 
 
 def supported(device: torch.device) -> bool:
@@ -94,7 +94,7 @@ class _Range:
         _call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(self._properties), _ZERO)
         try:
             _call("cuMemMap", at, size, ctypes.c_size_t(0), handle, _ZERO)
-        except CardMemoryError:
+        except GpuMemoryError:
             _call("cuMemRelease", handle)
             raise
         self._handle = handle.value
@@ -126,7 +126,7 @@ class _Bytes:
         }  # fmt: skip
 
 
-class CardMemory:
+class GpuMemory:
     """Tensors whose memory comes and goes together, and goes for good with the last reference to each."""
 
     def __init__(self, device: torch.device) -> None:
@@ -150,7 +150,7 @@ class CardMemory:
         found = _Range(self._device.index or 0, whole, self._properties)
         try:
             found.map()
-        except CardMemoryError as error:
+        except GpuMemoryError as error:
             found.free()
             if error.status == OUT_OF_MEMORY:
                 raise torch.OutOfMemoryError(f"the card has no {whole} bytes left") from None
@@ -173,7 +173,7 @@ class CardMemory:
             for found in self._ranges:
                 if not found.mapped:
                     found.map()
-        except CardMemoryError as error:
+        except GpuMemoryError as error:
             self.release()
             raise CannotWake(f"{self.size} bytes of the card are to come back: {error}") from None
 

@@ -46,7 +46,7 @@ class PiecewiseBody:
     ) -> None:  # fmt: skip
         self.size = len(tokens.ids)
         self._attended = attended[: self.size]
-        model.attended(tokens, cache, _Rehearsal(self._attended))  # compiles, and lets the libraries allocate
+        model.attended(tokens, cache, _DryRun(self._attended))  # compiles, and lets the libraries allocate
         capture = _Capture(self._attended, pool, model.config.num_layers)
         torch.cuda.synchronize()
         with uncollected(), torch.cuda.stream(stream):
@@ -68,7 +68,7 @@ class PiecewiseBody:
         return self._left
 
 
-class _Rehearsal:
+class _DryRun:
     """No attention."""
 
     keys_in_place = True

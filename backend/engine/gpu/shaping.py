@@ -134,7 +134,7 @@ def _asking(effect: LogitEffect, samplers: list[tuple[int, Sequence]]) -> list[t
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivingLogprobs:
+class PendingLogprobs:
     """Of the tokens at some rows, on their way to the host: [rows] own and ranks, [rows, most] of the likeliest."""
 
     own: Tensor
@@ -144,7 +144,7 @@ class ArrivingLogprobs:
     tops: list[int]
 
     @classmethod
-    def send(cls, kernels: Kernels, logits: Tensor, tokens: Tensor, tops: list[int]) -> "ArrivingLogprobs":
+    def send(cls, kernels: Kernels, logits: Tensor, tokens: Tensor, tops: list[int]) -> "PendingLogprobs":
         """logits: [rows, vocab], of the model. tokens: [rows] int64, on the same device; -1 counts as 0.
 
         A row's sum is the same to the bit whatever rows are beside it: torch's `logsumexp` adds in another order from
@@ -158,7 +158,7 @@ class ArrivingLogprobs:
         return cls(_home(values[:, 0]), _home(ranks), _home(ids), _home(values[:, 1:]), tops)
 
     @classmethod
-    def of(cls, kernels: Kernels, logits: Tensor, drawn: Tensor, tops: dict[int, int]) -> "ArrivingLogprobs | None":
+    def of(cls, kernels: Kernels, logits: Tensor, drawn: Tensor, tops: dict[int, int]) -> "PendingLogprobs | None":
         """For some of the rows: how many of the likeliest, by row. None for none."""
         if not tops:
             return None
@@ -168,7 +168,7 @@ class ArrivingLogprobs:
     @classmethod
     def of_prompts(
         cls, kernels: Kernels, batch: list[Scheduled], logits: Tensor
-    ) -> "tuple[list[tuple[Sequence, int, ArrivingLogprobs]], Tensor]":
+    ) -> "tuple[list[tuple[Sequence, int, PendingLogprobs]], Tensor]":
         """What is asked for of prompts, whose rows of logits come first, each with the place of its first in
         `Sequence.prompt_logprobs`; and the other rows."""
         asked, at = [], 0

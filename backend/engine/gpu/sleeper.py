@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend.engine.gpu.memory import CardMemory
+from backend.engine.gpu.memory import GpuMemory
 from backend.errors import CannotSleep
 from backend.models.checkpoints.direct import OnProgress
 
@@ -23,30 +23,30 @@ HOST_RESERVE = 2 << 30  # bytes of the host that a sleeping engine leaves to oth
 MEMINFO = Path("/proc/meminfo")
 
 
-class Forgetful(Protocol):
+class Clearable(Protocol):
     """A runner: no token of anybody's is left in what it keeps on the card and in pinned memory."""
 
     def forget(self) -> None: ...
 
 
 @dataclass(frozen=True)
-class CardSleeper:
+class GpuSleeper:
     """An `engine.Sleeper`.
 
     weights, pages: memory of `tensors` and of the cache; an encoder has none.
     """
 
-    runner: Forgetful
-    weights: CardMemory
+    runner: Clearable
+    weights: GpuMemory
     tensors: list[Tensor]
-    pages: CardMemory
+    pages: GpuMemory
     cache: tuple[Tensor, ...]
     _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (place, its bytes in pinned memory), asleep
 
     @torch.no_grad()
     def sleep(self, on_progress: OnProgress) -> int:
         total = sum(t.numel() * t.element_size() for t in self.tensors)
-        if (room := available()) < total + HOST_RESERVE:
+        if (room := available_host_memory()) < total + HOST_RESERVE:
             raise CannotSleep(f"the weights take {total} bytes of the host, and {room} are available")
         torch.cuda.synchronize()
         try:
@@ -78,7 +78,7 @@ class CardSleeper:
         torch._C._host_emptyCache()
 
 
-def settle(tensors: Iterable[Tensor], memory: CardMemory) -> list[Tensor]:
+def move_to_pool(tensors: Iterable[Tensor], memory: GpuMemory) -> list[Tensor]:
     """Move the large ones among them into `memory`, in place for whoever holds them; returns those.
 
     Each is copied and its old memory given back before the next, so that the card never holds two models.
@@ -94,7 +94,7 @@ def settle(tensors: Iterable[Tensor], memory: CardMemory) -> list[Tensor]:
     return settled
 
 
-def available() -> int:
+def available_host_memory() -> int:
     """Bytes of the host's memory that can be had without swapping (proc(5))."""
     lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
     return int(lines["MemAvailable"].split()[0]) * 1024

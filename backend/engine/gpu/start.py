@@ -17,8 +17,8 @@ from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.progress import OnStage, Stage
 from backend.engine.gpu.captures import graph_sizes
 from backend.engine.gpu.graph_runner import GraphRunner
-from backend.engine.gpu.memory import CardMemory, supported
-from backend.engine.gpu.sleeper import CardSleeper, settle
+from backend.engine.gpu.memory import GpuMemory, supported
+from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
 from backend.engine_config import CacheSize, EngineConfig, size_cache_within, weight_format
 from backend.errors import ConfigError
 from backend.kernels.interface import kernels_for
@@ -36,7 +36,7 @@ LARGEST_GRAPH = 512
 CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by bench/kernels/gpu_tune.py
 
 
-def require_card(config: EngineConfig) -> None:
+def require_cuda(config: EngineConfig) -> None:
     """Raises ConfigError if there is no GPU."""
     if not torch.cuda.is_available():
         raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
@@ -48,7 +48,7 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     Raises ConfigError if there is no GPU, if its kernels cannot serve this model so configured, or if it will not fit
     (`planner`), naming the numbers.
     """
-    require_card(config)
+    require_cuda(config)
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
         raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
     if model.cpu_only is not None:
@@ -72,19 +72,19 @@ def gpu_runner(
     device = model.embedding.device
     dtype = FP8 if config.kv_dtype else model.embedding.dtype
     fused = paged(model, config)
-    memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
-    weights = settle(fused.weights(), memory[0]) if memory else []
+    memory = (GpuMemory(device), GpuMemory(device)) if supported(device) else None
+    weights = move_to_pool(fused.weights(), memory[0]) if memory else []
     on_stage(Stage.KERNELS, 0, 1)
     activations = _activations(fused, dtype, config)
     on_stage(Stage.KERNELS, 1, 1)
-    size = cache_beside(activations + GRAPH_MEMORY, config, model.config, dtype)
+    size = cache_after_weights(activations + GRAPH_MEMORY, config, model.config, dtype)
     runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
     if config.graphs:
         runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
-    runner.rehearse()  # its memory is the allocator's from now on, and its kernels are compiled
+    runner.profile_run()  # its memory is the allocator's from now on, and its kernels are compiled
     torch.cuda.synchronize()
     cache = (runner.cache.keys, runner.cache.values)
-    return runner, size, CardSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
+    return runner, size, GpuSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
 
 
 def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
@@ -94,7 +94,7 @@ def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
     return kind(model, kernels_for(model.embedding.device), weight_format(config, model.config))
 
 
-def cache_beside(others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> CacheSize:
+def cache_after_weights(others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> CacheSize:
     """Of the engine's share of the card, less what is taken and `others`, in bytes.
 
     Raises ConfigError, naming the number, if one sequence or the blocks that were asked for do not fit.
@@ -111,13 +111,13 @@ def cache_beside(others: int, config: EngineConfig, model: ModelConfig, dtype: t
     return size
 
 
-def measured(rehearse: Callable[[], None]) -> int:
+def measured(profile_run: Callable[[], None]) -> int:
     """Bytes that a rehearsal takes at its peak, beside what is taken already; nothing of it stays."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    rehearse()
+    profile_run()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
     gc.collect()
@@ -128,7 +128,7 @@ def measured(rehearse: Callable[[], None]) -> int:
 def _activations(model: PagedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
     """Of the largest step; what a runner keeps between steps counts too."""
     length = min(config.max_model_len or model.config.max_position, model.config.max_position)
-    return measured(lambda: _runner(model, dtype, config, CacheSize(1, length)).rehearse())
+    return measured(lambda: _runner(model, dtype, config, CacheSize(1, length)).profile_run())
 
 
 def _runner(

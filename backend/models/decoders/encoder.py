@@ -43,13 +43,13 @@ class EncoderLayer(nn.Module):
         self.up, self.down = affine(inner, hidden), affine(hidden, inner)
         self.down_norm = affine(hidden)
 
-    def forward(self, hidden: Tensor, texts: "Texts") -> Tensor:
+    def forward(self, hidden: Tensor, texts: "BatchLayout") -> Tensor:
         attended = linear(self._attended(hidden, texts), self.out.weight, self.out.bias)
         hidden = layer_norm(hidden + attended, self.out_norm, self.eps)
         inner = F.gelu(linear(hidden, self.up.weight, self.up.bias))
         return layer_norm(hidden + linear(inner, self.down.weight, self.down.bias), self.down_norm, self.eps)
 
-    def _attended(self, hidden: Tensor, texts: "Texts") -> Tensor:
+    def _attended(self, hidden: Tensor, texts: "BatchLayout") -> Tensor:
         tokens, width = hidden.shape
         qkv = linear(hidden, self.qkv.weight, self.qkv.bias).view(tokens, 3, self.heads, width // self.heads)
         attend = together if hidden.device.type == "cuda" else one_by_one
@@ -68,7 +68,7 @@ class EncoderLayer(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class PaddedGroup:
     """Texts of a batch that are padded to one length. rows, places: [tokens] int64, where their tokens lie in the batch
     and in ``count`` × ``longest``. seen: [count, 1, 1, longest], whether there is a token; None if everywhere."""
 
@@ -79,7 +79,7 @@ class Alike:
     seen: Tensor | None
 
 
-class Texts:
+class BatchLayout:
     """Where those of a batch lie. alike: by length, so that no padding is longer than its text."""
 
     def __init__(self, lengths: list[int], device: torch.device) -> None:
@@ -88,17 +88,17 @@ class Texts:
         of_size: dict[int, list[int]] = {}
         for text, length in enumerate(lengths):
             of_size.setdefault((length - 1).bit_length(), []).append(text)
-        self.alike = []
+        self.groups = []
         for group in of_size.values():
             longest = max(lengths[text] for text in group)
             inside = torch.arange(longest) < torch.tensor([lengths[text] for text in group])[:, None]
             rows = torch.cat([torch.arange(starts[text], starts[text + 1]) for text in group])
             seen = None if inside.all() else inside[:, None, None].to(device)
             places = inside.view(-1).nonzero().squeeze(1)
-            self.alike.append(Alike(rows.to(device), places.to(device), len(group), longest, seen))
+            self.groups.append(PaddedGroup(rows.to(device), places.to(device), len(group), longest, seen))
 
 
-def one_by_one(qkv: Tensor, texts: Texts) -> Tensor:
+def one_by_one(qkv: Tensor, texts: BatchLayout) -> Tensor:
     """Attention of each text over itself. qkv: [tokens, 3, heads, head_dim]; returns [tokens, heads, head_dim]."""
     found = []
     for own in qkv.split_with_sizes(texts.lengths):
@@ -107,10 +107,10 @@ def one_by_one(qkv: Tensor, texts: Texts) -> Tensor:
     return torch.cat(found)
 
 
-def together(qkv: Tensor, texts: Texts) -> Tensor:
+def together(qkv: Tensor, texts: BatchLayout) -> Tensor:
     """The same in one call for all that are alike: a card waits longer for launches than it computes in vain."""
     found = qkv.new_empty(len(qkv), *qkv.shape[2:])
-    for group in texts.alike:
+    for group in texts.groups:
         padded = qkv.new_zeros(group.count * group.longest, *qkv.shape[1:])
         padded.index_copy_(0, group.places, qkv[group.rows])
         q, k, v = padded.view(group.count, group.longest, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
@@ -144,7 +144,7 @@ class Encoder(nn.Module):
         """texts: of at least one token each. Of each [tokens, hidden_size], in the model's dtype."""
         lengths = [len(text) for text in texts]
         device = self.words.device
-        batch = Texts(lengths, device)
+        batch = BatchLayout(lengths, device)
         ids = torch.tensor([token for text in texts for token in text], device=device)
         places = torch.cat([torch.arange(length) for length in lengths]).to(device) + self.config.first_position
         hidden = F.embedding(ids, self.words) + self.types[0] + F.embedding(places, self.positions)

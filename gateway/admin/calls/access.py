@@ -46,7 +46,7 @@ class OnRefused(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AdminContext:
     """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
 
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
@@ -151,13 +151,13 @@ class Desk:
         return Actor(name, own, grants[own], name, "machine")
 
 
-def desk_of(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+def context_of(request: Request) -> AdminContext:
+    context: AdminContext = request.app.state.context
+    return context
 
 
-def person_calling(request: Request) -> Actor:
-    return desk_of(request).actor(request)
+def authenticated_actor(request: Request) -> Actor:
+    return context_of(request).actor(request)
 
 
 class Guard(ABC, Generic[Admitted]):
@@ -173,21 +173,21 @@ class Guard(ABC, Generic[Admitted]):
 
 
 @dataclass(frozen=True)
-class Bootstrapping(Guard[str]):
+class RequireBootstrapToken(Guard[str]):
     """The id of the bootstrap token that was shown."""
 
     def admit(self, request: Request) -> str:
-        return desk_of(request).bootstrap_token(request)
+        return context_of(request).bootstrap_token(request)
 
 
 @dataclass(frozen=True)
-class Need(Guard[Actor]):
+class RequirePermission(Guard[Actor]):
     """The actor, if they may. Another tenant is 404, whether it exists or not; 403 says why."""
 
     permission: Permission
 
     def admit(self, request: Request) -> Actor:
-        actor = person_calling(request)
+        actor = authenticated_actor(request)
         tenant = request.path_params.get("tenant")
         if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
             raise NotFound("there is nothing of such a name")  # nor is it repeated: it may be anything
@@ -204,5 +204,5 @@ def if_match(if_match: Annotated[str | None, Header(description="ETag of what is
     return None if if_match is None or if_match.strip() == "*" else if_match.strip().removeprefix('"').removesuffix('"')
 
 
-DeskOf = Annotated[Desk, Depends(desk_of)]
+Context = Annotated[AdminContext, Depends(context_of)]
 IfMatch = Annotated[str | None, Depends(if_match)]

@@ -12,7 +12,7 @@ from fastapi import Request, Response
 from gateway.admin.calls.problems import Forbidden
 from gateway.configuration.settings import Oidc
 from gateway.identity.keys import KeyHasher, KeyUnknown
-from gateway.identity.login import Attempt
+from gateway.identity.login import LoginAttempt
 
 BEARER = "bearer "
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -73,7 +73,7 @@ class Cookies:
         state, nonce, verifier, tenant, session, at = parts
         if not 0 <= now - int(at) <= LOGIN_LIFE_S:
             return None
-        return PendingLogin(Attempt(state, nonce, verifier), tenant or None, session, int(at))
+        return PendingLogin(LoginAttempt(state, nonce, verifier), tenant or None, session, int(at))
 
     def forget(self, response: Response, *, session: bool = False) -> None:
         name, path = (self.session, "/") if session else (self.login, self.callback)
@@ -88,7 +88,7 @@ class PendingLogin:
     login that was begun here. `session`: the id of the one that the browser had then, which a new one replaces;
     `at`: seconds since 1970."""
 
-    attempt: Attempt
+    attempt: LoginAttempt
     tenant: str | None
     session: str
     at: int

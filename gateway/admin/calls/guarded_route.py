@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
-from gateway.admin.calls.access import Guard, desk_of
+from gateway.admin.calls.access import Guard, context_of
 
 
 class GuardedRoute(APIRoute):
@@ -22,8 +22,8 @@ class GuardedRoute(APIRoute):
         guards = [each.call for each in self.dependant.dependencies if isinstance(each.call, Guard)]
 
         async def guarded(request: Request) -> Response:
-            desk = desk_of(request)
-            run = desk.provider_pool.run if desk.needs_provider(request) else run_in_threadpool
+            context = context_of(request)
+            run = context.provider_pool.run if context.needs_provider(request) else run_in_threadpool
             request.state.admitted = {guard: await run(guard.admit, request) for guard in guards}
             return await answer(request)
 

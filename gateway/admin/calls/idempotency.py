@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from gateway.admin.calls.access import desk_of
+from gateway.admin.calls.access import context_of
 from gateway.admin.calls.authentication import credential_of
 from gateway.admin.calls.guarded_route import GuardedRoute
 from gateway.database.errors import DatabaseUnavailable, Invalid
@@ -39,8 +39,8 @@ class IdempotentRoute(GuardedRoute):
         async def answer_once(request: Request) -> Response:
             if request.method not in METHODS or HEADER not in request.headers:
                 return await answer(request)
-            call = Call(_answers(request), _key(request), await _fingerprint(request))
-            known = await run_in_threadpool(call.claim, desk_of(request).now())
+            call = IdempotentCall(_answers(request), _key(request), await _fingerprint(request))
+            known = await run_in_threadpool(call.claim, context_of(request).now())
             if known is not None:
                 return known
             try:
@@ -56,7 +56,7 @@ class IdempotentRoute(GuardedRoute):
         return answer_once
 
 
-class Call:
+class IdempotentCall:
     """One call with a key. `answers`: its caller's. `fingerprint`: of everything that it asks for."""
 
     attempt: Claim
@@ -97,8 +97,8 @@ class Call:
 def _answers(request: Request) -> Answers:
     """Of who was let in, by the one guard that such a route has."""
     (actor,) = request.state.admitted.values()
-    desk = desk_of(request)
-    return desk.answers(actor, credential_of(request, desk.cookies))
+    context = context_of(request)
+    return context.answers(actor, credential_of(request, context.cookies))
 
 
 def _key(request: Request) -> str:

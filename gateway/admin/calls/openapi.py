@@ -13,7 +13,7 @@ from gateway.admin.calls.idempotency import HEADER, KEY, MAX_KEY, METHODS, REPLA
 from gateway.admin.calls.problems import MEDIA_TYPE, Problem
 from gateway.admin.calls.schemas import GRAMMAR
 
-WAYS_IN: dict[str, Any] = {
+SECURITY_SCHEMES: dict[str, Any] = {
     "token": {
         "type": "http",
         "scheme": "bearer",
@@ -45,7 +45,7 @@ class AdminApi(FastAPI):
 
 def _described(document: _Schema) -> _Schema:
     components = document["components"]
-    components["securitySchemes"] = WAYS_IN
+    components["securitySchemes"] = SECURITY_SCHEMES
     components["schemas"]["Problem"] = Problem.model_json_schema()
     for unused in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(unused, None)

@@ -134,7 +134,7 @@ def enrol(
 
     Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b -o a-1
     """
-    from gateway.installation.enrolment import Enrolment, Place
+    from gateway.installation.enrolment import Enrolment, ServedModel
     from gateway.installation.installation import Installation
     from regions.identity.identity import BackendIdentity
 
@@ -144,7 +144,7 @@ def enrol(
         identity = BackendIdentity(installation.cell, tenant, region, backend)
         if not url.startswith("https://"):
             fail("--url: a backend on another host speaks TLS; name it as https://host:port")
-        place = Place(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
+        place = ServedModel(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(
             identity, url=url, models=[model], kind="domicile", eur_per_million=_euros(eur_per_million)

@@ -72,10 +72,10 @@ def list_cells(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Example: domicile cell list
     """
-    from gateway.store.cells import allowances, peers, taken
+    from gateway.store.cells import allowances, applied_bundles, peers
 
     with opened_database(data) as (installation, database):
-        known, allowed, over = peers(database), allowances(database), taken(database)
+        known, allowed, over = peers(database), allowances(database), applied_bundles(database)
     if as_json:
         print_json(
             {

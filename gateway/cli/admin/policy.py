@@ -219,7 +219,7 @@ def history(tenant: OwnTenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fals
 
     Example: domicile policy history acme
     """
-    with _room(data) as (_, inventory):
+    with _policy_study(data) as (_, inventory):
         versions, proposals = inventory.policies(owner_of(tenant)), inventory.proposals(owner_of(tenant))
     if as_json:
         waiting = [{**one.model_dump(mode="json"), "state": one.state} for one in proposals]
@@ -242,8 +242,8 @@ def diff(
     Example: domicile policy diff acme acme.yaml
     """
     draft = _draft(tenant, project, _read(file))
-    with _room(data) as (room, _):
-        found = room.differences(draft)
+    with _policy_study(data) as (study, _):
+        found = study.differences(draft)
     if as_json:
         print_json([{"rule": one.rule, "before": one.before, "after": one.after, "note": one.note} for one in found])
     else:
@@ -268,8 +268,8 @@ def explain(
     """
     from policy.decision.explain import explain_json, explain_source
 
-    with _room(data) as (room, _):
-        explained = room.explain(tenant, project, model, None if file is None else _draft(tenant, None, _read(file)))
+    with _policy_study(data) as (study, _):
+        explained = study.explain(tenant, project, model, None if file is None else _draft(tenant, None, _read(file)))
     if as_json:
         print_json(explain_json(explained.decision))
     else:
@@ -302,9 +302,9 @@ def run_simulation(
     """
     if (file is None) == (dpf_accepted is None) or dpf_accepted:
         fail("name either a FILE, or --no-dpf-accepted")
-    with _room(data) as (room, _):
-        draft = room.without_dpf(owner_of(tenant)) if file is None else _draft(tenant, project, _read(file))
-        impacts = room.simulate(draft, None if since is None else since.replace(tzinfo=UTC))
+    with _policy_study(data) as (study, _):
+        draft = study.without_dpf(owner_of(tenant)) if file is None else _draft(tenant, project, _read(file))
+        impacts = study.simulate(draft, None if since is None else since.replace(tzinfo=UTC))
     if as_json:
         print_json([{"tenant": one.tenant, **one.impact.as_json()} for one in impacts])
         return
@@ -352,7 +352,7 @@ def _acting(
 
 
 @contextmanager
-def _room(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
+def _policy_study(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
     from gateway.installation.installation import Installation
     from policy.errors import PolicyError
 

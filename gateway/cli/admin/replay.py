@@ -87,7 +87,7 @@ class Replayed:
 
     request_id: str
     asked: str
-    said: "AnswerPieces"
+    output: "AnswerPieces"
     changed: "Sequence[tuple[int, str]]"
     exact: bool
     difference: "Difference | None"
@@ -104,7 +104,7 @@ class Replayed:
                     "exact": self.exact,
                     "same_weights": self.same_weights,
                     "fingerprints": dict(zip(("kept", "now"), self.fingerprints, strict=True)),
-                    "choices": len(self.said),
+                    "choices": len(self.output),
                     "tokens": self._tokens,
                     "model_changes": [{"seq": seq, "what": what} for seq, what in self.changed],
                     "characters": self._characters,
@@ -115,7 +115,7 @@ class Replayed:
         if self.difference is None:
             size = f"{self._tokens} tokens and log probabilities, " if self._tokens is not None else ""
             typer.echo(
-                f"equal: {self.asked} gave the same {size}{self._characters} characters, {len(self.said)} choices\n"
+                f"equal: {self.asked} gave the same {size}{self._characters} characters, {len(self.output)} choices\n"
                 f"{WEIGHTS[self.same_weights]}"
             )
             return
@@ -131,13 +131,13 @@ class Replayed:
     @property
     def _tokens(self) -> int | None:
         """Of the kept answer; None where it has no log probabilities, by which alone tokens are known."""
-        counts = [len(choice["logprobs"]) for choice in self.said if "logprobs" in choice]
+        counts = [len(choice["logprobs"]) for choice in self.output if "logprobs" in choice]
         return sum(counts) if counts else None
 
     @property
     def _characters(self) -> int:
         fields = ("text", "content", "reasoning_content", "refusal")
-        return sum(len(choice.get(field, "")) for choice in self.said for field in fields)
+        return sum(len(choice.get(field, "")) for choice in self.output for field in fields)
 
 
 async def _replay(
@@ -145,7 +145,7 @@ async def _replay(
     url: str | None, tolerance: float,
 ) -> Replayed:  # fmt: skip
     from backend.wire import same_weights
-    from gateway.evidence.replay import ask_again, first_difference, kept_call, record_replay
+    from gateway.evidence.replay import ask_again, first_difference, record_replay, recorded_call
     from gateway.installation.installation import configured
     from gateway.request.recorder import connection_of
     from gateway.upstream.client import Upstream
@@ -159,20 +159,20 @@ async def _replay(
         known = _backend(installation, tenant, backend) if backend is not None else None
     else:
         _check_local(url)
-    kept = await kept_call(context, tenant, request, actor=ACTOR)
+    kept = await recorded_call(context, tenant, request, actor=ACTOR)
     if url is None and known is None:
         known = _backend(installation, tenant, kept.backend_id)
     if known is not None and known.region != kept.region:
         fail(f"{known.id} is in {known.region}, and the call was answered in {kept.region}", NOT_COMPARED)
     async with Upstream(configured().requests, connected, installation.find_request_signer) as upstream:
         now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept)
-    exact = first_difference(kept.said, now) is None
+    exact = first_difference(kept.output, now) is None
     weights = same_weights(kept.fingerprint, fingerprint)
     await record_replay(context, kept, known, exact, weights, actor=ACTOR)
     asked = known.id if known is not None else url or ""
-    difference = first_difference(kept.said, now, tolerance)
+    difference = first_difference(kept.output, now, tolerance)
     fingerprints = kept.fingerprint, fingerprint
-    return Replayed(kept.request_id, asked, kept.said, kept.changed, exact, difference, weights, fingerprints)
+    return Replayed(kept.request_id, asked, kept.output, kept.changed, exact, difference, weights, fingerprints)
 
 
 def _check_local(url: str) -> None:

@@ -12,7 +12,7 @@ from gateway.cli.terminal.old_spellings import accept_old_spellings
 Command = TyperCommand | TyperGroup
 
 
-class Part(NamedTuple):
+class LazyCommand(NamedTuple):
     """A group of commands or a single command, and where it is defined."""
 
     help: str
@@ -42,7 +42,7 @@ def _attribute(source: str) -> Any:
 class _Commands(MutableMapping[str, Command]):
     """Commands by name: those given, and `parts`, each loaded when it is first asked for."""
 
-    def __init__(self, given: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+    def __init__(self, given: Mapping[str, Any], parts: Mapping[str, LazyCommand]) -> None:
         self._loaded: dict[str, Command] = dict(given)
         self._parts = parts
 
@@ -67,7 +67,7 @@ class _Commands(MutableMapping[str, Command]):
         return len(self._parts.keys() | self._loaded.keys())
 
 
-def lazy_group(parts: Mapping[str, Part], prepare: Callable[[Any], None]) -> type[TyperGroup]:
+def lazy_group(parts: Mapping[str, LazyCommand], prepare: Callable[[Any], None]) -> type[TyperGroup]:
     """The class for ``typer.Typer(cls=…)`` of a group with `parts`.
 
     `prepare` is called with Typer's context before a command is run.

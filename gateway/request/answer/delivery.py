@@ -67,15 +67,15 @@ class Delivery:
         with self._step("restore"):
             handling = Handling(request.call.endpoint.answer, keeps=redacted.content is not None)
             whole = await self._inspection.whole_answer(raw, handling, prompt.output, request.principal.tenant)
-            received.note(whole.told)
+            received.note(whole.summary)
             self._routes.answered(request, call, received.called)
             if prompt.output is not None:
                 received.redactions = prompt.output.counts
             raw = whole.passed()
             if request.client.headers.get(DEBUG_HEADER) == "upstream":
                 raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
-        if redacted.content is not None and whole.said is not None:
-            redacted.content.hear(whole.said)
+        if redacted.content is not None and whole.texts is not None:
+            redacted.content.add_answer(whole.texts)
         received.bytes_out = len(raw)
         return Answered(request, accepted, raw, begun=False)
 
@@ -127,5 +127,5 @@ class _Sender:
     async def send(self, piece: bytes) -> None:
         self._received.bytes_out += len(piece)
         if self._content is not None:
-            self._content.hear_piece(piece)
+            self._content.add_piece(piece)
         await self._client.write(piece)

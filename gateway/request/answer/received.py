@@ -6,8 +6,8 @@ from time import perf_counter
 from typing import Any
 
 from backend.wire import Usage
-from gateway.content.whole_answer import Told
-from gateway.openai.answer import calls_begun
+from gateway.content.whole_answer import AnswerSummary
+from gateway.openai.answer import count_tool_calls
 from gateway.openai.usage import MAX_TOKENS
 
 CHARACTERS_PER_TOKEN = 3
@@ -58,9 +58,9 @@ class ReceivedAnswer:
 
     def count_tool_calls(self, message: object) -> None:
         """Count the tool calls that begin in `message`, a message or a delta: later deltas of a call have no id."""
-        self.tool_calls += calls_begun(message)
+        self.tool_calls += count_tool_calls(message)
 
-    def note(self, told: Told) -> None:
+    def note(self, told: AnswerSummary) -> None:
         """Note what a whole answer holds for the meter and the record."""
         self.usage, self.fingerprint = told.usage, told.fingerprint
         self.characters_out += told.characters

@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from backend.wire import SSE_DONE, fingerprint_of, sse_data
 from gateway.content.inspection import counted
 from gateway.errors import BackendFailed, BodyTooComplex
-from gateway.openai.answer import characters_said
+from gateway.openai.answer import count_characters
 from gateway.openai.checked_call import Call
 from gateway.openai.finish import announces_end, recorded
 from gateway.openai.repeated_chunk import RepeatedChunk
@@ -161,7 +161,7 @@ class StreamRelay:
     def _note(self, choice: dict[str, Any], place: int) -> None:
         """What the meter and the record need to know of a choice."""
         received, said = self._received, choice.get("delta")
-        received.characters_out += characters_said(choice if said is None else said)
+        received.characters_out += count_characters(choice if said is None else said)
         received.note_first_token(choice)
         if said is not None:
             received.count_tool_calls(said)

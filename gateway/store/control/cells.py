@@ -90,7 +90,7 @@ class CellControl(Administration):
                 )
             if last is not None and last.sha256 == bundle.sha256:
                 return []
-            changed = _Taking(change, bundle.home).all_of(bundle)
+            changed = _BundleImport(change, bundle.home).all_of(bundle)
             self._check_policies(change, bundle, changed)
             if last is None:
                 last = BundleRow(home=bundle.home, epoch=0, sha256="", applied_at=change.at)
@@ -116,7 +116,7 @@ class CellControl(Administration):
                     raise Invalid(f"the policy of {each.tenant!r} cannot be in force here: {error}") from error
 
 
-class _Taking:
+class _BundleImport:
     """Brings rows in line with a bundle, and notes the tenants whose rows changed."""
 
     def __init__(self, change: Change, home: str) -> None:

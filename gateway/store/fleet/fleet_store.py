@@ -21,7 +21,7 @@ from gateway.store.fleet.uptime import meter
 from gateway.store.lookup import backend_record
 from regions.fleet.deployment import MAX_FAILURE, NEXT, Deployment, Replica, State, replica_name
 from regions.fleet.fleet import Backend
-from regions.fleet.ports import NotLeading, View
+from regions.fleet.ports import FleetView, NotLeading
 
 LEASE_S = 10.0
 ACTOR = "system"
@@ -65,7 +65,7 @@ class FleetStore:
     def resign(self) -> None:
         self._lease.release()
 
-    def view(self) -> View:
+    def view(self) -> FleetView:
         """Deployments that live and whose tenants do; replicas that have not ended."""
         with self._database.read() as session:
             connection = session.connection()
@@ -89,7 +89,7 @@ class FleetStore:
             replicas = [Replica.model_validate({name: row[name] for name in Replica.model_fields}) for row in rows]
             offered = frozenset(row["id"] for row in rows if row["offered"])
             demand = read_demand(connection, self._cell)
-        return View({each.key: each for each in deployments}, tuple(replicas), demand, offered)
+        return FleetView({each.key: each for each in deployments}, tuple(replicas), demand, offered)
 
     def begin(self, term: int, deployment: Deployment, region: str) -> Replica:
         """A new replica, starting; from now on it is on the bill."""

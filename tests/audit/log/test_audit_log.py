@@ -10,7 +10,7 @@ from audit.events.event import AdminChanged, Decision, InferenceAborted, Reason,
 from audit.log.audit_log import AuditSettings
 from audit.log.checkpointer import Cadence
 from audit.log.receipt import Receipt
-from audit.log.sequencer import Limits
+from audit.log.sequencer import QueueLimits
 from tests.audit.conftest import FAST, Faults, Home, accepted, completed, eventually
 
 ON_BOTH_STORES = True
@@ -41,7 +41,7 @@ async def test_many_appenders_share_commits_and_leave_no_gap(home: Home, faults:
         faults.gate.set()
         receipts = await asyncio.gather(*waiting)
     assert sorted(receipt.seq for receipt in receipts) == list(range(600))
-    assert max(faults.batches) == Limits().batch
+    assert max(faults.batches) == QueueLimits().batch
     assert home.verify().ok
 
 
@@ -213,7 +213,7 @@ async def test_a_file_that_is_no_audit_log_is_not_touched(home: Home, tmp_path: 
 
 async def test_a_reserve_that_does_not_fit_keeps_the_log_from_opening(home: Home) -> None:
     with pytest.raises(AuditUnavailable, match="cannot be opened"):
-        await home.open(settings=AuditSettings(limits=Limits(reserve_bytes=1 << 60)))
+        await home.open(settings=AuditSettings(limits=QueueLimits(reserve_bytes=1 << 60)))
     await (await home.open()).close()
 
 

@@ -37,7 +37,7 @@ from audit.private.erasure import erase
 from audit.tree.cosignature import WitnessKey, cosign
 from audit.tree.note import VerifierKey, sign_note
 from audit.witness.anchor import anchor
-from audit.witness.outside import Voucher
+from audit.witness.anchor_attestations import AnchorAttestation
 from tests.audit.conftest import KNOWN, Home, accepted, completed
 from tests.audit.pack.test_export import Files, rewritten, settled
 
@@ -183,7 +183,7 @@ async def write_anchored(home: Home, target: Path, witness: FileSigner) -> None:
             last = reader.last_checkpoint("_anchor")
         assert last is not None
         note = last.note + cosign(last.note.partition("\n\n")[0] + "\n", witness.name, witness, 1_790_000_000)
-        await export(context, "acme", target, evidence=KNOWN, vouchers=[Voucher(note)])
+        await export(context, "acme", target, evidence=KNOWN, attestations=[AnchorAttestation(note)])
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from audit.errors import KeyLost, KeyProviderError, StoreError
 from audit.events.private_value import Private, seal
 from audit.keys.key_files import KeyFolder
 from audit.keys.owner_keys import FileKeyProvider
-from audit.private.deletion import Recorded, Wanted, erase_subject
+from audit.private.deletion import DeletionRequest, Recorded, erase_subject
 from audit.private.postgres_values import KeyTable
 from audit.private.postgres_values_watch import ValuesWatch
-from audit.private.value_place import move_values, open_values_at
+from audit.private.value_location import move_values, open_values_at
 from audit.private.value_store import ValueStore
 from audit.storage.identity import ForeignDatabaseError
 from audit.storage.watched import StoreReplaced
@@ -61,8 +61,8 @@ def shown(side: ValueStore, tenant: str = "acme") -> set[str]:
     return {side.disclose(kept).value for kept in side.kept(tenant) if kept.field == "input"}
 
 
-def wanted(name: str) -> Wanted:
-    return Wanted(name, "acme", "erasure", "subject", 1_800_000_000_000, 30)
+def wanted(name: str) -> DeletionRequest:
+    return DeletionRequest(name, "acme", "erasure", "subject", 1_800_000_000_000, 30)
 
 
 def test_what_one_host_keeps_the_other_reads_finds_and_erases(

@@ -13,7 +13,7 @@ from audit.pack_verifier.fault import Broken
 from audit.pack_verifier.timestamp import stamped
 from audit.storage.attested_files import files_beside
 from audit.witness.anchor import anchor
-from audit.witness.outside import vouchers
+from audit.witness.anchor_attestations import attestations
 from audit.witness.timestamp import check_response, load_roots, make_request, post, timestamp
 from tests.audit.conftest import Home, accepted, eventually
 from tests.fakes.tsa import FakeTsa
@@ -94,7 +94,7 @@ async def test_the_anchor_is_stamped_and_the_token_kept_beside_the_log(home: Hom
             await timestamp(context, home.path.parent, URL, [tsa.root], tsa)
         await anchored(home, context)
         event = await timestamp(context, home.path.parent, URL, [tsa.root], tsa)
-    (voucher,) = vouchers(files_beside(home.path.parent))
+    (voucher,) = attestations(files_beside(home.path.parent))
     assert voucher.token is not None
     assert sha256(voucher.token).hexdigest() == event.token_sha256
     text = voucher.note.partition("\n\n")[0] + "\n"
@@ -120,7 +120,7 @@ async def test_a_failure_does_not_stop_the_log_but_is_on_record(home: Home) -> N
         await context.record(accepted("b"))
     failures = [event for event in home.events("_anchor") if event["type"] == "checkpoint.timestamp_failed"]
     assert [event["reason"] for event in failures] == ["wrong_nonce", "unreachable"]
-    assert vouchers(files_beside(home.path.parent)) == []
+    assert attestations(files_beside(home.path.parent)) == []
 
 
 def test_only_http_is_spoken_and_roots_are_certificates(tmp_path: Path) -> None:

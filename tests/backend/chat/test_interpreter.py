@@ -41,7 +41,7 @@ def test_calls_are_looked_for_in_the_answer_and_not_in_the_thoughts() -> None:
 
 
 def test_thoughts_that_are_not_to_be_told_are_not() -> None:
-    parts = interpreted(f"<think>Hm.</think>Yes. {CALL}", tell_thoughts=False)
+    parts = interpreted(f"<think>Hm.</think>Yes. {CALL}", show_reasoning=False)
     assert (thoughts(parts), content(parts), len(calls(parts))) == ("", "Yes.", 1)
 
 

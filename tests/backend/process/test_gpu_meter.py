@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backend.process.gpu_meter import GpuMeter, Reading, open_probe
-from backend.process.metrics import OF_THE_CARD, Metrics
+from backend.process.metrics import GPU_METRICS, Metrics
 
 
 class Bench:
@@ -159,7 +159,7 @@ def test_a_request_is_counted_with_its_time_in_the_queue_and_its_joules() -> Non
     assert 'domicile_backend_queue_time_seconds_sum{gen_ai_request_model="m"} 2.0' in text
     assert 'domicile_backend_request_energy_joules_sum{gen_ai_request_model="m"} 600.0' in text
     assert "domicile_backend_gpu_energy_joules_total 3000.0" in text
-    assert OF_THE_CARD["watts"][0] + " 300.0" in text
+    assert GPU_METRICS["watts"][0] + " 300.0" in text
 
 
 def test_the_thread_samples_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

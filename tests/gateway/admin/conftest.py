@@ -4,9 +4,9 @@ from functools import partial
 import pytest
 from starlette.testclient import TestClient
 
-from audit.storage.place import open_reader
+from audit.storage.location import open_reader
 from gateway.admin.app import build_admin
-from gateway.admin.calls.access import Desk
+from gateway.admin.calls.access import AdminContext
 from gateway.identity.keys import KeyHasher
 from gateway.policies.study import PolicyStudy
 from regions.catalogue.catalogue import Catalogue
@@ -35,7 +35,7 @@ def clock():
 @pytest.fixture
 def app(database, events, clock, tmp_path):
     return build_admin(
-        Desk(
+        AdminContext(
             database,
             cell="demo",
             hasher=lambda: KeyHasher(PEPPER),

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
-from gateway.admin.calls.access import Desk, Need
+from gateway.admin.calls.access import AdminContext, RequirePermission
 from gateway.database.errors import Invalid
 from gateway.identity.keys import KeyHasher, generate_key
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
@@ -28,7 +28,7 @@ def routes():
     """(name, method, path, permission) of every route there is."""
     found = []
     for path, name, method, dependant in _walk(build_admin(None)):
-        needs = [need.call for need in _calls(dependant) if isinstance(need.call, Need)]
+        needs = [need.call for need in _calls(dependant) if isinstance(need.call, RequirePermission)]
         assert len(needs) <= 1
         found.append((name, method, path, needs[0].permission if needs else None))
     return found
@@ -291,7 +291,7 @@ def test_a_change_that_cannot_be_recorded_is_not_made(database, clock, operator,
     def no_record(event):
         raise AuditUnavailable("the disk is full")
 
-    broken = build_admin(replace(app.state.desk, on_event=no_record))
+    broken = build_admin(replace(app.state.context, on_event=no_record))
     with TestClient(broken, raise_server_exceptions=False) as elsewhere:
         assert elsewhere.post("/tenants", headers=operator, json={"id": "initech"}).status_code == 503
     assert client.get("/tenants/initech", headers=operator).status_code == 404
@@ -390,12 +390,12 @@ def test_a_deployment_that_cannot_run_is_refused_with_the_reason(operator, datab
     def refuse(wanted):
         raise Invalid(f"{wanted.weights} cannot start on {wanted.gpu}: the weights take 131.42 GiB")
 
-    desk = Desk(
+    context = AdminContext(
         database, cell="demo", hasher=lambda: KeyHasher(PEPPER), check_policy=COMPILER.check, on_event=events.append,
         check_deployment=refuse,
     )  # fmt: skip
     new = {"id": "large", "model": "large", "weights": "large", "regions": ["eu-fr-par"], "gpu": "l40s"}
-    with TestClient(build_admin(desk), raise_server_exceptions=False) as client:
+    with TestClient(build_admin(context), raise_server_exceptions=False) as client:
         answer = client.post("/tenants/acme/deployments", headers=operator, json=new)
         assert answer.status_code in (400, 422) and "131.42 GiB" in answer.text
         assert client.get("/tenants/acme/deployments", headers=operator).json()["items"] == []

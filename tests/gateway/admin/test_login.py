@@ -53,22 +53,24 @@ def settings(idp, tmp_path):
 
 
 @pytest.fixture
-def desk(app, settings, refused):
+def context(app, settings, refused):
     """With the provider. It and we look at the same clock, but for what a test moves."""
     return replace(
-        app.state.desk,
+        app.state.context,
         provider=IdentityProvider(settings),
         on_refused=counted(refused),
     )
 
 
 @pytest.fixture
-def browse(desk):
+def browse(context):
     """A browser: its own cookies, redirects shown."""
     opened = []
 
     def new():
-        client = TestClient(build_admin(desk), base_url=ORIGIN, raise_server_exceptions=False, follow_redirects=False)
+        client = TestClient(
+            build_admin(context), base_url=ORIGIN, raise_server_exceptions=False, follow_redirects=False
+        )
         opened.append(client)
         return client
 
@@ -193,8 +195,8 @@ def test_a_session_is_stored_as_a_hash_and_ends_with_its_time_or_its_person(brow
 
 def test_over_plain_http_on_this_machine_the_cookie_is_one_that_browsers_send_there(app, settings, acme, idp):
     here = settings.model_copy(update={"redirect_uri": "http://127.0.0.1:8400/admin/v1/callback"})
-    desk = replace(app.state.desk, provider=IdentityProvider(here))
-    with TestClient(build_admin(desk), base_url="http://127.0.0.1:8400", follow_redirects=False) as browser:
+    context = replace(app.state.context, provider=IdentityProvider(here))
+    with TestClient(build_admin(context), base_url="http://127.0.0.1:8400", follow_redirects=False) as browser:
         begun = cookie(browser.get("/login"), "domicile-login")
     assert not begun["secure"]
     assert begun["httponly"]
@@ -373,8 +375,8 @@ def test_a_client_secret_that_the_provider_refuses_is_not_the_persons_mistake(ap
     """The provider lets no client in without a secret."""
     idp.put("ada", groups=["acme-dpo"])
     bare = settings.model_copy(update={"client_secret_file": None})
-    desk = replace(app.state.desk, provider=IdentityProvider(bare))
-    with TestClient(build_admin(desk), base_url=ORIGIN, follow_redirects=False) as browser:
+    context = replace(app.state.context, provider=IdentityProvider(bare))
+    with TestClient(build_admin(context), base_url=ORIGIN, follow_redirects=False) as browser:
         answer = log_in(browser, idp, "ada")
     assert answer.status_code == 503
     assert "client secret" in answer.json()["detail"]
@@ -391,8 +393,8 @@ def test_while_the_provider_is_down_nobody_logs_in_and_tokens_work_on(app, acme,
     with running_idp() as fleeting:
         pass
     gone = settings.model_copy(update={"issuer": fleeting.issuer})
-    desk = replace(app.state.desk, provider=IdentityProvider(gone))
-    with TestClient(build_admin(desk), base_url=ORIGIN, follow_redirects=False) as browser:
+    context = replace(app.state.context, provider=IdentityProvider(gone))
+    with TestClient(build_admin(context), base_url=ORIGIN, follow_redirects=False) as browser:
         answer = browser.get("/login")
         assert answer.status_code == 503
         assert answer.headers["content-type"] == "application/problem+json"

@@ -92,7 +92,7 @@ def admin(app, server, monkeypatch, deadline_s=0.5):
     yield (
         build_admin(
             replace(
-                app.state.desk,
+                app.state.context,
                 provider=IdentityProvider(settings),
                 on_refused=counted(refused),
             )

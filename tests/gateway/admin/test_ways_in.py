@@ -39,8 +39,8 @@ def client(app, issuer, refused, acme):
         issuer=ISSUER, audience="domicile-api", roles=ROLES, client_id="domicile", redirect_uri=f"{ORIGIN}/callback"
     )
     provider = IdentityProvider(settings, transport=issuer.transport, now=lambda: NOW)
-    desk = replace(app.state.desk, provider=provider, on_refused=counted(refused))
-    with TestClient(build_admin(desk), raise_server_exceptions=False) as client:
+    context = replace(app.state.context, provider=provider, on_refused=counted(refused))
+    with TestClient(build_admin(context), raise_server_exceptions=False) as client:
         yield client
 
 

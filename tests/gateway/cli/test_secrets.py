@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.cli.frame import open_keys
-from gateway.cli.app import _hands_of, app
+from gateway.cli.app import _keys_and_signer_of, app
 from gateway.installation.installation import Installation
 from tests.fakes.vault import TOKEN, running_vault
 
@@ -92,7 +92,7 @@ def test_with_vault_configured_the_commands_of_audit_use_it_too(data, tmp_path, 
         monkeypatch.setenv("DOMICILE__SECRETS__VAULT__TOKEN_FILE", str(token))
         assert said(run(data, "rewrap", "--json"))["rewrapped"] == 3  # two tenants, and the pepper is sealed
         assert said(run(data, "retire", "--yes", "--json")) == {"retired": 1}
-        before = open_keys.set(_hands_of)
+        before = open_keys.set(_keys_and_signer_of)
         try:
             keys, _ = open_keys.get()(data / "audit" / "log.db")
             assert keys.owners() == ["_system", "acme", "globex"]

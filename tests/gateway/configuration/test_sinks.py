@@ -146,7 +146,7 @@ async def test_behind_a_proxy_calls_are_refused_until_the_record_has_a_country(t
                 "where the record is kept is not known: set sinks.record",
             )
             assert "inference.denied" in made.types("acme")
-        (said,) = [one for one in made.gateway.weaknesses if one.code == "record_country_unknown"] or [None]
+        (said,) = [one for one in made.gateway.configuration_warnings if one.code == "record_country_unknown"] or [None]
         assert (said is None) == bool(sinks) and (said is None or "every call is refused" in said.says)
     assert len(backend.bodies) == (status == 200)
 

@@ -97,8 +97,8 @@ async def test_a_large_answer_without_a_filter_is_read_in_a_process_and_passes_a
         there = await inspection.whole_answer(raw, KEPT, None, "acme")
         assert len(inspection._all) == 1
     assert there == whole_answer(raw, KEPT, None)
-    assert (there.raw is raw) == (not more) and there.told.tool_calls == 1
-    assert there.told.finish_reasons == ("stop", "other")
+    assert (there.raw is raw) == (not more) and there.summary.tool_calls == 1
+    assert there.summary.finish_reasons == ("stop", "other")
 
 
 async def test_a_large_answer_of_vectors_is_read_in_a_process():
@@ -108,7 +108,7 @@ async def test_a_large_answer_of_vectors_is_read_in_a_process():
     async with Inspection(Settings(processes=1)) as inspection:
         there = await inspection.whole_answer(raw, vectors, None, "acme")
         assert len(inspection._all) == 1
-    assert there == whole_answer(raw, vectors, None) and there.told.usage.prompt_tokens == 3
+    assert there == whole_answer(raw, vectors, None) and there.summary.usage.prompt_tokens == 3
     assert b"not asked for" not in there.raw and there.raw.count(b"0.25") == 40_000
 
 
@@ -131,7 +131,7 @@ async def test_a_long_answer_that_may_not_be_sent_is_refused_and_paid_for(budget
         whole = await inspection.whole_answer(raw, KEPT, prompt.output, "acme")
     with pytest.raises(RedactionError if budget_s < 1 else RedactionBlocked):
         whole.passed()
-    assert whole.told.characters >= 10_000 and not whole.said
+    assert whole.summary.characters >= 10_000 and not whole.texts
 
 
 async def test_a_short_prompt_and_a_policy_without_redaction_start_no_process():

@@ -24,7 +24,7 @@ def listener(database, news):
 
 
 def test_a_change_is_told_with_its_commit_where_the_database_can(database, control, listener, news):
-    if not database.tells_of_changes:
+    if not database.notifies_changes:
         control.create_tenant("acme")
         assert not news.wait(0.3)
         return
@@ -35,7 +35,7 @@ def test_a_change_is_told_with_its_commit_where_the_database_can(database, contr
 
 
 def test_what_was_rolled_back_and_what_is_of_another_cell_is_not_told(database, acme, listener, news):
-    if not database.tells_of_changes:
+    if not database.notifies_changes:
         return
     assert news.wait(5)
     news.clear()
@@ -47,7 +47,7 @@ def test_what_was_rolled_back_and_what_is_of_another_cell_is_not_told(database, 
 
 
 def test_a_broken_connection_is_made_again(database, control, listener, news, caplog):
-    if not database.tells_of_changes:
+    if not database.notifies_changes:
         return
     assert news.wait(5)
     news.clear()

@@ -561,7 +561,7 @@ def refused(directory, key):
 
 
 async def test_where_the_database_tells_a_change_is_known_before_the_next_poll(acme, database, monkeypatch):
-    if not database.tells_of_changes:
+    if not database.notifies_changes:
         return
     monkeypatch.setattr("gateway.directory.directory.POLL_INTERVAL_S", 30.0)
     directory = Directory(database, cell="demo", hasher=KeyHasher(PEPPER), compile_policy=compile_policy)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.content.kept_content import Content
-from gateway.content.said import said_in
+from gateway.content.choice_texts import choice_texts_of
+from gateway.content.retained_content import RetainedContent
 from gateway.evidence.replay import Difference, first_difference
 
 
@@ -86,6 +86,6 @@ def test_what_is_shown_of_a_long_answer_is_a_little_around_the_place():
     ],
 )  # fmt: skip
 def test_tokens_are_kept_with_their_log_probabilities(choice, kept):
-    content = Content(b"", b"", None, 1)
-    content.hear(said_in({"choices": [{"index": 0, **choice}]}))
+    content = RetainedContent(b"", b"", None, 1)
+    content.add_answer(choice_texts_of({"choices": [{"index": 0, **choice}]}))
     assert content.answered().values["output"][0].get("logprobs") == kept

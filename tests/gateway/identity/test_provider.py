@@ -15,9 +15,9 @@ from gateway.identity.jwt import JwtRefused
 from gateway.identity.provider import (
     ASK_EVERY_S,
     REFRESH_AFTER_S,
-    Attempt,
     CodeRefused,
     IdentityProvider,
+    LoginAttempt,
     ProviderUnavailable,
 )
 from tests.fakes.issuer import ISSUER, NOW, Issuer, key
@@ -207,7 +207,7 @@ def test_without_an_audience_no_token_is_accepted(issuer, clock):
 
 
 def test_the_browser_is_sent_with_a_challenge_and_never_with_the_verifier(provider):
-    attempt = Attempt.new()
+    attempt = LoginAttempt.new()
     url = urlsplit(provider.authorization_url(attempt))
     sent = {name: value for name, (value,) in parse_qs(url.query).items()}
     assert f"{url.scheme}://{url.netloc}{url.path}" == f"{ISSUER}/authorize"
@@ -216,11 +216,13 @@ def test_the_browser_is_sent_with_a_challenge_and_never_with_the_verifier(provid
     assert sent["redirect_uri"] == SETTINGS.redirect_uri
     assert (sent["state"], sent["nonce"]) == (attempt.state, attempt.nonce)
     assert attempt.verifier not in url.query
-    assert len({*(Attempt.new().state for _ in range(50)), *(Attempt.new().verifier for _ in range(50))}) == 100
+    assert (
+        len({*(LoginAttempt.new().state for _ in range(50)), *(LoginAttempt.new().verifier for _ in range(50))}) == 100
+    )
 
 
 def test_neither_nonce_nor_verifier_shows_in_a_log_of_an_attempt():
-    attempt = Attempt.new()
+    attempt = LoginAttempt.new()
     assert attempt.verifier not in repr(attempt)
     assert attempt.nonce not in repr(attempt)
 
@@ -239,7 +241,7 @@ def test_the_clients_secret_comes_from_a_file_that_nobody_else_may_read(tmp_path
 # --- redeeming a code ------------------------------------------------------------------------------------------------
 
 
-ATTEMPT = Attempt("a state", "a nonce", "v" * 43)
+ATTEMPT = LoginAttempt("a state", "a nonce", "v" * 43)
 
 
 def id_token(issuer, **claims):

@@ -16,7 +16,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from gateway.cli.app import app
-from gateway.installation.enrolment import Place, environment
+from gateway.installation.enrolment import ServedModel, environment
 from gateway.installation.installation import InstallationError
 from regions.identity.identity import BackendIdentity
 from tests.backend.tiny import tiny_model, write_folder
@@ -167,4 +167,4 @@ def test_where_the_authority_is_elsewhere_it_makes_none_of_its_own(run, tmp_path
 @pytest.mark.parametrize("weights", ["", "a b", 'a"b', "a'b", "a\\b", "a$b", "a\nb", "a#b", "é"])
 def test_an_environment_file_holds_no_word_that_systemd_would_read_otherwise(weights):
     with pytest.raises(InstallationError, match="MODEL"):
-        environment(OURS, Place("https://gpu-1.lan:8443", "small", weights))
+        environment(OURS, ServedModel("https://gpu-1.lan:8443", "small", weights))

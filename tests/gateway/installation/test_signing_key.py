@@ -10,7 +10,7 @@ from audit.cli.frame import open_keys, open_replacement
 from audit.errors import SignerError
 from audit.keys.signer import FileSigner, key_of
 from audit.tree.note import VerifierKey, open_note, sign_note
-from gateway.cli.app import _hands_of, _replacement_of, app
+from gateway.cli.app import _keys_and_signer_of, _replacement_of, app
 from gateway.installation.admin_record import recorded_admin
 from gateway.installation.installation import Installation, InstallationError
 from gateway.installation.key_set import export_keys, import_keys
@@ -22,7 +22,7 @@ VAULT = "DOMICILE__SECRETS__VAULT__"
 @pytest.fixture(autouse=True)
 def hands():
     """As `domicile` itself sets them."""
-    tokens = open_keys.set(_hands_of), open_replacement.set(_replacement_of)
+    tokens = open_keys.set(_keys_and_signer_of), open_replacement.set(_replacement_of)
     yield
     open_replacement.reset(tokens[1])
     open_keys.reset(tokens[0])

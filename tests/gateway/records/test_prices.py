@@ -22,16 +22,16 @@ def test_huge_numbers_stay_within_a_databases_integers():
 
 
 def test_the_version_of_the_instant_is_in_force_and_of_two_at_once_the_later_made():
-    book = PriceBook([price(3, 100.0), price(1, 0.0), price(2, 100.0), price(4, 200.0)])
-    assert [book.at("small", at).number for at in (0.0, 99.9, 100.0, 199.0, 1e9)] == [1, 1, 3, 3, 4]
-    assert book.at("small", -1.0) is None
-    assert book.at("other", 0.0) is None
+    tracker = PriceBook([price(3, 100.0), price(1, 0.0), price(2, 100.0), price(4, 200.0)])
+    assert [tracker.at("small", at).number for at in (0.0, 99.9, 100.0, 199.0, 1e9)] == [1, 1, 3, 3, 4]
+    assert tracker.at("small", -1.0) is None
+    assert tracker.at("other", 0.0) is None
 
 
 def test_the_configurations_price_is_in_force_until_the_store_has_one():
-    book = PriceBook([*configured({"small": (0.5, 1.5)}), price(1, 50.0, input=1)])
-    assert (book.at("small", 49.0).number, book.at("small", 49.0).output) == (0, 1_500_000)
-    assert book.at("small", 50.0).number == 1
+    tracker = PriceBook([*configured({"small": (0.5, 1.5)}), price(1, 50.0, input=1)])
+    assert (tracker.at("small", 49.0).number, tracker.at("small", 49.0).output) == (0, 1_500_000)
+    assert tracker.at("small", 50.0).number == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=20), st.integers(0, 10**9))

@@ -18,7 +18,7 @@ from audit.log.node import NodeLock
 from audit.private.erasure import erase
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.attested_files import files_beside
-from audit.witness.outside import vouchers
+from audit.witness.anchor_attestations import vouchers
 from gateway.configuration.settings import Audit
 from gateway.installation.installation import Installation
 from gateway.server import maintenance as chores_module

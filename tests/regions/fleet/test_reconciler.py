@@ -364,7 +364,7 @@ async def test_time_up_is_billed_while_it_runs_and_to_the_end(scene):
     assert abs(row.up_ms - life) <= 2
 
 
-class FakeRest:
+class FakeLifecycle:
     """`able`: whether it can sleep. `wakes`: whether it wakes up again."""
 
     def __init__(self, able=True, wakes=True):
@@ -385,13 +385,13 @@ class FakeRest:
 
 async def test_before_it_stops_it_is_released_and_the_record_says_how(scene):
     scene.wish()
-    rest = FakeRest()
-    one = scene.gateway(rest=rest)
+    lifecycle = FakeLifecycle()
+    one = scene.gateway(lifecycle=lifecycle)
     await passes(one)
     (name,) = scene.offered()
     scene.control.drain_deployment("acme", "small")
     await passes(one)
-    assert rest.asked == [("release", name)]
+    assert lifecycle.asked == [("release", name)]
     stopped = scene.events[-1]
     assert (stopped.action, stopped.detail["cache"], stopped.detail["released_bytes"]) == (
         "replica.stopped", "zeroed", "4096",
@@ -399,11 +399,11 @@ async def test_before_it_stops_it_is_released_and_the_record_says_how(scene):
     await one.close()
 
 
-async def asleep(scene, **rest):
+async def asleep(scene, **lifecycle):
     """A deployment whose one replica has fallen asleep; the gateway, what was asked of engines, the replica's name."""
     scene.wish(min_replicas=0, idle_s=60, asleep_s=600)
-    made = FakeRest(**rest)
-    one = scene.gateway(rest=made)
+    made = FakeLifecycle(**lifecycle)
+    one = scene.gateway(lifecycle=made)
     scene.demand(parked=1, regions=PAR)
     await passes(one)
     (name,) = scene.offered()
@@ -414,21 +414,21 @@ async def asleep(scene, **rest):
 
 
 async def test_when_idle_it_sleeps_out_of_service_and_is_woken_by_the_next_call(scene):
-    one, rest, name = await asleep(scene)
+    one, lifecycle, name = await asleep(scene)
     assert scene.offered() == []
     assert [(each.id, each.state) for each in scene.replicas()] == [(name, "asleep")]
     scene.demand(parked=1, regions=PAR)
     await passes(one)
     assert scene.offered() == [name]
     assert len(one.launcher.specs) == 1
-    assert rest.asked == [("sleep", name), ("wake", name)]
+    assert lifecycle.asked == [("sleep", name), ("wake", name)]
     told = ["replica.starting", "replica.ready", "replica.asleep", "replica.ready"]
     assert scene.told() == told
     await one.close()
 
 
 async def test_one_that_slept_long_is_stopped(scene):
-    one, rest, name = await asleep(scene)
+    one, lifecycle, name = await asleep(scene)
     scene.clock.now += 599
     await passes(one)
     assert [each.state for each in scene.replicas()] == ["asleep"]
@@ -436,7 +436,7 @@ async def test_one_that_slept_long_is_stopped(scene):
     await passes(one)
     assert scene.replicas() == ()
     assert one.launcher.stopped == [name]
-    assert rest.asked[-1] == ("release", name)
+    assert lifecycle.asked[-1] == ("release", name)
     await one.close()
 
 
@@ -477,12 +477,12 @@ async def test_one_that_dies_asleep_is_noted(scene):
 
 
 async def test_a_deployment_that_is_drained_wakes_nobody_and_stops_those_asleep(scene):
-    one, rest, name = await asleep(scene)
+    one, lifecycle, name = await asleep(scene)
     scene.control.drain_deployment("acme", "small")
     scene.demand(parked=1, regions=PAR)
     await passes(one)
     assert one.launcher.stopped == [name]
-    assert ("wake", name) not in rest.asked
+    assert ("wake", name) not in lifecycle.asked
     await one.close()
 
 
@@ -538,7 +538,7 @@ async def test_one_whose_registration_was_revoked_by_hand_is_drained_and_replace
 @pytest.mark.parametrize("broken", ["asleep", "withdraw"])
 async def test_a_sleep_that_broke_half_way_does_not_leave_calls_waiting(scene, broken):
     scene.wish(min_replicas=0, idle_s=60, asleep_s=600)
-    one = scene.gateway(rest=FakeRest())
+    one = scene.gateway(lifecycle=FakeLifecycle())
     scene.demand(parked=1, regions=PAR)
     await passes(one)
     (name,) = scene.offered()

@@ -292,7 +292,7 @@ def test_a_sequence_whose_guesses_fail_rests_longer_and_longer_and_is_trusted_ag
     drafted = Drafted(sequence, [1, 1])
     rests = []
     for _ in range(9):
-        speculation.judge(drafted, 0)
+        speculation.record_accepted(drafted, 0)
         start = len(sequence.tokens)
         while not speculation.draft([scheduled], blocks, 64):
             sequence.tokens.append(1)
@@ -300,7 +300,7 @@ def test_a_sequence_whose_guesses_fail_rests_longer_and_longer_and_is_trusted_ag
         rests.append(len(sequence.tokens) - start)
     assert rests == [1, 3, 7, 15, 31, 63, 64, 64, 64]
     assert max(rests) == LONGEST_REST
-    speculation.judge(drafted, 1)
+    speculation.record_accepted(drafted, 1)
     assert speculation.draft([scheduled], blocks, 64)
     assert (speculation.proposed, speculation.accepted) == (20, 1)
 

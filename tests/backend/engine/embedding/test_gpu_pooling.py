@@ -13,13 +13,13 @@ from backend.engine.cache.attention import KVCache
 from backend.engine.core.progress import Finish
 from backend.engine.embedding.encoder_runner import EncoderRunner
 from backend.engine.embedding.engine import EmbeddingEngine
-from backend.engine.embedding.gpu_pooling import CardPoolingRunner
+from backend.engine.embedding.gpu_pooling import GpuPoolingRunner
 from backend.engine_config import CacheSize, EngineConfig
 from backend.kernels.interface import kernels_for
 from backend.models.bert import EncoderConfig
 from backend.models.checkpoints.pooling import Pooling
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.encoder import Encoder, Texts, one_by_one, together
+from backend.models.decoders.encoder import BatchLayout, Encoder, one_by_one, together
 from backend.models.decoders.invariant_decoder import kind_of
 from tests.backend.tiny import tiny_model
 from tests.backend.tiny_families import tiny_family
@@ -46,7 +46,7 @@ def on_card(
     pages = KVCache(model.config, SIZE.num_blocks, settings.block_size, dtype, str(DEVICE))
     kind = kind_of(model.config, batch_invariant=batch_invariant)
     decoder = kind(copy.deepcopy(model).to(DEVICE, dtype), kernels_for(DEVICE))
-    runner = CardPoolingRunner(decoder, pages, pooling, batch_invariant=batch_invariant)
+    runner = GpuPoolingRunner(decoder, pages, pooling, batch_invariant=batch_invariant)
     return EmbeddingEngine(model, settings, SIZE, pooling, runner=runner)
 
 
@@ -134,9 +134,9 @@ def test_batch_invariant_vectors_do_not_know_who_runs_beside_them(model: Decoder
 
 def test_a_rehearsal_of_nobody_writes_no_cache(model: Decoder) -> None:
     engine = on_card(model, Pooling.LAST)
-    assert isinstance(engine.runner, CardPoolingRunner)
+    assert isinstance(engine.runner, GpuPoolingRunner)
     for tokens in (1, 20, 64):
-        engine.runner.rehearse(tokens)
+        engine.runner.profile_run(tokens)
     assert engine.runner.residue(list(range(SIZE.num_blocks))) == 0
 
 
@@ -155,7 +155,7 @@ def encoder(dtype: torch.dtype = torch.float32, device: torch.device | str = "cp
 
 @pytest.mark.parametrize("lengths", [[5], [1, 1], [7, 7, 7], [1, 5, 40, 77, 2, 33, 130], [64, 65, 63, 128]], ids=str)
 def test_texts_that_are_padded_together_see_what_they_see_alone(lengths: list[int]) -> None:
-    texts = Texts(lengths, torch.device("cpu"))
+    texts = BatchLayout(lengths, torch.device("cpu"))
     qkv = torch.randn(sum(lengths), 3, 4, 16)
     torch.testing.assert_close(together(qkv, texts), one_by_one(qkv, texts), atol=1e-5, rtol=1e-5)
     padded = sum(group.count * group.longest for group in texts.alike)

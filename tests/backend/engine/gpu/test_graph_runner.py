@@ -19,7 +19,7 @@ from backend.engine.core.speculation import Drafted, Drafter
 from backend.engine.engine import Engine
 from backend.engine.gpu import graph_runner
 from backend.engine.gpu.captures import graph_sizes, piece_size
-from backend.engine.gpu.d2h import Arriving
+from backend.engine.gpu.d2h import PendingTokens
 from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine_config import EngineConfig, size_cache
 from backend.kernels.interface import kernels_for
@@ -367,7 +367,7 @@ def test_guessing_and_running_ahead_take_turns(model: Decoder, graphs: bool) -> 
     class Watched(GraphRunner):
         """Tells how many steps were on their way when it was given one more."""
 
-        def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
+        def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> PendingTokens:
             launched.append(len(engine._launched))
             return super().launch(batch, masks)
 

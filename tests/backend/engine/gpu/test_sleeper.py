@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from backend.engine.engine import Engine
-from backend.engine.gpu import sleeper as card_sleeper
-from backend.engine.gpu.memory import CardMemory
-from backend.engine.gpu.sleeper import CardSleeper, available, settle
+from backend.engine.gpu import sleeper as gpu_sleeper
+from backend.engine.gpu.memory import GpuMemory
+from backend.engine.gpu.sleeper import GpuSleeper, available_host_memory, move_to_pool
 from backend.engine_config import EngineConfig
 from backend.errors import CannotSleep, CannotWake
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -32,8 +32,8 @@ def engine_of(tmp_path: Path, **changes: Any) -> Engine:
     return Engine.from_checkpoint(Checkpoint(folder), EngineConfig(**{**settings, **changes}))
 
 
-def sleeper_of(engine: Engine) -> CardSleeper:
-    assert isinstance(engine._sleeper, CardSleeper)
+def sleeper_of(engine: Engine) -> GpuSleeper:
+    assert isinstance(engine._sleeper, GpuSleeper)
     return engine._sleeper
 
 
@@ -46,17 +46,17 @@ def free() -> int:
 
 
 def test_what_the_host_has_left_is_read_in_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert available() > 1 << 20
+    assert available_host_memory() > 1 << 20
     told = tmp_path / "meminfo"
     told.write_text("MemTotal:  100 kB\nMemFree:  1 kB\nMemAvailable:      42 kB\n")
-    monkeypatch.setattr(card_sleeper, "MEMINFO", told)
-    assert available() == 42 * 1024
+    monkeypatch.setattr(gpu_sleeper, "MEMINFO", told)
+    assert available_host_memory() == 42 * 1024
 
 
 def test_a_host_without_room_refuses_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card_sleeper, "available", lambda: 100)
+    monkeypatch.setattr(gpu_sleeper, "available", lambda: 100)
     weights = torch.ones(64)
-    sleeper = CardSleeper(None, None, [weights], None, (weights, weights))  # type: ignore[arg-type]
+    sleeper = GpuSleeper(None, None, [weights], None, (weights, weights))  # type: ignore[arg-type]
     with pytest.raises(CannotSleep, match="take 256 bytes of the host, and 100 are available"):
         sleeper.sleep(lambda done, total: None)
     assert weights.eq(1).all()
@@ -67,7 +67,7 @@ def test_a_host_without_room_refuses_before_anything_is_touched(monkeypatch: pyt
 
 @needs_gpu
 def test_memory_goes_and_comes_back_under_the_same_address() -> None:
-    memory = CardMemory(CARD)
+    memory = GpuMemory(CARD)
     before = free()
     tensor = memory.empty((1024, MIB // 2), torch.bfloat16)
     tensor.normal_()
@@ -86,7 +86,7 @@ def test_memory_goes_and_comes_back_under_the_same_address() -> None:
 
 @needs_gpu
 def test_the_last_reference_gives_the_memory_back_for_good() -> None:
-    memory = CardMemory(CARD)
+    memory = GpuMemory(CARD)
     before = free()
     tensor = memory.empty((1024 * MIB,), torch.uint8)
     view = tensor[5:].view(-1)
@@ -102,7 +102,7 @@ def test_the_last_reference_gives_the_memory_back_for_good() -> None:
 
 @needs_gpu
 def test_a_graph_replays_over_memory_that_was_away() -> None:
-    memory = CardMemory(CARD)
+    memory = GpuMemory(CARD)
     x = memory.empty((1 << 20,), torch.float32)
     out = torch.empty_like(x)
     torch.add(x, 1, out=out)
@@ -119,7 +119,7 @@ def test_a_graph_replays_over_memory_that_was_away() -> None:
 
 @needs_gpu
 def test_more_than_there_is_is_out_of_memory_and_takes_nothing() -> None:
-    memory = CardMemory(CARD)
+    memory = GpuMemory(CARD)
     before = free()
     with pytest.raises(torch.OutOfMemoryError):
         memory.empty((torch.cuda.mem_get_info()[1] * 2,), torch.uint8)
@@ -128,11 +128,11 @@ def test_more_than_there_is_is_out_of_memory_and_takes_nothing() -> None:
 
 @needs_gpu
 def test_small_tensors_stay_and_large_ones_move_for_all_who_hold_them() -> None:
-    memory = CardMemory(CARD)
+    memory = GpuMemory(CARD)
     large = torch.nn.Parameter(torch.randn(2048, 512, device=CARD), requires_grad=False)
     small = torch.randn(64, device=CARD)
     held, copy, at = [large], large.detach().clone(), small.data_ptr()
-    assert settle([large, small], memory) == [large]
+    assert move_to_pool([large, small], memory) == [large]
     assert small.data_ptr() == at
     assert torch.equal(held[0], copy)
     memory.release()

@@ -205,7 +205,7 @@ def test_a_machine_with_a_fresh_token_is_told_that_the_answer_cannot_be_shown(ap
     roles = [{"group": "platform", "role": "operator", "staff": True}]
     settings = Oidc(issuer=ISSUER, audience="domicile-api", roles=roles)
     provider = IdentityProvider(settings, transport=issuer.transport, now=lambda: NOW)
-    with TestClient(build_admin(replace(app.state.desk, provider=provider))) as client:
+    with TestClient(build_admin(replace(app.state.context, provider=provider))) as client:
         statuses = [
             client.post(
                 KEYS,

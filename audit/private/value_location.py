@@ -13,8 +13,8 @@ from audit.errors import StoreError
 from audit.keys.key_files import KeyFolder, WrappedKeys
 from audit.keys.owner_keys import KeyProvider, NoKeys
 from audit.private.value_store import ValueStore, value_store_errors
-from audit.storage.marker import Named, Place, mark_made, place_of
-from audit.storage.place import UrlSource
+from audit.storage.location import UrlSource
+from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created
 from audit.tree.note import VerifierKey
 
 VALUES_VARIABLE = "DOMICILE_VALUES_DATABASE_URL"
@@ -40,20 +40,20 @@ def values_url() -> str | None:
     return _source[0]()
 
 
-def values_of(side: Path) -> Named:
+def values_of(side: Path) -> NamedDatabase:
     """The side store whose file would be `side`, as messages and its marker name it."""
-    return Named("side store", side, VALUES_VARIABLE, VALUES_SETTING)
+    return NamedDatabase("side store", side, VALUES_VARIABLE, VALUES_SETTING)
 
 
 def require_place(side: Path, source: UrlSource = values_url) -> None:
     """Raises StoreError if the marker and the URL disagree, or the file is missing; nothing is opened."""
-    place_of(values_of(side), source())
+    location_of(values_of(side), source())
 
 
 def open_values(side: Path, keys: KeyProvider, source: UrlSource = values_url) -> ValueStore:
     """The side store of a record, made if there never was one. Raises StoreError, also for one that is missing."""
     url = source()
-    place = place_of(values_of(side), url) or Place()
+    place = location_of(values_of(side), url) or StoreLocation()
     return open_values_at(url, side, keys, create=not place.made)
 
 
@@ -68,12 +68,12 @@ def open_values_at(url: str | None, side: Path, keys: KeyProvider, *, create: bo
 def open_claimed_values(side: Path, keys: KeyProvider, key: VerifierKey | None, source: UrlSource) -> ValueStore:
     """As `open_values`, once it is known to be of the log of `key`, which it then says itself."""
     url = source()
-    place = place_of(values_of(side), url) or Place()
+    place = location_of(values_of(side), url) or StoreLocation()
     opened = open_values(side, keys, lambda: url)
     try:
         if key is not None:
             opened.claim(key)
-            mark_made(values_of(side), place)
+            mark_created(values_of(side), place)
     except BaseException:
         opened.close()
         raise
@@ -84,7 +84,7 @@ def open_values_read_only(side: Path, keys: KeyProvider | None = None, source: U
     """For reading what is there; without `keys` nothing of it can be opened. Raises StoreError if there is none."""
     if (url := source()) is None:
         return ValueStore.open_read_only(side, keys)
-    place_of(values_of(side), url)
+    location_of(values_of(side), url)
     with value_store_errors():
         return ValueStore(_postgres().PostgresValues.open(url, create=False), keys or NoKeys())
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.errors import NoLog, StoreError
-from audit.private.value_place import (
+from audit.private.value_location import (
     KEYS,
     has_values,
     move_values,
@@ -15,7 +15,7 @@ from audit.private.value_place import (
 )
 from audit.storage.dsn import database_of
 from audit.storage.identity import Identity, check_identity
-from audit.storage.marker import Named, Place, read_marker, write_marker
+from audit.storage.marker import NamedDatabase, StoreLocation, read_marker, write_marker
 from audit.storage.sqlite import SqliteReader
 from audit.storage.store import Reader
 from gateway.database.database import Database
@@ -24,7 +24,7 @@ from gateway.installation.installation import Installation, InstallationError
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class DatabaseLocation:
     """`place` in words; `owner` None: the database was not made yet."""
 
     what: str
@@ -32,16 +32,20 @@ class Stored:
     owner: Identity | None
 
 
-def stored(installation: Installation) -> list[Stored]:
+def database_locations(installation: Installation) -> list[DatabaseLocation]:
     """Control database, record and side store. Raises StoreError, DatabaseUnavailable."""
     (control, control_url), (record, record_url) = installation.stores()
     found = [
-        Stored(control.what, _words(control, control_url), _owner_of_control(installation, control.file, control_url)),
-        Stored(record.what, _words(record, record_url), _owner_of_record(record.file, record_url)),
+        DatabaseLocation(
+            control.what,
+            _location_text(control, control_url),
+            _owner_of_control(installation, control.file, control_url),
+        ),
+        DatabaseLocation(record.what, _location_text(record, record_url), _owner_of_record(record.file, record_url)),
     ]
     values = values_of(installation.side_store)
     side = _owner_of_values(installation) if has_values(installation.side_store, installation.values_url) else None
-    return [*found, Stored(values.what, _words(values, installation.values_url()), side)]
+    return [*found, DatabaseLocation(values.what, _location_text(values, installation.values_url()), side)]
 
 
 def remember(installation: Installation) -> tuple[int, int]:
@@ -58,8 +62,8 @@ def remember(installation: Installation) -> tuple[int, int]:
     for named, url, identity in ((control, control_url, found), (record, record_url, record_owner)):
         if identity is None:
             raise InstallationError(
-                f"{_words(named, url)} holds no {named.what} of this installation; move the content there first, or set"
-                f" {named.variable} to where it is"
+                f"{_location_text(named, url)} holds no {named.what} of this installation; move the content there"
+                f" first, or set {named.variable} to where it is"
             )
         check_identity(identity, owner, f"the {named.what}")
     values, values_url = values_of(installation.side_store), installation.values_url()
@@ -68,11 +72,11 @@ def remember(installation: Installation) -> tuple[int, int]:
         with closing(open_values_at(values_url, values.file, installation.keys, create=False)) as side:
             side.claim(owner)
     for named, url in ((control, control_url), (record, record_url), (values, values_url)):
-        write_marker(named, Place(None if url is None else database_of(url, named.variable), made=True))
+        write_marker(named, StoreLocation(None if url is None else database_of(url, named.variable), made=True))
     return copied
 
 
-def _copy_values(installation: Installation, values: Named, url: str | None) -> tuple[int, int]:
+def _copy_values(installation: Installation, values: NamedDatabase, url: str | None) -> tuple[int, int]:
     """Nothing where they were there before, or this folder never kept any: that of a second host."""
     kept = read_marker(values)
     if url is None or (kept is not None and kept.server is not None) or not values.file.exists():
@@ -86,7 +90,7 @@ def _owner_of_values(installation: Installation) -> Identity | None:
         return opened.identity()
 
 
-def _words(named: Named, url: str | None) -> str:
+def _location_text(named: NamedDatabase, url: str | None) -> str:
     return str(named.file) if url is None else str(database_of(url, named.variable))
 
 

@@ -8,7 +8,7 @@ from audit.pack_verifier.signed import Signed
 from audit.pack_verifier.tree import Tree
 
 
-class Held:
+class KnownCheckpoints:
     """By size: the root that the tree must have there. `notes` are the checkpoints as they were kept."""
 
     def __init__(self, signed: Signed, notes: list[str], findings: Findings) -> None:

@@ -6,15 +6,15 @@ from hashlib import sha256
 import pytest
 
 from backend.wire import sse_data
-from gateway.content.kept_content import MAX_SUBJECT, Content, subject_of
-from gateway.content.said import said_in
+from gateway.content.choice_texts import choice_texts_of
+from gateway.content.retained_content import MAX_SUBJECT, RetainedContent, subject_of
 from gateway.errors import InvalidRequest
 
 RAW, SENT = b'{"messages":"from anna@example.org"}', b'{"messages":"from <EMAIL_1>"}'
 
 
 def content(subject="anna", days=30):
-    return Content(RAW, SENT, subject, days)
+    return RetainedContent(RAW, SENT, subject, days)
 
 
 def chunk(index=0, finish=None, **delta):
@@ -66,9 +66,9 @@ def test_the_intent_keeps_what_left_and_only_a_digest_of_what_the_client_sent():
 
 
 def test_the_outcome_expires_when_the_intent_does(monkeypatch):
-    monkeypatch.setattr("gateway.content.kept_content.time.time", lambda: 1000.0)
+    monkeypatch.setattr("gateway.content.retained_content.time.time", lambda: 1000.0)
     kept = content(days=2)
-    monkeypatch.setattr("gateway.content.kept_content.time.time", lambda: 9000.0)
+    monkeypatch.setattr("gateway.content.retained_content.time.time", lambda: 9000.0)
     assert kept.asked().expires == kept.answered().expires == 1000_000 + 2 * 86_400_000
 
 
@@ -85,7 +85,7 @@ def test_a_whole_answer_is_kept_by_choice_and_nothing_of_it_that_is_no_text():
             },
         ]
     }
-    kept.hear(said_in(body))
+    kept.add_answer(choice_texts_of(body))
     assert kept.answered().values["output"] == [
         {
             "index": 0,
@@ -113,7 +113,7 @@ def test_a_stream_is_put_together_the_same_however_it_is_cut(size):
         ]
     )
     for start in range(0, len(stream), size):
-        kept.hear_piece(stream[start : start + size])
+        kept.add_piece(stream[start : start + size])
     assert kept.answered().values["output"] == [
         {
             "index": 0,
@@ -135,10 +135,10 @@ def test_of_an_answer_that_never_came_only_the_person_is_kept():
 )
 def test_an_answer_of_an_odd_shape_is_kept_as_far_as_it_is_text(choice):
     kept = content()
-    kept.hear(said_in({"choices": [choice]}))
-    kept.hear(said_in({"choices": [{"text": "rain"}]}))
+    kept.add_answer(choice_texts_of({"choices": [choice]}))
+    kept.add_answer(choice_texts_of({"choices": [{"text": "rain"}]}))
     assert kept.answered().values["output"] == [{"index": 0, "text": "rain"}]
 
 
 def test_bytes_that_are_no_text_do_not_stop_a_call():
-    assert "input" in Content(b"\xed\xa0\x80", b"\xed\xa0\x80", None, 1).asked().values
+    assert "input" in RetainedContent(b"\xed\xa0\x80", b"\xed\xa0\x80", None, 1).asked().values

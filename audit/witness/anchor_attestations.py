@@ -25,11 +25,11 @@ from audit.tree.merkle import inclusion_proof, tree_hash
 from audit.tree.note import VerifierKey
 from audit.witness.anchor import digest
 
-MAX_TOLD = 24
+MAX_LISTED = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Voucher:
+class AnchorAttestation:
     """A checkpoint of the anchor tree with an attestation by another party: `note` with cosignatures, or with a `token`
     (DER, RFC 3161) over its text."""
 
@@ -37,15 +37,15 @@ class Voucher:
     token: bytes | None = None
 
 
-def vouchers(files: Sequence[AttestedFile]) -> list[Voucher]:
+def attestations(files: Sequence[AttestedFile]) -> list[AnchorAttestation]:
     """Those in the files of other parties; unchecked, the verifier checks them."""
     by_path = {one.path: one for one in files}
     noted = [one for one in files if one.folder == WITNESSED and one.name.startswith("_anchor-")]
-    found = [Voucher(one.text) for one in noted]
+    found = [AnchorAttestation(one.text) for one in noted]
     for token in files:
         note = by_path.get(f"{TIMESTAMPS}/{Path(token.name).stem}.note")
         if token.folder == TIMESTAMPS and token.name.endswith(".tsr") and note is not None:
-            found.append(Voucher(note.text, token.content))
+            found.append(AnchorAttestation(note.text, token.content))
     return found
 
 
@@ -54,8 +54,8 @@ def last_stamped(folder: Path) -> float | None:
     return max((token.stat().st_mtime for token in (folder / TIMESTAMPS).glob("*.tsr")), default=None)
 
 
-def outside_proofs(
-    reader: Reader, key: VerifierKey, tenant: str, first: int, end: int, size: int, given: list[Voucher]
+def anchor_proofs(
+    reader: Reader, key: VerifierKey, tenant: str, first: int, end: int, size: int, given: list[AnchorAttestation]
 ) -> dict[str, str | bytes]:
     """The files that lead from a checkpoint over the pack's records to what vouches for it; none if nothing does.
 
@@ -74,12 +74,12 @@ def outside_proofs(
     return {}
 
 
-def vouched_by(reader: Reader, given: list[Voucher]) -> list[tuple[str, str, str, int]]:
+def attested_by(reader: Reader, given: list[AnchorAttestation]) -> list[tuple[str, str, str, int]]:
     """Who vouched, by what, when, and for how many leaves of the anchor, as the log has it: the last timestamps, what
     failed since, and the witnesses of `given`."""
     if ANCHOR_TENANT not in reader.tenants():
         return []
-    rows: deque[tuple[str, str, str, int]] = deque(maxlen=MAX_TOLD)
+    rows: deque[tuple[str, str, str, int]] = deque(maxlen=MAX_LISTED)
     failed: list[dict[str, Any]] = []
     for stored in reader.leaves(ANCHOR_TENANT):
         if b'"checkpoint.timestamp' not in stored.payload:
@@ -115,12 +115,12 @@ def _rebuilt(
 
 
 def _files(
-    reader: Reader, key: VerifierKey, note: str, seq: int, leaf: bytes, given: list[Voucher]
+    reader: Reader, key: VerifierKey, note: str, seq: int, leaf: bytes, given: list[AnchorAttestation]
 ) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {}
     told: list[dict[str, Any]] = []
     last = reader.last_checkpoint(ANCHOR_TENANT)
-    for voucher in [*([] if last is None else [Voucher(last.note)]), *given]:
+    for voucher in [*([] if last is None else [AnchorAttestation(last.note)]), *given]:
         try:
             over = open_checkpoint(voucher.note, origin_of(key.name, ANCHOR_TENANT), key.public_keys)
         except NoteError:

@@ -6,35 +6,35 @@ from typing import Any
 
 from gateway.openai.answer import TEXT_FIELDS
 
-Said = dict[int, dict[str, Any]]
+ChoiceTexts = dict[int, dict[str, Any]]
 
 
-def said_in(body: Mapping[str, Any]) -> Said:
+def choice_texts_of(body: Mapping[str, Any]) -> ChoiceTexts:
     """Of a whole answer, as the client gets it."""
-    said: Said = {}
+    texts: ChoiceTexts = {}
     for choice in body.get("choices") or ():
-        add_choice(said, choice, choice.get("message"))
-    return said
+        add_choice(texts, choice, choice.get("message"))
+    return texts
 
 
-def add_choice(known: Said, choice: Mapping[str, Any], message: object) -> None:
+def add_choice(known: ChoiceTexts, choice: Mapping[str, Any], message: object) -> None:
     """Add to `known` what one choice says: a whole one, or a piece of a stream (`message` is then its delta)."""
     index = choice["index"] if isinstance(choice.get("index"), int) else 0
-    said = known.setdefault(index, {"index": index})
-    _add(said, "text", choice)
+    texts = known.setdefault(index, {"index": index})
+    _add(texts, "text", choice)
     if tokens := _tokens(choice.get("logprobs")):
-        said.setdefault("logprobs", []).extend(tokens)
+        texts.setdefault("logprobs", []).extend(tokens)
     if isinstance(message, Mapping):
         for field in TEXT_FIELDS:
-            _add(said, field, message)
+            _add(texts, field, message)
         for position, call in enumerate(message.get("tool_calls") or ()):
-            calls = said.setdefault("tool_calls", {})
+            calls = texts.setdefault("tool_calls", {})
             kept = calls.setdefault(str(call.get("index", position)), {})
             function = call.get("function") or {}
             _add(kept, "name", function)
             _add(kept, "arguments", function)
     if choice.get("finish_reason"):
-        said["finish_reason"] = str(choice["finish_reason"])
+        texts["finish_reason"] = str(choice["finish_reason"])
 
 
 def _tokens(logprobs: object) -> list[list[Any]]:
@@ -54,7 +54,7 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
-def _add(said: dict[str, Any], field: str, source: Mapping[str, Any]) -> None:
+def _add(texts: dict[str, Any], field: str, source: Mapping[str, Any]) -> None:
     piece = source.get(field)
     if isinstance(piece, str) and piece:
-        said[field] = said.get(field, "") + piece
+        texts[field] = texts.get(field, "") + piece

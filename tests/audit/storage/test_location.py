@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from audit.cli.app import app
 from audit.events.private_value import Private
-from audit.storage.place import DATABASE_VARIABLE, is_there, open_reader, open_store
+from audit.storage.location import DATABASE_VARIABLE, is_there, open_reader, open_store
 from audit.storage.postgres import PostgresReader
 from audit.storage.sqlite import SqliteReader, SqliteStore
 from tests.audit.conftest import Home, accepted, completed

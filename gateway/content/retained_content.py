@@ -15,7 +15,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from audit.events.private_value import Private
-from gateway.content.said import Said, add_choice
+from gateway.content.choice_texts import ChoiceTexts, add_choice
 from gateway.errors import InvalidRequest
 from gateway.openai.sse import DONE, EventSplitter
 
@@ -58,10 +58,10 @@ def _refused(place: str) -> InvalidRequest:
     )
 
 
-class Content:
+class RetainedContent:
     """One call's content, to be kept for `days` from now, filed under `subject` if one is known."""
 
-    __slots__ = ("_days", "_expires", "_raw", "_said", "_sent", "_splitter", "_subject")
+    __slots__ = ("_days", "_expires", "_raw", "_sent", "_splitter", "_subject", "_texts")
 
     def __init__(self, raw: bytes, sent: bytes, subject: str | None, days: int) -> None:
         """`raw`: the body as the client sent it; `sent`: as it leaves for a backend."""
@@ -71,7 +71,7 @@ class Content:
         self._days = days
         self._expires = int(time.time() * 1000) + days * _DAY_MS
         self._splitter = EventSplitter()
-        self._said: Said = {}
+        self._texts: ChoiceTexts = {}
 
     def leaves(self, sent: bytes) -> None:
         """A body other than the one that was prepared: as the backend that is called now takes it."""
@@ -84,18 +84,18 @@ class Content:
 
     def answered(self) -> Private:
         """What goes with the outcome: all that was said so far, nothing but the person if nothing was."""
-        return self._private({"output": [self._said[index] for index in sorted(self._said)]} if self._said else {})
+        return self._private({"output": [self._texts[index] for index in sorted(self._texts)]} if self._texts else {})
 
-    def hear(self, said: Mapping[int, dict[str, Any]]) -> None:
-        """What a whole answer says (`gateway.content.said`), as the client gets it."""
-        self._said.update(said)
+    def add_answer(self, texts: Mapping[int, dict[str, Any]]) -> None:
+        """What a whole answer says (`gateway.content.choice_texts`), as the client gets it."""
+        self._texts.update(texts)
 
-    def hear_piece(self, frames: bytes) -> None:
+    def add_piece(self, frames: bytes) -> None:
         """Events of a streamed answer, as the client gets them."""
         for payload in self._splitter.feed(frames):
             if payload != DONE:
                 for choice in from_json(payload).get("choices") or ():
-                    add_choice(self._said, choice, choice.get("delta"))
+                    add_choice(self._texts, choice, choice.get("delta"))
 
     def _private(self, values: dict[Any, Any]) -> Private:
         return Private(values, self._subject, f"content_{self._days}d", self._expires)

@@ -29,7 +29,7 @@ class Transaction:
     write: list[Statement] = field(default_factory=list)
 
 
-class KeptConnection:
+class PersistentConnection:
     """For one thread at a time. Opened when first asked, and again after it broke; close it when done."""
 
     def __init__(self, database: Database) -> None:

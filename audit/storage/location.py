@@ -17,7 +17,7 @@ from audit.errors import AuditError, NoLog, StoreError
 from audit.keys.succession import keep_notes, notes_in
 from audit.storage.attested_files import files_beside, missing
 from audit.storage.identity import ForeignDatabaseError, check_identity, key_beside
-from audit.storage.marker import Named, Place, mark_made, place_of
+from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created
 from audit.storage.sqlite import SqliteReader, SqliteStore, no_log_at
 from audit.storage.store import LeafStore, Reader
 from audit.storage.tiles import Folder
@@ -49,16 +49,16 @@ def database_url() -> str | None:
     return _source[0]()
 
 
-def record_of(path: Path) -> Named:
+def record_of(path: Path) -> NamedDatabase:
     """The record whose file would be `path`, as messages and its marker name it."""
-    return Named("record", path, DATABASE_VARIABLE, DATABASE_SETTING)
+    return NamedDatabase("record", path, DATABASE_VARIABLE, DATABASE_SETTING)
 
 
 def open_store(path: Path, node: str, boot: str, source: UrlSource = database_url) -> LeafStore:
     """The store of the log whose file would be `path`. Raises StoreError or ForeignDatabaseError before anything is
     written."""
     url, named = source(), record_of(path)
-    place = place_of(named, url) or Place()
+    place = location_of(named, url) or StoreLocation()
     key = key_beside(path)
     store = (
         SqliteStore.open(path, node, boot, create=not place.made) if url is None else _open_postgres(url, node, boot)
@@ -68,7 +68,7 @@ def open_store(path: Path, node: str, boot: str, source: UrlSource = database_ur
             store.claim(key)
             _exchange_successions(store, path)
             _exchange_attested_files(store, path)
-            mark_made(named, place)
+            mark_created(named, place)
     except BaseException:
         store.close()
         raise
@@ -86,7 +86,7 @@ def _open_postgres(url: str, node: str, boot: str) -> LeafStore:
 def open_reader(path: Path, source: UrlSource = database_url) -> Reader:
     """Raises NoLog if there is no log, ForeignDatabaseError if it is not of the installation that `path` is in."""
     url = source()
-    place_of(record_of(path), url)
+    location_of(record_of(path), url)
     if not path.parent.is_dir():
         raise NoLog(no_log_at(path))
     reader: Reader
@@ -182,5 +182,5 @@ def is_there(path: Path, source: UrlSource = database_url) -> bool:
 
     Raises StoreError if the configured URL and the marker of the folder disagree.
     """
-    place = place_of(record_of(path), source())
+    place = location_of(record_of(path), source())
     return place is not None and (path.is_file() if place.server is None else path.parent.is_dir())

@@ -17,7 +17,7 @@ from audit.pack_verifier.tree import leaf_hash, root_from_inclusion
 ANCHOR = "proofs/anchor.json"
 
 
-class Outside:
+class Attestations:
     """`witnesses` are the keys that the auditor knows: name, public key, key id."""
 
     def __init__(self, signed: Signed, findings: Findings) -> None:
@@ -59,7 +59,7 @@ class Outside:
             text = self.signed.open_signed(str(said["checkpoint"]), self.signed.origin)
             origin, size, root = parse_checkpoint(text)
             leaf, seq = str(said["leaf"]).encode(), int(said["seq"])
-            vouchers = [(str(one["note"]), list(one["proof"]), one.get("token")) for one in said["vouchers"]]
+            attestations = [(str(one["note"]), list(one["proof"]), one.get("token")) for one in said["vouchers"]]
         except (ValueError, KeyError, TypeError, AttributeError):
             self.findings.fault("anchor", ANCHOR + " is not of this format")
             return
@@ -73,13 +73,13 @@ class Outside:
         event = canonical(leaf)
         if not isinstance(event, dict) or event.get("checkpoint_sha256") != hashlib.sha256(text.encode()).hexdigest():
             self.findings.fault("anchor", "the anchor vouches for another checkpoint")
-        for note, proof, token in vouchers:
+        for note, proof, token in attestations:
             try:
-                self.check_voucher(note, leaf, seq, [bytes.fromhex(node) for node in proof], token)
+                self.check_attestation(note, leaf, seq, [bytes.fromhex(node) for node in proof], token)
             except (Broken, ValueError, TypeError) as error:
                 self.findings.fault("anchor", "a checkpoint of the anchor does not hold: " + str(error))
 
-    def check_voucher(self, note: str, leaf: bytes, seq: int, proof: list[bytes], token: object) -> None:
+    def check_attestation(self, note: str, leaf: bytes, seq: int, proof: list[bytes], token: object) -> None:
         over = self.signed.open_signed(note, self.signed.origin.rpartition("/")[0] + "/_anchor")
         _, size, root = parse_checkpoint(over)
         if root_from_inclusion(leaf_hash(leaf), seq, size, proof) != root:

@@ -1,6 +1,6 @@
 """Every weak default in force, by name: what is allowed for a first try and should not be left so.
 
-`weaknesses` is pure: it judges settings and what was seen of the state. `observe` looks.
+`configuration_warnings` is pure: it judges settings and what was seen of the state. `observe` looks.
 """
 
 import ipaddress
@@ -25,7 +25,7 @@ NAMED = 3  # tenants in one sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Weakness:
+class ConfigurationWarning:
     """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
 
     code: str
@@ -34,7 +34,7 @@ class Weakness:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DoctorFacts:
     """Facts that are judged in addition to the settings. `nodes`: the gateways that have opened this record."""
 
     posture: Posture = field(default_factory=Posture)
@@ -49,13 +49,13 @@ class State:
     root: bool = False
 
 
-def observe(settings: Settings, installation: Installation, database: Database) -> State:
+def observe(settings: Settings, installation: Installation, database: Database) -> DoctorFacts:
     """Raises StoreError, KeyProviderError, SettingsError."""
     urls = urls_of(settings.database)
     audit = installation.audit_log.parent
     nodes = sorted(path.name.removeprefix("node-").removesuffix(".lock") for path in audit.glob("node-*.lock"))
     witnessed = audit / "witnessed"
-    return State(
+    return DoctorFacts(
         posture=posture(database),
         database_url=urls.control,
         redis_url=urls.redis,
@@ -69,11 +69,11 @@ def observe(settings: Settings, installation: Installation, database: Database) 
     )
 
 
-def weaknesses(settings: Settings, state: State) -> list[Weakness]:
+def configuration_warnings(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     return [found for check in _CHECKS for found in check(settings, state)]
 
 
-def log_weaknesses(found: Sequence[Weakness]) -> None:
+def log_warnings(found: Sequence[ConfigurationWarning]) -> None:
     """One line each, its code first, so that logs can be searched for it."""
     for one in found:
         logger.warning("weak default %s: %s; to mend: %s", one.code, one.says, one.fix)
@@ -82,12 +82,12 @@ def log_weaknesses(found: Sequence[Weakness]) -> None:
 # --- the network -----------------------------------------------------------------------------------------------------
 
 
-def _listening(settings: Settings, state: State) -> list[Weakness]:
+def _listening(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     listen = settings.listen
     found = []
     if listen.tls_ended_by_proxy and listen.cert_file is None and not is_loopback(listen.host):
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "plain_behind_proxy",
                 f"{listen.host} takes calls without TLS, trusting that only a proxy on this host or pod reaches it",
                 "set listen.cert_file and listen.key_file, or listen on 127.0.0.1",
@@ -96,7 +96,7 @@ def _listening(settings: Settings, state: State) -> list[Weakness]:
     wide = [str(network) for network in listen.operators if _is_wide(network)]
     if wide:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "open_metrics",
                 f"/metrics, which names tenants, can be read from {', '.join(wide)}",
                 "name the networks of your monitoring in listen.operations_from",
@@ -109,11 +109,11 @@ def _is_wide(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
     return network.prefixlen == 0 or not (network.is_private or network.is_loopback or network.is_link_local)
 
 
-def _stores(settings: Settings, state: State) -> list[Weakness]:
+def _stores(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     found = []
     if state.database_url is not None and _is_unverified(state.database_url):
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "database_unverified",
                 "the database is on another host, and its certificate is not checked",
                 "end DOMICILE_DATABASE_URL in ?sslmode=verify-full",
@@ -121,14 +121,14 @@ def _stores(settings: Settings, state: State) -> list[Weakness]:
         )
     if state.redis_url is not None and _is_plain_elsewhere(state.redis_url, ("redis",)):
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "redis_plain", "Redis is on another host, reached without TLS", "use rediss:// in DOMICILE_REDIS_URL"
             )
         )
     shared = (state.database_url or "").startswith("postgres")
     if state.redis_url is None and not shared and len(state.nodes) > 1:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "limits_of_one_process",
                 f"{len(state.nodes)} gateways use this folder, and each allows the whole of every limit",
                 "set DOMICILE_REDIS_URL, or DOMICILE_DATABASE_URL to PostgreSQL",
@@ -152,11 +152,11 @@ def _is_plain_elsewhere(url: str, plain: tuple[str, ...]) -> bool:
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def _keys(settings: Settings, state: State) -> list[Weakness]:
+def _keys(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     found = []
     if settings.secrets.provider == "file":
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "master_key_beside_data",
                 "the master key is a file on the disk that holds what it protects",
                 "set secrets.provider: vault, then run domicile secrets rewrap and retire",
@@ -164,7 +164,7 @@ def _keys(settings: Settings, state: State) -> list[Weakness]:
         )
     if state.secrets_in_clear:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "secrets_in_clear",
                 f"not sealed, though the master key is in Vault: {', '.join(state.secrets_in_clear)}",
                 "run domicile secrets rewrap",
@@ -172,7 +172,7 @@ def _keys(settings: Settings, state: State) -> list[Weakness]:
         )
     if state.signer_here:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "signing_key_here",
                 "the key that signs the record is a file here: who takes it can sign another history",
                 "name secrets.vault.signing_key before the first record, or have a witness cosign",
@@ -180,7 +180,7 @@ def _keys(settings: Settings, state: State) -> list[Weakness]:
         )
     if state.authority_here:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "own_authority",
                 "the cell's certificate authority is self-made and its key on this machine: it can issue any identity",
                 "issue backends' certificates elsewhere, and leave only ca/ca.pem here",
@@ -192,11 +192,11 @@ def _keys(settings: Settings, state: State) -> list[Weakness]:
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
-def _record(settings: Settings, state: State) -> list[Weakness]:
+def _record(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     found = []
     if not state.witnessed:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "no_witness",
                 "no outside witness has cosigned the record: with its key, history can be rewritten unseen",
                 "let a second party run domicile audit witness serve, and submit to it",
@@ -205,10 +205,10 @@ def _record(settings: Settings, state: State) -> list[Weakness]:
     if settings.sinks.record is None:
         effect = "no policy's store_in binds it" if stays_here(settings) else "every call is refused"
         finding = f"the country in which the record is kept is not configured, so {effect}"
-        found.append(Weakness("record_country_unknown", finding, "set sinks.record"))
+        found.append(ConfigurationWarning("record_country_unknown", finding, "set sinks.record"))
     if settings.audit.reserve_bytes == 0:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "no_reserve",
                 "no disk space is kept back: on a full disk running calls cannot be closed",
                 "set audit.reserve_bytes",
@@ -220,11 +220,11 @@ def _record(settings: Settings, state: State) -> list[Weakness]:
 # --- people and policies ---------------------------------------------------------------------------------------------
 
 
-def _people(settings: Settings, state: State) -> list[Weakness]:
+def _people(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     if settings.oidc.issuer is not None:
         return []
     return [
-        Weakness(
+        ConfigurationWarning(
             "no_identity_provider",
             "administrators log in by tokens alone: no directory ends them when a person leaves",
             "set oidc.issuer",
@@ -232,12 +232,12 @@ def _people(settings: Settings, state: State) -> list[Weakness]:
     ]
 
 
-def _policies(settings: Settings, state: State) -> list[Weakness]:
+def _policies(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     seen = state.posture
     found = []
     if seen.keep_content:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "content_kept",
                 f"prompts and answers are kept for {_names(seen.keep_content)}",
                 "retention: {content: none}, unless somebody needs them",
@@ -245,7 +245,7 @@ def _policies(settings: Settings, state: State) -> list[Weakness]:
         )
     if seen.mask_nothing:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "nothing_masked",
                 f"personal data passes to models unmasked for {_names(seen.mask_nothing)}",
                 "give their policy a redaction.input",
@@ -253,7 +253,7 @@ def _policies(settings: Settings, state: State) -> list[Weakness]:
         )
     if seen.unlimited:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "no_limits",
                 f"a leaked key can spend without end for {_names(seen.unlimited)}",
                 "give their policy limits: {rpm, tpm, eur_per_month}",
@@ -270,12 +270,12 @@ def _names(tenants: Sequence[str]) -> str:
 # --- the process -----------------------------------------------------------------------------------------------------
 
 
-def _process(settings: Settings, state: State) -> list[Weakness]:
+def _process(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
     found = []
     endpoint = settings.telemetry.otlp_endpoint
     if endpoint is not None and _is_plain_elsewhere(endpoint, ("http",)):
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "telemetry_plain",
                 "spans, which name tenants, leave this host without TLS",
                 "use https:// in telemetry.otlp_endpoint",
@@ -283,7 +283,7 @@ def _process(settings: Settings, state: State) -> list[Weakness]:
         )
     if spans_leave(settings) and settings.sinks.telemetry is None:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "spans_stay_here",
                 "the country in which spans are kept is not configured, so no policy lets one leave",
                 "set sinks.telemetry",
@@ -291,7 +291,7 @@ def _process(settings: Settings, state: State) -> list[Weakness]:
         )
     if endpoint is not None and settings.telemetry.sample_ratio == 1.0:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "every_call_traced",
                 "every call is traced: who asked what model and when is known twice, once outside the record",
                 "set telemetry.sample_ratio below 1",
@@ -299,19 +299,19 @@ def _process(settings: Settings, state: State) -> list[Weakness]:
         )
     if state.core_dumps:
         found.append(
-            Weakness(
+            ConfigurationWarning(
                 "core_dumps",
                 "if the process crashes, its memory, prompts included, may be written to disk",
                 "start it with ulimit -c 0 (LimitCORE=0)",
             )
         )
     if state.root:
-        found.append(Weakness("runs_as_root", "the gateway runs as root", "give it a user of its own"))
+        found.append(ConfigurationWarning("runs_as_root", "the gateway runs as root", "give it a user of its own"))
     return found
 
 
 _CHECKS = (_listening, _stores, _keys, _record, _people, _policies, _process)
 
 
-def as_json(found: Sequence[Weakness]) -> list[Mapping[str, str]]:
+def as_json(found: Sequence[ConfigurationWarning]) -> list[Mapping[str, str]]:
     return [{"code": one.code, "says": one.says, "fix": one.fix} for one in found]

@@ -46,7 +46,7 @@ class Identity:
     backend_id: str = ""
 
 
-class Face:
+class BaseApi:
     """The parts that endpoints share. meter: of the engine's card."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Face:
             raise ModelUnknown(f"this backend serves {self.served_name!r} only", param="model")
         return wire
 
-    async def aside(self, work: Callable[[T], E], subject: T, length: int) -> E:
+    async def run_in_thread_if_long(self, work: Callable[[T], E], subject: T, length: int) -> E:
         """In a thread, if the text is long."""
         return await asyncio.to_thread(work, subject) if length > LONG_TEXT else work(subject)
 
@@ -172,19 +172,19 @@ def _invalid(invalid: ValidationError) -> InvalidRequest:
     that was sent says what is wrong.
     """
     errors = invalid.errors(include_url=False, include_context=False, include_input=False)
-    of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
-    told = max(of_field, key=lambda error: (error["type"] not in KIND_MISMATCHES, len(error["loc"])))
+    of_field = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+    error = max(of_field, key=lambda one: (one["type"] not in KIND_MISMATCHES, len(one["loc"])))
     path = ""
-    for part in told["loc"]:
+    for part in error["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part in FIELDS and part not in ("str", "int", "list"):
             path += f".{part}" if path else part
         elif not UNION_MEMBER.fullmatch(part):  # pydantic names union members in the path
             break
-    if told["type"] == "json_invalid":
-        return InvalidRequest(f"the body is not valid JSON: {told['msg'].removeprefix('Invalid JSON: ')}")
-    return InvalidRequest(f"{path}: {told['msg']}" if path else told["msg"], param=path or None)
+    if error["type"] == "json_invalid":
+        return InvalidRequest(f"the body is not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}")
+    return InvalidRequest(f"{path}: {error['msg']}" if path else error["msg"], param=path or None)
 
 
 def request_id(request: Request) -> str:

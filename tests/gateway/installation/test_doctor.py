@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from gateway.cli.app import app
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import Settings, load_settings
+from gateway.installation.doctor import DoctorFacts, configuration_warnings, log_warnings, observe
 from gateway.installation.installation import Installation
-from gateway.installation.weaknesses import State, log_weaknesses, observe, weaknesses
 from gateway.store.reports.posture import Posture, posture
 from tests.fakes.lab import OPEN_POLICY, POLICY, lab, open_control
 from tests.fakes.vault import TOKEN
 
-SOUND = State(witnessed=True)
+SOUND = DoctorFacts(witnessed=True)
 VAULT = {"provider": "vault", "vault": {"address": "https://v.example", "token_file": "/t"}}
 TLS = {"cert_file": "/c.pem", "key_file": "/k.pem"}
 OTLP = "http://10.0.0.9:4318/v1/traces"
@@ -34,7 +34,7 @@ def sound(**changed):
 
 
 def codes(settings, state=SOUND):
-    return [one.code for one in weaknesses(settings, state)]
+    return [one.code for one in configuration_warnings(settings, state)]
 
 
 def test_an_installation_without_weak_defaults_has_none():
@@ -131,25 +131,25 @@ def test_a_sentence_names_a_few_tenants_and_counts_the_rest_and_no_secret():
         database_url="postgresql://u:hunter2@db.example/d",
         redis_url="redis://:hunter2@10.0.0.1",
     )
-    found = {one.code: one.says for one in weaknesses(sound(), state)}
+    found = {one.code: one.says for one in configuration_warnings(sound(), state)}
     assert found["content_kept"] == "prompts and answers are kept for a, b, c and 2 more"
     assert "hunter2" not in json.dumps(found)
 
 
 def test_every_one_is_documented_and_no_other():
-    source = Path("gateway/installation/weaknesses.py").read_text()
-    named = set(re.findall(r'Weakness\(\s*"([a-z_]+)"', source))
+    source = Path("gateway/installation/doctor.py").read_text()
+    named = set(re.findall(r'ConfigurationWarning\(\s*"([a-z_]+)"', source))
     told = Path("docs/warnings.md").read_text()
     assert set(re.findall(r"^\| `([a-z_]+)` \|", told, re.MULTILINE)) == named
     assert len(named) > 15
 
 
 def test_each_is_one_line_in_the_log_with_its_code_first(caplog):
-    log_weaknesses(weaknesses(Settings(), State()))
+    log_warnings(configuration_warnings(Settings(), DoctorFacts()))
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("weak default no_witness: ") for line in lines)
     assert all("\n" not in line and "; to mend: " in line for line in lines)
-    assert len(lines) == len(set(lines)) == len(weaknesses(Settings(), State()))
+    assert len(lines) == len(set(lines)) == len(configuration_warnings(Settings(), DoctorFacts()))
 
 
 # --- what is seen ----------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ async def test_a_gateway_sees_its_own_state(tmp_path, monkeypatch):
     monkeypatch.delenv("DOMICILE_DATABASE_URL", raising=False)
     monkeypatch.setenv("DOMICILE_REDIS_URL", "")
     async with lab(tmp_path, set_up=lambda made: made.tenant("acme", OPEN_POLICY)) as made:
-        found = {one.code for one in made.gateway.weaknesses}
+        found = {one.code for one in made.gateway.configuration_warnings}
         assert {"master_key_beside_data", "signing_key_here", "no_witness", "nothing_masked", "no_limits"} <= found
         assert not {"content_kept", "limits_of_one_process", "own_authority", "secrets_in_clear"} & found
         (made.data / "audit" / "witnessed").mkdir()

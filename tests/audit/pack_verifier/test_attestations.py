@@ -2,8 +2,8 @@
 
 import pytest
 
+from audit.pack_verifier.attestations import clock
 from audit.pack_verifier.fault import Broken
-from audit.pack_verifier.outside import clock
 
 
 def test_a_time_is_told_in_utc() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.database.errors import DatabaseUnavailable
-from gateway.database.kept_connection import KeptConnection
+from gateway.database.persistent_connection import PersistentConnection
 
 NAMES = (
     "SELECT name FROM limit_bucket WHERE name = ANY(%s) ORDER BY name",
@@ -16,7 +16,7 @@ def insert(name):
 
 @pytest.fixture
 def kept(postgresql):
-    kept = KeptConnection(postgresql)
+    kept = PersistentConnection(postgresql)
     yield kept
     kept.close()
 
