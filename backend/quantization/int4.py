@@ -35,7 +35,7 @@ class Int4(Quantization):
     few_rows = 0
     narrow_rows = MOST_NARROW_ROWS
     width_multiple = GROUP
-    # H200: fitted to bench/results/kernel-int4-h200.json. H100: the same times the ratio of the cards' bandwidths.
+    # H200: set by hand from bench/results/kernel-int4-h200.json. H100: the same times the ratio of the cards' bandwidths.
     speeds: ClassVar = {"h100": Speed(1.5e12, 1.1e12, 400e12), "h200": Speed(2.1e12, 1.6e12, 400e12)}
 
     @abstractmethod
