@@ -101,6 +101,17 @@ class ModelConfig:
             "self_attn.o_proj": ("out", 0, self.hidden_size), "mlp.down_proj": ("down", 0, self.hidden_size),
         }  # fmt: skip
 
+    def kept_modules(self, layer: int, matrix: str) -> list[str]:
+        """Those that share a matrix of a layer and that the checkpoint, whose weights are quantised, has in higher
+        precision."""
+        stored = self.stored_weights
+        shared = [module for module, (name, _, _) in self.modules.items() if name == matrix]
+        return [] if stored is None else [m for m in shared if stored.keeps(f"model.layers.{layer}.{m}")]
+
+    def keeps(self, layer: int, matrix: str) -> bool:
+        """Whether a matrix stays in the model's dtype since the checkpoint has it in higher precision."""
+        return bool(self.kept_modules(layer, matrix))
+
     @property
     def q_width(self) -> int:
         return self.num_heads * self.head_dim

@@ -81,12 +81,8 @@ def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> in
 
 
 def _format_of(model: ModelConfig, layer: int, matrix: str, format: Quantization) -> Quantization:
-    """Of one matrix: a format that is kept as stored leaves out what the checkpoint has in higher precision."""
-    stored = model.stored_weights
-    if not format.from_checkpoint or stored is None or not stored.kept:
-        return format
-    module = next(module for module, (name, _, _) in model.modules.items() if name == matrix)
-    return NONE if stored.keeps(f"model.layers.{layer}.{module}") else format
+    """Of one matrix: what the checkpoint has in higher precision stays so."""
+    return NONE if model.keeps(layer, matrix) else format
 
 
 def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:

@@ -126,7 +126,7 @@ def _smaller_weights(model: ModelConfig, config: EngineConfig, card: Card) -> st
     offers = [
         f"; {format.name} weights take {gib(weight_bytes(model, config.dtype, format.name))}"
         for format in FORMATS
-        if format is not NONE and not format.from_checkpoint and card.multiplies(format)
+        if format is not NONE and format.from_any and card.multiplies(format)
     ]
     return "".join(offers)
 

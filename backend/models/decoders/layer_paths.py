@@ -11,7 +11,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from backend.kernels.interface import Kernels
 from backend.models.decoders.paged_decoder import Products
 from backend.quantization.linear import Hidden
 
@@ -90,14 +89,13 @@ class ManyRows:
 class InvariantRows:
     """One kernel for all products, whatever the number of rows; for formats that have one."""
 
-    kernels: Kernels
     eps: float
 
     def to_attention(self, layer: FusedLayer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         x, residual = layer.qkv.normed(hidden, layer.input_norm, self.eps)
-        return layer.qkv.invariant(x.x, layer.qkv_bias), None, residual
+        return layer.qkv.invariant(x, layer.qkv_bias), None, residual
 
     def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
-        added = layer.out.invariant(attended)
+        added = layer.out.invariant(layer.out.operand(attended))
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
-        return Hidden(residual, layer.down.invariant(self.kernels.silu_mul(layer.gate_up.invariant(x.x))))
+        return Hidden(residual, layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x))))

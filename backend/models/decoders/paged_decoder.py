@@ -165,7 +165,8 @@ class PagedDecoder(ABC):
         packed = layer.packed.get(name)
         if packed is not None:
             return packed.format.linear(self.kernels, packed)
-        return self.quantization.quantised(self.kernels, getattr(layer, name))
+        format = NONE if layer.keeps(name) else self.quantization
+        return format.quantised(self.kernels, getattr(layer, name))
 
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
