@@ -102,7 +102,8 @@ def described(declared: Mapping[str, Any]) -> str:
     kinds = []
     for group in (declared.get("config_groups") or {}).values():
         weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
-        words = [weights.get("type"), weights.get("num_bits"), "by", weights.get("strategy"), weights.get("group_size")]
+        strategy = weights.get("strategy")
+        words = [weights.get("type"), weights.get("num_bits"), strategy and f"by {strategy}", weights.get("group_size")]
         kinds.append(" ".join(str(word) for word in words if word is not None))
         kinds += [f"activations {inputs['type']} {inputs.get('num_bits')}"] if inputs.get("type") else []
     return ", ".join(filter(None, [declared.get("format"), *kinds]))
