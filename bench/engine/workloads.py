@@ -140,10 +140,27 @@ PEERS["qwen3-0.6b:kv8"] = {
     name: PEERS["qwen3-0.6b:bf16"][name] for name in ("256 requests 512/256", "256 requests, 100-1024 in and out")
 }
 DTYPES: dict[str, dict[str, str]] = {
-    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "kv8": {"kv_dtype": "fp8"}, "int4": {},
+    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "kv8": {"kv_dtype": "fp8"}, "int4": {}, "fp8block": {},
+    "int8": {}, "w4a16": {},
 }  # fmt: skip
+
+
+def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {"group_0": group}}
+
+
 STORED: dict[str, dict[str, Any]] = {  # what config.json says of weights, beside the shape
     "int4": {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}},
+    "fp8block": {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+    "int8": {
+        "quantization_config": compressed(
+            {"type": "int", "num_bits": 8, "strategy": "channel"}, {"type": "int", "num_bits": 8, "strategy": "token"}
+        )
+    },
+    "w4a16": {
+        "quantization_config": compressed({"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128})
+    },
 }
 STARTS = {
     "llama-8b:bf16": Peers(120, 61, 15),

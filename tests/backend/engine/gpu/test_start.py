@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backend.engine.engine import Engine
-from backend.engine.gpu.start import require_gpu
+from backend.engine.gpu.start import UNITS, require_gpu, require_unit
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -15,6 +15,8 @@ from backend.models.config import ModelConfig
 from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.planner.memory import weight_bytes
+from backend.quantization import FORMATS
+from backend.quantization.format import Quantization
 from tests.backend.quantization.test_int4_checkpoints import write as write_int4
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
 from tests.backend.tiny_families import FAMILIES, tiny_family, write_family
@@ -160,3 +162,14 @@ def test_more_blocks_than_memory_are_refused_with_the_number_that_fits(tmp_path:
     folder = write_folder(tmp_path / "model", tiny_model(head_dim=16))
     with pytest.raises(ConfigError, match="would fit"):
         Engine.from_checkpoint(Checkpoint(folder), EngineConfig(model=str(folder), device="cuda", num_blocks=1 << 30))
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_weights_that_a_cards_tensor_cores_do_not_have_are_refused_naming_what_would_do(format: Quantization) -> None:
+    require_unit(format, (9, 0))
+    if format.unit is None:
+        require_unit(format, (7, 0))
+        return
+    assert format.unit in UNITS
+    with pytest.raises(ConfigError, match=f"cannot multiply {format.name} weights; choose --quantization none"):
+        require_unit(format, (7, 0))
