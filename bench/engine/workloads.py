@@ -140,8 +140,8 @@ PEERS["qwen3-0.6b:kv8"] = {
     name: PEERS["qwen3-0.6b:bf16"][name] for name in ("256 requests 512/256", "256 requests, 100-1024 in and out")
 }
 DTYPES: dict[str, dict[str, str]] = {
-    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "kv8": {"kv_dtype": "fp8"}, "int4": {}, "fp8block": {},
-    "int8": {}, "w4a16": {},
+    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "w8": {"quantization": "fp8"},
+    "kv8": {"kv_dtype": "fp8"}, "int4": {}, "fp8block": {}, "int8": {}, "w4a16": {},
 }  # fmt: skip
 
 

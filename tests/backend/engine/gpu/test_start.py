@@ -32,6 +32,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card of 80 GiB of which 2 are taken, as far as anyone asks before loading."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (78 * GIB, 80 * GIB))
 
 
