@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from backend.kernels.interface import Kernels
+    from backend.kernels.moe.rule import Routing
+    from backend.quantization.experts import Experts
     from backend.quantization.linear import Linear
 
 FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
@@ -221,6 +223,17 @@ class Quantization(ABC):
     def linear(self, kernels: Kernels, packed: Packed) -> Linear:
         """The product by a matrix that is kept as stored."""
         raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
+
+    def experts(self, kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
+        """The products of a mixture of experts by dense weights, [experts, 2 * inner, width] and [experts, width,
+        inner]: in the model's dtype, unless this format has grouped products of its own."""
+        from backend.quantization.experts import Experts
+
+        return Experts(kernels, routing, gate_up, down)
+
+    def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        """Of one expert's matrix on the card."""
+        return outputs * width * element_size
 
     # What it costs
 

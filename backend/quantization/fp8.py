@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from backend.kernels.interface import Kernels
+    from backend.kernels.moe.rule import Routing
+    from backend.quantization.experts import Experts
 
 BLOCK = 128
 SCALE_BYTES = 4  # one an output channel
@@ -105,6 +107,12 @@ class Fp8(Quantization):
         parameter.data = parameter.data.new_empty(0)
         return made
 
+    def experts(self, kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
+        return fp8_experts(kernels, routing, gate_up, down)
+
+    def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        return self.matrix_bytes(outputs, width, element_size)
+
     def matrix_bytes(self, outputs: int, width: int, element_size: int) -> int:
         return outputs * (width + SCALE_BYTES)
 
@@ -116,6 +124,20 @@ class Fp8(Quantization):
 
     def activation_bytes(self, width: int) -> int:
         return width
+
+
+def fp8_experts(kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
+    """Quantised by channel; takes the weights over and leaves the parameters empty."""
+    from backend.quantization.experts import Experts
+
+    made, scales = [], []
+    for parameter in (gate_up, down):
+        experts, outputs, width = parameter.shape
+        values, scale = kernels.quantize_rows(parameter.view(experts * outputs, width))
+        made.append(values.view(experts, outputs, width))
+        scales.append(scale.view(experts, outputs, 1))
+        parameter.data = parameter.data.new_empty(0)
+    return Experts(kernels, routing, made[0], made[1], (scales[0], scales[1]))
 
 
 def stored_fp8(format: Quantization, declared: Mapping[str, Any]) -> StoredWeights:

@@ -15,14 +15,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backend.errors import UnsupportedModel
 from backend.quantization.compressed_tensors import METHOD, scheme_of, stored_as
 from backend.quantization.format import Packed, Quantization, Speed, StoredWeights, TensorHead
-from backend.quantization.fp8 import BLOCK, SCALE_BYTES, fill_normal, fp8_dense, fp8_part, fp8_shape, stored_fp8
+from backend.quantization.fp8 import (
+    BLOCK,
+    SCALE_BYTES,
+    fill_normal,
+    fp8_dense,
+    fp8_experts,
+    fp8_part,
+    fp8_shape,
+    stored_fp8,
+)
 from backend.quantization.linear import Hidden, Linear, Operand
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from backend.kernels.interface import Kernels
+    from backend.kernels.moe.rule import Routing
+    from backend.quantization.experts import Experts
 
 MOST_NARROW_ROWS = 64  # for which output and down projections leave parts
 
@@ -88,6 +99,13 @@ class Fp8Block(Quantization):
 
     def linear(self, kernels: Kernels, packed: Packed) -> Linear:
         return Fp8BlockLinear(kernels, packed.parts["weight"], packed.parts["scale"], packed.span["scale"])
+
+    def experts(self, kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
+        """By channel: grouped products have no scales by block, so that experts are rounded once more."""
+        return fp8_experts(kernels, routing, gate_up, down)
+
+    def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        return outputs * (width + SCALE_BYTES)
 
     def matrix_bytes(self, outputs: int, width: int, element_size: int) -> int:
         return outputs * width + SCALE_BYTES * -(-outputs // BLOCK) * (width // BLOCK)

@@ -53,11 +53,11 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     require_card(config)
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
         raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
-    if model.cpu_only is not None:
-        raise ConfigError(f"on a GPU this model cannot be served: {model.cpu_only}")
     if not 16 <= model.head_dim <= 256:
         raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
-    widths = (model.hidden_size, model.intermediate_size, model.q_width)
+    widths: tuple[int, ...] = (model.hidden_size, model.intermediate_size, model.q_width)
+    if model.experts is not None:
+        widths += (model.experts.intermediate_size,)
     format = weight_format(config, model)
     format.require_model(widths, config.dtype)
     require_unit(format, torch.cuda.get_device_capability())

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.kernels import reference
 from backend.kernels.launching.launch import FP8, FP8_MAX, require, require_rows
 
 GROUP = 128
@@ -26,18 +25,26 @@ def quantize_groups(x: Tensor) -> Groups:
 
 
 def rms_norm_groups(x: Tensor, weight: Tensor, eps: float) -> Groups:
-    return quantize_groups(reference.rms_norm(x.float(), weight, eps))
+    return quantize_groups(_normalised(x.float(), weight, eps))
 
 
 def add_rms_norm_groups(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: Groups | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    normed, total = reference.add_rms_norm(x, residual.float(), weight, eps, scales=scales)
-    return *quantize_groups(normed), total.to(residual.dtype)
+    total = x.sum(0) if x.dim() == 3 else x.float()
+    if scales is not None:
+        total = total * (scales[0] * scales[1].t())
+    total = total + residual.float()
+    return *quantize_groups(_normalised(total, weight, eps)), total.to(residual.dtype)
+
+
+def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight.float()
 
 
 def silu_mul_groups(gate_up: Tensor) -> Groups:
-    return quantize_groups(reference.silu_mul(gate_up.float()))
+    gate, up = gate_up.float().chunk(2, -1)
+    return quantize_groups(F.silu(gate) * up)
 
 
 def fp8_block_linear(

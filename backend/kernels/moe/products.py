@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Products of blocks of pairs by their experts' weights, and the sum over a token's experts.
 
-A program multiplies a block by a tile of its expert's outputs; the weight is the left operand, as in `linear.narrow`, so
-that a block may be as small as eight pairs, as in decode steps, where reading weights is all. A block without pairs ends
-at once. Rows of x are fetched by their token's number, so that nothing is copied into the order of experts, and results
-go back to their pair's place. The sum over experts takes them in the order in which a token chose them: a token's bits
-depend on nothing but itself.
+A program multiplies a block by a tile of its expert's outputs; the weight is the left operand, as in `linear.narrow`,
+so that a block may be as small as eight pairs, as in decode steps, where reading weights is all. A block without pairs
+ends at once. Rows of x are fetched by their token's number, so that nothing is copied into the order of experts, and
+results go back to their pair's place. The sum over experts takes them in the order in which a token chose them: a
+token's bits depend on nothing but itself.
 """
 
 import torch
@@ -17,10 +17,9 @@ from triton.language.extra import cuda
 from backend.kernels.launching import tuning
 from backend.kernels.launching.chaining import after_predecessors, chained
 from backend.kernels.launching.launch import FP8, require
-from backend.kernels.moe.reference import Blocks, require_grouped
+from backend.kernels.moe.reference import SIZES, Blocks, block_size, require_grouped
 
-SIZES = (16, 32, 64, 128)  # of blocks
-INVARIANT_SIZE = 32
+__all__ = ["block_size", "candidates", "combine", "default_choice", "grouped_linear"]
 
 
 @triton.jit
@@ -158,16 +157,6 @@ def combine(parts: Tensor, residual: Tensor) -> Tensor:
             **chained(),
         )
     return y
-
-
-def block_size(pairs: int, experts: int, *, batch_invariant: bool = False) -> int:
-    """Slots of a block for so many pairs: what an expert gets on average, or the next smaller there is.
-
-    Not timed yet. batch_invariant: the same whatever their number.
-    """
-    if batch_invariant:
-        return INVARIANT_SIZE
-    return max((size for size in SIZES if size * experts <= pairs), default=SIZES[0])
 
 
 def _choice(x: Tensor, outputs: int, width: int, size: int, experts: int, gated: bool) -> tuning.Choice:

@@ -1,9 +1,9 @@
 """What routing and blocks are, and the torch twins of `routing`, `blocks` and `products`.
 
 A pair is a token and one of its experts: pair ``token * per_token + place``. Pairs are laid out in blocks of `size`
-slots, each of one expert, so that a program multiplies a block by one expert's weight; slots that are left over hold -1.
-How many blocks there are follows from the number of pairs and experts, never from who took which, so a step's shapes are
-the same whatever is routed and it can be captured in a CUDA graph.
+slots, each of one expert, so that a program multiplies a block by one expert's weight; slots that are left over hold
+-1. How many blocks there are follows from the number of pairs and experts, never from who took which: shapes are the
+same whatever is routed, and a step can be captured in a CUDA graph.
 """
 
 from dataclasses import dataclass
@@ -13,28 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.launching.launch import require
+from backend.kernels.moe.rule import Routing
 
 MOST_EXPERTS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How a token's experts are found from its logits.
-
-    Attributes:
-        per_token: experts that a token takes.
-        sigmoid: logits become scores by a sigmoid each, not by a softmax over all (DeepSeek-AI 2024, V3).
-        normalised: weights of those taken add up to 1. scale: multiplies weights last.
-        groups, groups_taken: experts of the best `groups_taken` of so many groups of neighbours alone are taken; a
-            group is as good as its two best, or, without a bias, its best (node-limited routing; V2, V3).
-    """
-
-    per_token: int
-    sigmoid: bool = False
-    normalised: bool = True
-    scale: float = 1.0
-    groups: int = 1
-    groups_taken: int = 1
+SIZES = (16, 32, 64, 128)  # of blocks
+INVARIANT_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +70,16 @@ def _largest(values: Tensor, count: int) -> Tensor:
 def blocks_needed(pairs: int, experts: int, size: int) -> int:
     """That always suffice: each expert leaves at most one block short."""
     return pairs // size + min(pairs, experts)
+
+
+def block_size(pairs: int, experts: int, *, batch_invariant: bool = False) -> int:
+    """Slots of a block for so many pairs: what an expert gets on average, or the next smaller there is.
+
+    Not timed yet. batch_invariant: the same whatever their number.
+    """
+    if batch_invariant:
+        return INVARIANT_SIZE
+    return max((size for size in SIZES if size * experts <= pairs), default=SIZES[0])
 
 
 def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:

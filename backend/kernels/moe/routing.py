@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from backend.kernels.launching.chaining import after_predecessors, chained
-from backend.kernels.moe.reference import Routing, require_routing
+from backend.kernels.moe.reference import require_routing
+from backend.kernels.moe.rule import Routing
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple
 
     Args:
         logits: [tokens, experts], contiguous, float16/bfloat16/float32; finite.
-        routing: see `reference.Routing`.
+        routing: see `rule.Routing`.
         bias: float32 [experts], added to scores where experts are chosen, not where they are weighed (V3).
     Returns:
         (weights float32, experts int32), both [tokens, per_token], the best first.

@@ -58,7 +58,7 @@ def test_a_gpu_that_is_not_there_is_missed_by_name(monkeypatch: pytest.MonkeyPat
         ({"quantization": "fp8"}, {"intermediate_size": 100}, "multiples of 16"),
         ({"gpu_memory": 0.02}, {}, "the weights take"),
         ({"num_blocks": 1 << 30}, {}, r"\d+ blocks \(\d+ tokens\) would fit"),
-        ({}, {"experts": Experts(4, 2, 32, mixtral.NAMES)}, "cannot be served: a mixture of experts"),
+        ({"quantization": "fp8"}, {"experts": Experts(4, 2, 40, mixtral.NAMES)}, "multiples of 16"),
     ],
     ids=str,
 )

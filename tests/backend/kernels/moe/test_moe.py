@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from backend.kernels.launching.launch import FP8, KernelArgumentError
 from backend.kernels.linear.quant import quantize_rows
 from backend.kernels.moe import blocks, products, reference, routing
-from backend.kernels.moe.reference import Routing, blocks_needed
+from backend.kernels.moe.reference import blocks_needed
+from backend.kernels.moe.rule import Routing
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 ROUTINGS = {
