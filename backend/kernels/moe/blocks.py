@@ -21,7 +21,7 @@ PLACED = 32  # pairs, and blocks, of a program
 CHUNK = 64  # pairs that are counted at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs", "blocks"])
 def _place(
     chosen_ptr, slot_ptr, expert_ptr, pairs, blocks, size, experts, EXPERTS: tl.constexpr, PLACED: tl.constexpr,
     CHUNK: tl.constexpr, CHAINED: tl.constexpr,
