@@ -124,7 +124,7 @@ def require_invariant(config: EngineConfig, format: Quantization) -> None:
     """Raises ConfigError if the engine is to be batch-invariant and products by such weights are not."""
     if config.batch_invariant and not format.batch_invariant:
         raise ConfigError(
-            f"batch_invariant goes without quantization: products of {format.name} weights depend on the batch; "
+            f"batch_invariant does not go with {format.name}: products of {format.name} weights depend on the batch; "
             f"choose --quantization none"
         )
 

@@ -44,8 +44,6 @@ def plan(
         checkpoint = Checkpoint(resolve(model), context)
         if checkpoint.embedding is not None:
             raise ConfigError("this model makes embeddings; plans are of models that write text")
-        if checkpoint.cpu_only is not None:
-            raise ConfigError(f"on a GPU this model cannot be served: {checkpoint.cpu_only}")
         shape = checkpoint.config
         length = context or shape.max_position
         tokens_in = prompt or min(512, max(1, length // 2))
@@ -82,6 +80,11 @@ def start(
     typer.echo(json.dumps({"refusal": refusal}))
 
 
+def parameters_in_words(total: int, active: int) -> str:
+    """A token is multiplied by some of a mixture's experts alone."""
+    return f"{total / 1e9:.2f} billion" + ("" if active == total else f", of which {active / 1e9:.2f} for each token")
+
+
 def table(made: "Plan") -> str:
     from backend.planner.plan import gib
 
@@ -89,6 +92,7 @@ def table(made: "Plan") -> str:
     rows = [
         ("card", made.card + ("" if made.calibrated else " (scaled from an H100, not measured)")),
         ("weights", gib(memory.weights)),
+        ("parameters", parameters_in_words(made.parameters, made.active_parameters)),
         ("activations", gib(memory.activations)),
         ("tables and graphs", gib(memory.tables + memory.graphs)),
         ("CUDA and libraries", gib(memory.reserved)),

@@ -102,6 +102,26 @@ class ModelConfig:
         }  # fmt: skip
 
     @property
+    def layer_numbers(self) -> int:
+        """Numbers of a layer's matrices that a token is multiplied by: of the experts, those that it takes."""
+        sizes = {name: outputs * width for name, (outputs, width) in self.matrices.items()}
+        if self.experts is None:
+            return sum(sizes.values())
+        taken = 3 * self.hidden_size * self.experts.intermediate_size * self.experts.per_token
+        return sizes["qkv"] + sizes["out"] + self.hidden_size * self.experts.count + taken
+
+    def kept_modules(self, layer: int, matrix: str) -> list[str]:
+        """Those that share a matrix of a layer and that the checkpoint, whose weights are quantised, has in higher
+        precision."""
+        stored = self.stored_weights
+        shared = [module for module, (name, _, _) in self.modules.items() if name == matrix]
+        return [] if stored is None else [m for m in shared if stored.keeps(f"model.layers.{layer}.{m}")]
+
+    def keeps(self, layer: int, matrix: str) -> bool:
+        """Whether a matrix stays in the model's dtype since the checkpoint has it in higher precision."""
+        return bool(self.kept_modules(layer, matrix))
+
+    @property
     def q_width(self) -> int:
         return self.num_heads * self.head_dim
 
@@ -141,10 +161,12 @@ class ModelConfig:
         """Whether every token attends to all before it, by scores as they are: what the library's kernel knows."""
         return not self.windows and self.attention_cap is None
 
-    @property
-    def cpu_only(self) -> str | None:
-        """What the kernels of the GPU do not compute of this model; None: nothing."""
-        return "a mixture of experts is computed on the CPU only" if self.experts is not None else None
+    def keeps_experts(self, layer: int) -> bool:
+        """Whether a layer's experts stay in the model's dtype since the checkpoint has them in higher precision."""
+        if self.experts is None or self.stored_weights is None:
+            return False
+        module = self.experts.names.down.format(0).removesuffix(".weight")
+        return self.stored_weights.keeps(f"model.layers.{layer}.{module}")
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:

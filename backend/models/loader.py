@@ -18,7 +18,7 @@ from backend.models.decoders.encoder import Encoder
 from backend.models.layers.matrices import Matrices
 from backend.models.tensors import Expected, require_finite
 from backend.quantization import reader_of
-from backend.quantization.format import Quantization, StoredWeights
+from backend.quantization.format import Packed, Quantization, StoredWeights
 from backend.quantization.none import NONE
 
 BUFFERED = 1 << 30
@@ -117,7 +117,7 @@ class _QuantisedMatrix:
     parts: dict[str, Stored]
     place: Tensor
     device: torch.device
-    packed: dict[str, Tensor]
+    packed: Packed | None
 
     @property
     def size(self) -> int:
@@ -126,11 +126,10 @@ class _QuantisedMatrix:
 
     def fill(self, weights: StoredWeights) -> None:
         found = read(self.parts, self.device)
-        if not self.packed:
+        if self.packed is None:
             self.place.copy_(weights.format.dense(found, weights))
-            return
-        for name, part in weights.format.packed(found, weights, self.place.dtype).items():
-            self.packed[name].copy_(part)
+        else:
+            weights.format.fill(self.packed, found, weights, self.place.dtype)
 
 
 def _quantised(
@@ -143,7 +142,7 @@ def _quantised(
     for name, parts in contents.matrices.items():
         place = expected.place(name, weights.format.shape_of(name, parts, weights))
         if place is not None:
-            found.append(_QuantisedMatrix(name, parts, place, device, packed.get(name, {})))
+            found.append(_QuantisedMatrix(name, parts, place, device, packed.get(name)))
     return found
 
 
@@ -153,7 +152,7 @@ def _bytes(items: list[Placed]) -> int:
 
 def _require_finite(plain: list[Placed], matrices: list[_QuantisedMatrix]) -> None:
     """Raises CorruptCheckpoint naming a weight that holds NaN or infinity; parts of packed ones are checked as read."""
-    dense = [(matrix.name, matrix.place) for matrix in matrices if not matrix.packed]
+    dense = [(matrix.name, matrix.place) for matrix in matrices if matrix.packed is None]
     require_finite([*((tensor.name, place) for tensor, place in plain), *dense])
 
 

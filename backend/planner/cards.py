@@ -42,7 +42,7 @@ class Card:
     prompt_token: float
     step: float
     row: float
-    units: frozenset[str] = frozenset({"fp8"})
+    units: frozenset[str] = frozenset({"fp8", "int8"})
     bandwidth: float = 1.0
     arithmetic: float = 1.0
     calibrated: bool = True
@@ -107,6 +107,6 @@ H200 = Card(
 CARDS = {  # vendor's bandwidth and dense bf16 arithmetic, over the H100 SXM's 3.35 TB/s and 989 TFLOP/s
     "h100": H100,
     "h200": H200,
-    "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989),
-    "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, frozenset({"fp8"})),
+    "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989, frozenset({"int8"})),
+    "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, frozenset({"fp8", "int8"})),
 }

@@ -19,15 +19,23 @@ IN_PIECES = 8e11  # bytes of a layer's weights × tokens, from which a step's wo
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Parameters by what they are: layers' products, the head, and the rest (embedding, norms, biases)."""
+    """Parameters by what they are: layers' products without experts, experts, the head, and the rest (embedding, norms,
+    biases). taken: of the experts' parameters, those that a token is multiplied by."""
 
     products: int
+    experts: int
+    taken: int
     head: int
     rest: int
 
     @property
     def total(self) -> int:
-        return self.products + self.head + self.rest
+        return self.products + self.experts + self.head + self.rest
+
+    @property
+    def active(self) -> int:
+        """That a token has to do with."""
+        return self.total - self.experts + self.taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +57,39 @@ class Memory:
 
 def parameters(model: ModelConfig) -> Weights:
     q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    hidden, inner = model.hidden_size, model.intermediate_size
-    products = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * inner
+    hidden = model.hidden_size
+    sizes = {name: outputs * width for name, (outputs, width) in model.matrices.items()}
+    products = sum(sizes[matrix] for layer in range(model.num_layers) for matrix in matrices_of(model, layer))
+    one, count, per_token = 0, 0, 0
+    if model.experts is not None:
+        one, count, per_token = (
+            3 * hidden * model.experts.intermediate_size,
+            model.experts.count,
+            model.experts.per_token,
+        )
+    mixed = len(mixed_layers(model))
     small = _norms(model, q, kv) + (q + 2 * kv) * model.qkv_bias
     table = model.vocab_size * hidden
     return Weights(
-        products=model.num_layers * products,
+        products=products + mixed * hidden * count,
+        experts=mixed * one * count,
+        taken=mixed * one * per_token,
         head=table,
         rest=model.num_layers * small + hidden + (0 if model.tie_word_embeddings else table),
     )
+
+
+def mixed_layers(model: ModelConfig) -> list[int]:
+    """Those with a mixture of experts in the place of the MLP."""
+    if model.experts is None:
+        return []
+    return [layer for layer in range(model.num_layers) if layer not in model.experts.dense_layers]
+
+
+def matrices_of(model: ModelConfig, layer: int) -> list[str]:
+    """A layer's matrices beside its experts."""
+    mixed = model.experts is not None and layer not in model.experts.dense_layers
+    return [name for name in model.matrices if not mixed or name in ("qkv", "out")]
 
 
 def _norms(model: ModelConfig, q: int, kv: int) -> int:
@@ -75,18 +107,27 @@ def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> in
     products = sum(
         _format_of(model, layer, matrix, format).matrix_bytes(outputs, width, size)
         for layer in range(model.num_layers)
-        for matrix, (outputs, width) in model.matrices.items()
+        for matrix in matrices_of(model, layer)
+        for outputs, width in [model.matrices[matrix]]
     )
-    return products + (weights.head + weights.rest) * size
+    return products + _expert_bytes(model, format, size) + (weights.head + weights.rest) * size
+
+
+def _expert_bytes(model: ModelConfig, format: Quantization, size: int) -> int:
+    """Of all experts and routers."""
+    if model.experts is None:
+        return 0
+    hidden, inner, total = model.hidden_size, model.experts.intermediate_size, 0
+    for layer in mixed_layers(model):
+        kept = NONE if model.keeps_experts(layer) else format
+        one = kept.expert_bytes(2 * inner, hidden, size) + kept.expert_bytes(hidden, inner, size)
+        total += model.experts.count * (one + hidden * size)
+    return total
 
 
 def _format_of(model: ModelConfig, layer: int, matrix: str, format: Quantization) -> Quantization:
-    """Of one matrix: a format that is kept as stored leaves out what the checkpoint has in higher precision."""
-    stored = model.stored_weights
-    if not format.from_checkpoint or stored is None or not stored.kept:
-        return format
-    module = next(module for module, (name, _, _) in model.modules.items() if name == matrix)
-    return NONE if stored.keeps(f"model.layers.{layer}.{module}") else format
+    """Of one matrix: what the checkpoint has in higher precision stays so."""
+    return NONE if model.keeps(layer, matrix) else format
 
 
 def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
@@ -103,9 +144,20 @@ def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 def _step_bytes(model: ModelConfig, config: EngineConfig, tokens: int) -> int:
     size = BYTES[config.dtype]
+    if model.experts is not None:
+        return tokens * _mixture_bytes(model, config, size)
     gate = 3 if model.variant is None or not model.variant.gelu else 4  # GELU and its product are two passes
     width = model.hidden_size * 3 + gate * model.intermediate_size
     return tokens * (width * size + weight_format(config, model).activation_bytes(model.intermediate_size))
+
+
+def _mixture_bytes(model: ModelConfig, config: EngineConfig, size: int) -> int:
+    """Of a token at the widest moment of a mixture: what its experts made of it within, and what each adds."""
+    assert model.experts is not None  # noqa: S101 -- who calls has looked
+    inner = model.experts.intermediate_size
+    pair = (inner + model.hidden_size) * size + weight_format(config, model).activation_bytes(inner)
+    widest = max(model.hidden_size * 3 * size + model.experts.per_token * pair, 3 * model.intermediate_size * size)
+    return widest + model.experts.count * (size + 4)
 
 
 def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
@@ -124,7 +176,7 @@ def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
     if not config.graphs:
         return 0
     operand = weight_format(config, model).operand_bytes(BYTES[config.dtype])
-    layer = parameters(model).products // model.num_layers * operand
+    layer = model.layer_numbers * operand
     tokens = min(config.max_num_batched_tokens, int(IN_PIECES / layer))
     return GRAPHS * CAPTURED_GRAPH + _step_bytes(model, config, tokens)
 

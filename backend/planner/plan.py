@@ -7,7 +7,7 @@ from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.planner.cards import GIB, Card
-from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, room_for_cache, weight_bytes
+from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, parameters, room_for_cache, weight_bytes
 from backend.planner.roofline import Roofline, Step
 from backend.quantization import FORMATS
 from backend.quantization.none import NONE
@@ -19,6 +19,8 @@ FP8 = "fp8"  # of a card's units, for the cache
 class Plan:
     """
     Attributes:
+        parameters, active_parameters: of the model; those that a token has to do with, which are fewer where it takes
+            some experts of many.
         max_concurrency: requests of a whole `context` that the cache holds at once.
         first_token_ms: of a prompt of `prompt` tokens that comes alone. tokens_per_s: of all, with `concurrency`
             requests of `prompt` tokens in and `answer` out at once, their prompts included. step_ms: of a decode step
@@ -32,6 +34,8 @@ class Plan:
     concurrency: int
     prompt: int
     answer: int
+    parameters: int
+    active_parameters: int
     memory: Memory
     kv_bytes_per_token: int
     max_concurrency: int
@@ -58,7 +62,7 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
     config = replace_limits(config, concurrency)
-    memory = memory_of(model, config, card)
+    memory, weights = memory_of(model, config, card), parameters(model)
     tokens = memory.blocks * config.block_size
     max_concurrency = memory.blocks // -(-context // config.block_size)
     roof = Roofline(model, config, card)
@@ -72,6 +76,8 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         concurrency=concurrency,
         prompt=prompt,
         answer=answer,
+        parameters=weights.total,
+        active_parameters=weights.active,
         memory=memory,
         kv_bytes_per_token=kv_bytes_per_token(model, config),
         max_concurrency=max_concurrency,
@@ -126,7 +132,7 @@ def _smaller_weights(model: ModelConfig, config: EngineConfig, card: Card) -> st
     offers = [
         f"; {format.name} weights take {gib(weight_bytes(model, config.dtype, format.name))}"
         for format in FORMATS
-        if format is not NONE and not format.from_checkpoint and card.multiplies(format)
+        if format is not NONE and format.from_any and card.multiplies(format)
     ]
     return "".join(offers)
 

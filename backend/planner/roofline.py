@@ -58,10 +58,19 @@ class Roofline:
         return max(device, host) + card.step + card.row * drawn
 
     def _products(self, rows: int) -> float:
-        speed = self.card.speed(self._format)
-        moved = self._weights.products * self._format.bytes_read(BYTES[self.config.dtype], rows)
+        speed, weights = self.card.speed(self._format), self._weights
+        moved = weights.products * self._format.bytes_read(BYTES[self.config.dtype], rows) + self._experts_read(rows)
         reading = moved / (speed.one_row if rows == 1 else speed.many_rows)
-        return _both(reading, 2 * self._weights.products * rows / speed.flops)
+        return _both(reading, 2 * (weights.products + weights.taken) * rows / speed.flops)
+
+    def _experts_read(self, rows: int) -> float:
+        """Bytes of the experts that so many rows meet, each taking its experts at random."""
+        experts = self.model.experts
+        if experts is None:
+            return 0.0
+        shape = self.model.hidden_size, experts.intermediate_size
+        each = self._format.expert_bytes(*shape, BYTES[self.config.dtype]) / (shape[0] * shape[1])
+        return self._weights.experts * each * (1 - (1 - experts.per_token / experts.count) ** rows)
 
     def _head(self, rows: int) -> float:
         speed, size = self.card.speed(NONE), BYTES[self.config.dtype]

@@ -28,8 +28,6 @@ def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = No
         if host_memory is None or weights <= host_memory:
             return None
         return f"the weights take {gib(weights)} in float32; the machine has {gib(host_memory)} of memory"
-    if checkpoint.cpu_only is not None:
-        return f"on a GPU this model cannot be served: {checkpoint.cpu_only}"
     shortest = EngineConfig(model="", device="cuda", dtype="bfloat16", max_model_len=2)
     made = plan(model, shortest, CARDS[gpu], concurrency=1, prompt=1, answer=1)
     return made.refusal if made.memory.blocks == 0 else None

@@ -9,12 +9,16 @@ from typing import Any
 
 from backend.errors import ConfigError, UnsupportedModel
 from backend.quantization.awq import AWQ
+from backend.quantization.compressed_int4 import COMPRESSED_INT4
+from backend.quantization.compressed_tensors import described
 from backend.quantization.format import Quantization, StoredWeights
 from backend.quantization.fp8 import FP8
+from backend.quantization.fp8_block import FP8_BLOCK
 from backend.quantization.gptq import GPTQ
+from backend.quantization.int8 import INT8
 from backend.quantization.none import NONE
 
-FORMATS: tuple[Quantization, ...] = (NONE, FP8, AWQ, GPTQ)
+FORMATS: tuple[Quantization, ...] = (NONE, FP8, FP8_BLOCK, INT8, COMPRESSED_INT4, AWQ, GPTQ)
 
 
 def of_name(name: str) -> Quantization:
@@ -28,10 +32,14 @@ def of_name(name: str) -> Quantization:
 def declared_by(quantization_config: Mapping[str, Any]) -> StoredWeights:
     """What config.json says of a checkpoint's weights. Raises UnsupportedModel naming the methods that are read."""
     method = quantization_config.get("quant_method")
-    for format in FORMATS:
-        if method in format.methods:
+    of_method = [format for format in FORMATS if method in format.methods]
+    for format in of_method:
+        if format.reads(quantization_config):
             return format.stored(quantization_config)
-    known = sorted(method for format in FORMATS for method in format.methods)
+    known = sorted({method for format in FORMATS for method in format.methods})
+    if of_method:
+        forms = "; ".join(f"{format.name}: {format.summary}" for format in of_method)
+        raise UnsupportedModel(f"{method} weights ({described(quantization_config)}) are not read, only {forms}")
     raise UnsupportedModel(f"quant_method {method!r} is not one of {', '.join(known)}")
 
 
@@ -46,16 +54,16 @@ def chosen(name: str | None, stored: StoredWeights | None) -> Quantization:
     name: what was asked for; None leaves it to the checkpoint. Raises ConfigError for a format that the checkpoint's
     weights cannot be brought into.
     """
-    kept = stored.format if stored is not None and stored.format.from_checkpoint else None
+    kept = stored.format if stored is not None and stored.format.as_stored else None
     if name is None:
         return kept or NONE
     format = of_name(name)
-    if format.from_checkpoint and format is not kept:
+    if not format.from_any and format is not kept:
         raise ConfigError(
             f"quantization {name} needs a checkpoint that is stored so, and this one is not; "
             f"leave --quantization out, or choose fp8"
         )
-    if kept is not None and format not in (kept, NONE):
+    if kept is not None and format not in (kept, NONE) and format.name not in kept.becomes:
         raise ConfigError(
             f"the checkpoint's weights are {kept.name}; leave --quantization out to serve them as they are, "
             f"or choose none to dequantise them"

@@ -12,7 +12,7 @@ HEAD = (
 def table() -> str:
     rows = (
         f"| `{f.name}` | {f.summary} | {', '.join(f'`{method}`' for method in f.methods) or 'none'} | "
-        f"{'no' if f.from_checkpoint else 'yes'} | {'yes' if f.batch_invariant else 'no'} |\n"
+        f"{'yes' if f.from_any else 'no'} | {'yes' if f.batch_invariant else 'no'} |\n"
         for f in FORMATS
     )
     return BEGIN + HEAD + "".join(rows) + END

@@ -7,9 +7,11 @@ them. Importing a format does not import torch: the planner and the command line
 
 from __future__ import annotations
 
+import re
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from backend.errors import ConfigError, UnsupportedModel
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from backend.kernels.interface import Kernels
+    from backend.kernels.moe.rule import Routing
+    from backend.quantization.experts import Experts
     from backend.quantization.linear import Linear
 
 FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
@@ -56,7 +60,9 @@ class StoredWeights:
 
     Attributes:
         format: reads them.
-        kept: modules that stay in higher precision, by name ("lm_head", "mlp.down_proj", "model.layers.0").
+        kept: modules that stay in higher precision: by name or a part of it ("lm_head", "mlp.down_proj",
+            "model.layers.0"), with "*" for any characters, or by a regular expression after "re:" that a name begins
+            with, as compressed-tensors has them.
         only: modules that are quantised, likewise; () for all but the ones kept.
     """
 
@@ -67,22 +73,45 @@ class StoredWeights:
     def keeps(self, module: str) -> bool:
         """Whether a module such as "model.layers.0.mlp.down_proj" stays in higher precision."""
 
-        def named(parts: tuple[str, ...]) -> bool:
-            return any(f".{part}." in f".{module}." for part in parts)
+        def named(patterns: tuple[str, ...]) -> bool:
+            return any(_names(pattern, spelled) for pattern in patterns for spelled in _spellings(module))
 
         return named(self.kept) or (bool(self.only) and not named(self.only))
 
 
+def _names(pattern: str, module: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), module) is not None
+    if "*" in pattern:
+        return fnmatchcase(module, pattern)
+    return f".{pattern}." in f".{module}."
+
+
+def _spellings(module: str) -> tuple[str, ...]:
+    """A release that reads images has its text part under a name of its own, in one of two places."""
+    body = module.removeprefix("model.")
+    return module, f"language_model.{module}", f"model.language_model.{body}"
+
+
 @dataclass(frozen=True)
 class Packed:
-    """A matrix [outputs, width] as a format stores it: tensors by name, each with a row for every output, so that
-    matrices are joined and cut by rows as dense ones are."""
+    """A matrix [outputs, width] as a format stores it: tensors by name, so that matrices are joined and cut by rows as
+    dense ones are.
+
+    span: for how many rows of the matrix a row of a part stands, where that is not 1.
+    """
 
     format: Quantization
     parts: dict[str, Tensor]
+    span: dict[str, int] = field(default_factory=dict)
 
-    def rows(self, begin: int, end: int) -> dict[str, Tensor]:
-        return {name: part[begin:end] for name, part in self.parts.items()}
+    def rows(self, begin: int, end: int) -> Packed:
+        """A view of some rows of the matrix."""
+        found = {}
+        for name, part in self.parts.items():
+            span = self.span.get(name, 1)
+            found[name] = part[begin // span : -(-end // span)]
+        return Packed(self.format, found, self.span)
 
 
 class Quantization(ABC):
@@ -90,13 +119,15 @@ class Quantization(ABC):
 
     Attributes:
         name: on the command line and in metrics. summary: one line for ``--help`` and docs/models.md.
-        methods: values of ``quantization_config.quant_method`` in config.json that this format reads.
+        methods: values of ``quantization_config.quant_method`` in config.json that this format reads, perhaps as one of
+            several (`reads`).
         dtypes: model dtypes that it goes with; () for all.
         unit: what a card's tensor cores must have ("fp8"); None for nothing special.
         gpu_only: the CPU does not multiply by it; a checkpoint of it is dequantised there.
         batch_invariant: its products can be computed so that a row does not depend on its batch.
-        from_checkpoint: the engine keeps such weights as the checkpoint stores them, unless told otherwise; it does not
-            make them from others.
+        as_stored: the engine keeps such weights as the checkpoint stores them, unless told otherwise.
+        from_any: the engine can make them from the weights of any checkpoint.
+        becomes: other formats by name that its checkpoints may be brought into, beside "none".
         few_rows: most rows that are multiplied one by one, with what stands before and after a product within it.
         narrow_rows: most rows for which its kernel for few rows is used.
         width_multiple: widths of matrices must be multiples of this.
@@ -110,7 +141,9 @@ class Quantization(ABC):
     unit: ClassVar[str | None] = None
     gpu_only: ClassVar[bool] = True
     batch_invariant: ClassVar[bool] = False
-    from_checkpoint: ClassVar[bool] = False
+    as_stored: ClassVar[bool] = False
+    from_any: ClassVar[bool] = True
+    becomes: ClassVar[tuple[str, ...]] = ()
     few_rows: ClassVar[int] = FEW_ROWS
     narrow_rows: ClassVar[int] = NARROW_ROWS
     width_multiple: ClassVar[int] = 1
@@ -124,13 +157,21 @@ class Quantization(ABC):
     def require_model(self, widths: tuple[int, ...], dtype: str) -> None:
         """Raises ConfigError if the model's dtype or the widths of its matrices do not go with it."""
         if self.dtypes and dtype not in self.dtypes:
-            raise ConfigError(f"quantization {self.name} goes with dtype {' or '.join(self.dtypes)}, not {dtype}")
+            raise ConfigError(
+                f"quantization {self.name} goes with dtype {' or '.join(self.dtypes)}, not {dtype}; choose that, or "
+                f"--quantization none"
+            )
         if any(width % self.width_multiple for width in widths):
             raise ConfigError(
-                f"quantization {self.name} needs widths that are multiples of {self.width_multiple}, not {widths}"
+                f"quantization {self.name} needs widths that are multiples of {self.width_multiple}, not {widths}; "
+                f"choose --quantization none"
             )
 
     # How a checkpoint stores it
+
+    def reads(self, declared: Mapping[str, Any]) -> bool:
+        """Whether ``quantization_config`` of config.json, whose method is one of `methods`, is of this format."""
+        return True
 
     def stored(self, declared: Mapping[str, Any]) -> StoredWeights:
         """From ``quantization_config`` of config.json. Raises UnsupportedModel for a form that is not read."""
@@ -150,11 +191,21 @@ class Quantization(ABC):
         raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     def packed(self, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The parts as `empty` lays them out."""
+        """The parts as `empty` lays them out, if none spans several rows."""
         raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
-    def empty(self, outputs: int, width: int, dtype: torch.dtype, device: torch.device) -> Packed:
-        """A matrix without content, for formats that are kept as stored."""
+    def fill(self, place: Packed, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> None:
+        """Write a matrix that was read into its place."""
+        for name, part in self.packed(parts, stored, dtype).items():
+            place.parts[name].copy_(part)
+
+    def empty(
+        self, outputs: int, width: int, dtype: torch.dtype, device: torch.device, cuts: tuple[int, ...] = ()
+    ) -> Packed:
+        """A matrix without content, for formats that are kept as stored.
+
+        cuts: rows where the modules that share it begin.
+        """
         raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
 
     def fill_randomly(self, packed: Packed, spread: float) -> None:
@@ -172,6 +223,17 @@ class Quantization(ABC):
     def linear(self, kernels: Kernels, packed: Packed) -> Linear:
         """The product by a matrix that is kept as stored."""
         raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
+
+    def experts(self, kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
+        """The products of a mixture of experts by dense weights, [experts, 2 * inner, width] and [experts, width,
+        inner]: in the model's dtype, unless this format has grouped products of its own."""
+        from backend.quantization.experts import Experts
+
+        return Experts(kernels, routing, gate_up, down)
+
+    def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        """Of one expert's matrix on the card."""
+        return outputs * width * element_size
 
     # What it costs
 

@@ -31,16 +31,21 @@ class Int4(Quantization):
     """What AWQ and GPTQ have in common. A format says how its words hold numbers and zeros."""
 
     dtypes = ("bfloat16", "float16")
-    from_checkpoint = True
+    as_stored = True
+    from_any = False
     few_rows = 0
     narrow_rows = MOST_NARROW_ROWS
     width_multiple = GROUP
-    # H200: fitted to bench/results/kernel-int4-h200.json. H100: the same times the ratio of the cards' bandwidths.
+    # H200: set by hand from bench/results/kernel-int4-h200.json. H100: scaled by the ratio of the cards' bandwidths.
     speeds: ClassVar = {"h100": Speed(1.5e12, 1.1e12, 400e12), "h200": Speed(2.1e12, 1.6e12, 400e12)}
 
     @abstractmethod
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
         """[outputs, width] int32, 0 to 15."""
+
+    def scales(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """[outputs, groups] in a float type."""
+        return parts["scales"].t()
 
     @abstractmethod
     def zeros(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
@@ -51,11 +56,9 @@ class Int4(Quantization):
         return (f"{module}.weight", part) if part in ("qweight", "qzeros", "scales", "g_idx") else None
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
-        import torch
-
-        from backend.kernels.linear.int4_reference import int4_dense
-
-        return int4_dense(*self._laid_out(parts, stored), torch.float32)
+        outputs, width = (numbers := self.numbers(parts)).shape
+        centred = numbers.view(outputs, -1, GROUP) - self.zeros(parts, stored)[:, :, None]
+        return (centred.float() * self.scales(parts).float()[:, :, None]).view(outputs, width)
 
     def packed(self, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> dict[str, Tensor]:
         words, groups = self._laid_out(parts, stored)
@@ -64,9 +67,11 @@ class Int4(Quantization):
     def _laid_out(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> tuple[Tensor, Tensor]:
         from backend.kernels.linear.int4_reference import pack
 
-        return pack(self.numbers(parts), parts["scales"].t(), self.zeros(parts, stored))
+        return pack(self.numbers(parts), self.scales(parts), self.zeros(parts, stored))
 
-    def empty(self, outputs: int, width: int, dtype: torch.dtype, device: torch.device) -> Packed:
+    def empty(
+        self, outputs: int, width: int, dtype: torch.dtype, device: torch.device, cuts: tuple[int, ...] = ()
+    ) -> Packed:
         import torch
 
         words = torch.empty(outputs, width // PLACES, dtype=torch.int32, device=device)

@@ -93,7 +93,7 @@ class Linear(ABC):
         """Of many rows, for a product that ends a residual branch; it may write into `residual`."""
         return Hidden(residual, *self.unscaled(x))
 
-    def invariant(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
         """The product, each row of which depends on that row of x alone."""
         raise NotImplementedError(f"{type(self).__name__} has no product that is independent of the batch")
 
@@ -137,5 +137,5 @@ class DenseLinear(Linear):
         """The library adds to the residual itself: one pass over it less."""
         return Hidden(residual.addmm_(x.x, self.data.t()))
 
-    def invariant(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self.kernels.invariant_linear(x, self.data, bias)
+    def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return self.kernels.invariant_linear(x.x, self.data, bias)

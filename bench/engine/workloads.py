@@ -27,6 +27,19 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
         "tie_word_embeddings": True,
     },
+    "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144,
+        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
+        "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+    },
+    "tiny-moe": {
+        "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "moe_intermediate_size": 32,
+        "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 1024, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    },
     "tiny": {
         "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 1024,
@@ -140,10 +153,27 @@ PEERS["qwen3-0.6b:kv8"] = {
     name: PEERS["qwen3-0.6b:bf16"][name] for name in ("256 requests 512/256", "256 requests, 100-1024 in and out")
 }
 DTYPES: dict[str, dict[str, str]] = {
-    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "kv8": {"kv_dtype": "fp8"}, "int4": {},
+    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "w8": {"quantization": "fp8"},
+    "kv8": {"kv_dtype": "fp8"}, "int4": {}, "fp8block": {}, "int8": {}, "w4a16": {},
 }  # fmt: skip
+
+
+def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {"group_0": group}}
+
+
 STORED: dict[str, dict[str, Any]] = {  # what config.json says of weights, beside the shape
     "int4": {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}},
+    "fp8block": {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+    "int8": {
+        "quantization_config": compressed(
+            {"type": "int", "num_bits": 8, "strategy": "channel"}, {"type": "int", "num_bits": 8, "strategy": "token"}
+        )
+    },
+    "w4a16": {
+        "quantization_config": compressed({"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128})
+    },
 }
 STARTS = {
     "llama-8b:bf16": Peers(120, 61, 15),

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from backend.kernels.launching.tuning import Choice
+
 L2_BYTES = 50e6
 BLOCK_SIZE = 16  # tokens of a cache block, unless a case says otherwise
 
@@ -40,6 +42,7 @@ class Case:
     tensors it wrote; ``twin(i)`` the same in torch. ``peer(i)``: what a torch user would call instead, for its time.
     bytes: each input read once, each output written once. tolerance: of ‖out - twin‖ / ‖twin‖, or of the share of
     unequal integers. seen: what of the outputs is compared, where the outputs themselves may differ and be right.
+    candidates: launch choices that are worth timing (`formats_tune.py`).
     """
 
     name: str
@@ -52,6 +55,7 @@ class Case:
     peer: Callable[[int], Any] | None = None
     peer_name: str = ""
     seen: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = lambda outputs: outputs
+    candidates: tuple[Choice, ...] = ()
 
 
 def sets_of(size: float, most: int = 64) -> int:

@@ -69,7 +69,7 @@ def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "goes without quantization"),
+        ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "does not go with fp8"),
         ({"speculation": "eagle"}, "ngram or nothing, not 'eagle'"),
     ],
     ids=str,

@@ -30,9 +30,11 @@ from backend.models.decoders.invariant_decoder import kind_of
 from backend.models.decoders.paged_decoder import PagedDecoder
 from backend.planner.cards import CARDS, H100
 from backend.planner.plan import require_room
+from backend.quantization.format import Quantization
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
 LARGEST_GRAPH = 512
+UNITS = {"fp8": (8, 9), "int8": (7, 5)}  # from which compute capability on tensor cores have them
 CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by bench/kernels/gpu_tune.py
 
 
@@ -51,15 +53,23 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     require_cuda(config)
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
         raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
-    if model.cpu_only is not None:
-        raise ConfigError(f"on a GPU this model cannot be served: {model.cpu_only}")
     if not 16 <= model.head_dim <= 256:
         raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
-    widths = (model.hidden_size, model.intermediate_size, model.q_width)
-    weight_format(config, model).require_model(widths, config.dtype)
+    widths: tuple[int, ...] = (model.hidden_size, model.intermediate_size, model.q_width)
+    if model.experts is not None:
+        widths += (model.experts.intermediate_size,)
+    format = weight_format(config, model)
+    format.require_model(widths, config.dtype)
+    require_unit(format, torch.cuda.get_device_capability())
     free, total = torch.cuda.mem_get_info()
     card = next((card for card in CARDS.values() if card.name == torch.cuda.get_device_name()), H100)
     require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
+
+
+def require_unit(format: Quantization, capability: tuple[int, int]) -> None:
+    """Raises ConfigError for weights that tensor cores of this compute capability do not multiply."""
+    if capability < UNITS.get(format.unit or "", (0, 0)):
+        raise ConfigError(f"this card cannot multiply {format.name} weights; choose --quantization none")
 
 
 def gpu_runner(

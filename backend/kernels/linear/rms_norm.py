@@ -19,8 +19,8 @@ from backend.kernels.linear.quant import row_scale
 @triton.jit
 def _rms_norm(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, scale_ptr, row_scale_ptr, column_scale_ptr, width, eps,
-    PARTS: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr,
-    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    PARTS: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, GROUPED: tl.constexpr,
+    FP8_MAX: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # rows * width passes 2**31 at 262k rows of 8192
     col = tl.arange(0, BLOCK)
@@ -39,7 +39,13 @@ def _rms_norm(
         h += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
         tl.store(h_ptr + at, h, inside)
     y = h * tl.rsqrt(tl.sum(h * h, 0) / width + eps) * weight
-    if QUANTISE:
+    if GROUPED:
+        grouped = tl.reshape(y, [BLOCK // 128, 128])
+        scale = row_scale(tl.max(tl.abs(grouped), 1), FP8_MAX)
+        group = tl.arange(0, BLOCK // 128)
+        tl.store(scale_ptr + group * tl.num_programs(0) + row, scale, group * 128 < width)
+        y = tl.reshape(tl.clamp(grouped / scale[:, None], -FP8_MAX, FP8_MAX), [BLOCK])
+    elif QUANTISE:
         scale = row_scale(tl.max(tl.abs(y), 0), FP8_MAX)
         tl.store(scale_ptr + row, scale)
         y = tl.clamp(y / scale, -FP8_MAX, FP8_MAX)
@@ -58,7 +64,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         KernelArgumentError: shapes that do not fit.
     """
     y = torch.empty_like(x)
-    _launch(x, None, weight, eps, y, None, None)
+    launch(x, None, weight, eps, y, None, None)
     return y
 
 
@@ -72,14 +78,14 @@ def add_rms_norm(
     [tokens, 1] and [width, 1], if x is yet to be multiplied by them.
     """
     y, h = torch.empty_like(residual), torch.empty_like(residual)
-    _launch(x, residual, weight, eps, y, h, None, scales)
+    launch(x, residual, weight, eps, y, h, None, scales)
     return y, h
 
 
 def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """`rms_norm`, quantised: (float8_e4m3fn [tokens, width], scale float32 [tokens, 1]), value = fp8 * scale."""
     y, scale = _quantised_like(x)
-    _launch(x, None, weight, eps, y, None, scale)
+    launch(x, None, weight, eps, y, None, scale)
     return y, scale
 
 
@@ -89,7 +95,7 @@ def add_rms_norm_fp8(
     """`add_rms_norm`, quantised: (float8_e4m3fn, scale float32 [tokens, 1], new residual in x's dtype)."""
     h = torch.empty_like(residual)
     y, scale = _quantised_like(residual)
-    _launch(x, residual, weight, eps, y, h, scale, scales)
+    launch(x, residual, weight, eps, y, h, scale, scales)
     return y, scale, h
 
 
@@ -98,7 +104,7 @@ def _quantised_like(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x, dtype=FP8), scale
 
 
-def _launch(
+def launch(
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor,
@@ -108,6 +114,7 @@ def _launch(
     scale: Tensor | None,
     scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
+    """scale: of y if that is FP8, [tokens, 1], or [width / 128, tokens] by groups of 128 columns."""
     parts = len(x) if x.dim() == 3 else 1
     if x.dim() == 3:
         require(x.dtype == torch.float32 and x.is_contiguous() and parts > 0, "parts are contiguous, in float32")
@@ -120,10 +127,11 @@ def _launch(
     by_row, by_column = require_scales(y, scales)
     if tokens == 0:
         return
+    grouped = scale is not None and scale.shape != (tokens, 1)  # one group of one row is the same either way
     block = triton.next_power_of_2(width)
     a_warp = 512 if parts == 1 else 128  # columns; parts come of few rows, so that there are few programs to read them
     _rms_norm[(tokens,)](
         x, residual, weight, y, h, scale, by_row, by_column, width, eps,
-        PARTS=parts, ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX,
-        BLOCK=block, num_warps=min(16, max(1, block // a_warp)), **chained(),
+        PARTS=parts, ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None,
+        GROUPED=grouped, FP8_MAX=FP8_MAX, BLOCK=block, num_warps=min(16, max(1, block // a_warp)), **chained(),
     )  # fmt: skip

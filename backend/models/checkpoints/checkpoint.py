@@ -65,11 +65,6 @@ class Checkpoint:
     def embedding_text(self) -> EmbeddingText:
         return EmbeddingText(tokenizer.read_tokenizer(self.path))
 
-    @property
-    def cpu_only(self) -> str | None:
-        """Why no GPU can serve it; None: one can."""
-        return None if self.is_encoder else self.config.cpu_only
-
     @cached_property
     def text(self) -> TextModel:
         return tokenizer.from_gguf(self._file) if self._file else tokenizer.from_folder(self.path)

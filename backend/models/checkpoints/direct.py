@@ -27,7 +27,7 @@ STRETCH = 16 << 20  # bytes a thread reads at a time
 MAX_HEADER = 100 << 20  # what the reference implementation allows
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "I32": torch.int32,
+    "F8_E4M3": torch.float8_e4m3fn, "I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8,
 }  # fmt: skip
 
 OnProgress = Callable[[int, int], None]  # bytes done, bytes in all

@@ -9,6 +9,7 @@ from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from backend.models.config import ModelConfig, from_hugging_face
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MODELOPT_FILE = "hf_quant_config.json"
 DERIVED = ("rotary_emb.inv_freq",)  # old exports carry the RoPE table; it follows from config.json
 
 
@@ -38,12 +39,20 @@ def _content(path: Path) -> Any:
 
 
 def model_config(folder: Path) -> ModelConfig:
-    return from_hugging_face(read_json(folder / "config.json"))
+    return from_hugging_face(_config(folder))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, with what older ModelOpt exports say of quantisation in a file of its own."""
+    config = read_json(folder / "config.json")
+    if config.get("quantization_config") or not (folder / MODELOPT_FILE).is_file():
+        return config
+    return config | {"quantization_config": {**read_json(folder / MODELOPT_FILE), "quant_method": "modelopt"}}
 
 
 def body_config(folder: Path) -> ModelConfig:
     """Of a decoder whose head nobody asks for: releases name it without one, or keep the name of the model it was."""
-    config = read_json(folder / "config.json")
+    config = _config(folder)
     names = [str(name) for name in config.get("architectures") or []]
     if config.get("is_causal") is False:
         raise UnsupportedModel("attention to later tokens is not computed in a decoder")

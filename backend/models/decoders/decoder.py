@@ -19,7 +19,7 @@ from backend.models.layers.matrices import Matrices
 from backend.models.layers.variant_layer import VariantLayer, cap, norm
 from backend.models.rope import Rope
 from backend.models.tensors import Expected, require_finite
-from backend.quantization.format import Quantization
+from backend.quantization.format import Packed, Quantization
 from backend.quantization.none import NONE
 
 BODY, HEAD = "model.", "lm_head.weight"
@@ -195,12 +195,12 @@ class Decoder(nn.Module):
             places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
         return places
 
-    def packed_places(self) -> dict[str, dict[str, Tensor]]:
-        """The same of weights that are kept as stored: by name, where each part goes."""
-        places: dict[str, dict[str, Tensor]] = {}
+    def packed_places(self) -> dict[str, Packed]:
+        """The same of weights that are kept as stored."""
+        places: dict[str, Packed] = {}
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
-            places |= {f"model.layers.{i}.{name}": parts for name, parts in layer.packed_places().items()}
+            places |= {f"model.layers.{i}.{name}": place for name, place in layer.packed_places().items()}
         return places
 
 

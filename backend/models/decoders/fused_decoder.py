@@ -6,12 +6,14 @@ a whole step can be captured in a CUDA graph. How a layer is computed depends on
 embedding and the head stay as they are.
 """
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
 from backend.models.decoders.decoder import Decoder, DecoderLayer
-from backend.models.decoders.layer_paths import FusedLayer, LayerPath, ManyRows, NarrowRows, OneRow
+from backend.models.decoders.layer_paths import FusedLayer, Layer, LayerPath, ManyRows, MixtureLayer, NarrowRows, OneRow
 from backend.models.decoders.paged_decoder import (
     Attended,
     CachedAttention,
@@ -23,7 +25,7 @@ from backend.models.decoders.paged_decoder import (
 )
 from backend.models.rope import Rope
 from backend.quantization.format import FEW_ROWS, Quantization
-from backend.quantization.linear import Hidden
+from backend.quantization.linear import DenseLinear, Hidden
 from backend.quantization.none import NONE
 
 
@@ -34,16 +36,22 @@ class FusedDecoder(PagedDecoder):
         super().__init__(model, kernels, quantization)
         config, device = self.config, self.embedding.device
         self.norm = model.norm
-        self.layers: list[FusedLayer] = [self._layer(x) for x in model.layers if isinstance(x, DecoderLayer)]
+        self.layers: list[Layer] = [self._layer(x) for x in model.layers if isinstance(x, DecoderLayer)]
         rope = Rope(config.rope_theta, config.rope_scaling, config.max_position)
         self.cos_sin = table_of(rope, config.head_dim, config.max_position, device)
 
-    def _layer(self, layer: DecoderLayer) -> FusedLayer:
-        return FusedLayer(
-            qkv=self._linear(layer, "qkv"), qkv_bias=layer.qkv_bias, q_norm=layer.q_norm, k_norm=layer.k_norm,
-            out=self._linear(layer, "out"), gate_up=self._linear(layer, "gate_up"), down=self._linear(layer, "down"),
-            input_norm=layer.input_norm, post_norm=layer.post_norm,
-        )  # fmt: skip
+    def _layer(self, layer: DecoderLayer) -> Layer:
+        attending: dict[str, Any] = {
+            "qkv": self._linear(layer, "qkv"), "qkv_bias": layer.qkv_bias, "q_norm": layer.q_norm,
+            "k_norm": layer.k_norm, "out": self._linear(layer, "out"), "input_norm": layer.input_norm,
+            "post_norm": layer.post_norm,
+        }  # fmt: skip
+        mixed = layer.experts
+        if mixed is None:
+            return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._linear(layer, "down"))
+        format = NONE if self.config.keeps_experts(layer.index) else self.quantization
+        experts = format.experts(self.kernels, mixed.shape.routing, mixed.gate_up, mixed.down)
+        return MixtureLayer(**attending, router=DenseLinear(self.kernels, mixed.router), experts=experts)
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)

@@ -19,7 +19,7 @@ class InvariantDecoder(FusedDecoder):
     """For weights whose format has such a product (`Quantization.batch_invariant`)."""
 
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
-        return InvariantRows(self.kernels, self.config.rms_norm_eps)
+        return InvariantRows(self.config.rms_norm_eps)
 
     def logits(self, hidden: Hidden) -> Tensor:
         return self.kernels.invariant_linear(self.states(hidden), self.head)
@@ -29,7 +29,7 @@ class InvariantVariantDecoder(VariantDecoder):
     """The same of families that depart from Llama; weights likewise."""
 
     def _product(self, x: Tensor, weight: Linear) -> Tensor:
-        return weight.invariant(x)
+        return weight.invariant(weight.operand(x))
 
     def _head(self, x: Tensor) -> Tensor:
         return self.kernels.invariant_linear(x, self.head)

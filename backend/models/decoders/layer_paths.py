@@ -11,25 +11,42 @@ from typing import Protocol
 
 from torch import Tensor
 
-from backend.kernels.interface import Kernels
 from backend.models.decoders.paged_decoder import Products
-from backend.quantization.linear import Hidden
+from backend.quantization.experts import Experts
+from backend.quantization.linear import Hidden, Linear
 
 Scales = tuple[Tensor, Tensor]  # by row and by column
 
 
 @dataclass(frozen=True, slots=True)
-class FusedLayer(Products):
+class NormedProducts(Products):
     input_norm: Tensor
     post_norm: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class FusedLayer(NormedProducts):
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureLayer(NormedProducts):
+    """router: [experts, width], in the model's dtype."""
+
+    router: Linear
+    experts: Experts
+
+
+Layer = FusedLayer | MixtureLayer
+
+
 class LayerPath(Protocol):
-    def to_attention(self, layer: FusedLayer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         """(qkv, the scales that it lacks, the residual [rows, width])."""
         ...
 
-    def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
         """What the layer leaves; it may write into ``residual``."""
         ...
 
@@ -40,12 +57,15 @@ class OneRow:
 
     eps: float
 
-    def to_attention(self, layer: FusedLayer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         x = hidden.residual
         return layer.qkv.one_row(x, bias=layer.qkv_bias, norm=layer.input_norm, eps=self.eps), None, x
 
-    def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
         residual = layer.out.one_row(attended, residual=residual)
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(Hidden(residual), layer.post_norm, self.eps)
+            return Hidden(layer.experts.added(residual, x.x, layer.router.one_row(x.x)))
         gated = layer.gate_up.one_row(residual, norm=layer.post_norm, eps=self.eps, gated=True)
         return Hidden(layer.down.one_row(gated, residual=residual))
 
@@ -56,12 +76,15 @@ class NarrowRows:
 
     eps: float
 
-    def to_attention(self, layer: FusedLayer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         x, residual = layer.qkv.normed(hidden, layer.input_norm, self.eps)
         return layer.qkv.narrow(x, bias=layer.qkv_bias), None, residual
 
-    def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
         parts = layer.out.narrow_parts(layer.out.operand(attended))
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(Hidden(residual, parts), layer.post_norm, self.eps)
+            return Hidden(residual, layer.experts.parts(x.x, layer.router.narrow(x)))
         x, residual = layer.gate_up.normed(Hidden(residual, parts), layer.post_norm, self.eps)
         gated = layer.gate_up.narrow(x, gated=True)
         return Hidden(residual, layer.down.narrow_parts(layer.down.operand(gated)))
@@ -74,14 +97,17 @@ class ManyRows:
     eps: float
     whole_qkv: bool = False
 
-    def to_attention(self, layer: FusedLayer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         x, residual = layer.qkv.normed(hidden, layer.input_norm, self.eps)
         if self.whole_qkv or layer.qkv_bias is not None:
             return layer.qkv.many(x, layer.qkv_bias), None, residual
         return *layer.qkv.unscaled(x), residual
 
-    def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
         hidden = layer.out.added(residual, layer.out.operand(attended))
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(hidden, layer.post_norm, self.eps)
+            return Hidden(layer.experts.added(residual, x.x, layer.router.many(x)))
         x, residual = layer.gate_up.normed(hidden, layer.post_norm, self.eps)
         return layer.down.added(residual, layer.down.gated(layer.gate_up.many(x)))
 
@@ -90,14 +116,16 @@ class ManyRows:
 class InvariantRows:
     """One kernel for all products, whatever the number of rows; for formats that have one."""
 
-    kernels: Kernels
     eps: float
 
-    def to_attention(self, layer: FusedLayer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
         x, residual = layer.qkv.normed(hidden, layer.input_norm, self.eps)
-        return layer.qkv.invariant(x.x, layer.qkv_bias), None, residual
+        return layer.qkv.invariant(x, layer.qkv_bias), None, residual
 
-    def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
-        added = layer.out.invariant(attended)
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
+        added = layer.out.invariant(layer.out.operand(attended))
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(Hidden(residual, added), layer.post_norm, self.eps)
+            return Hidden(layer.experts.added(residual, x.x, layer.router.invariant(x), batch_invariant=True))
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
-        return Hidden(residual, layer.down.invariant(self.kernels.silu_mul(layer.gate_up.invariant(x.x))))
+        return Hidden(residual, layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x))))

@@ -20,6 +20,7 @@ from backend.kernels.interface import Kernels
 from backend.models.decoders.decoder import Decoder
 from backend.models.layers.matrices import Matrices
 from backend.models.rope import Rope
+from backend.quantization.experts import Experts
 from backend.quantization.format import Quantization
 from backend.quantization.linear import Hidden, Linear
 from backend.quantization.none import NONE
@@ -84,15 +85,13 @@ class Attended:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """What a layer multiplies by, whatever its norms."""
+    """What a layer attends with, whatever its norms and its MLP."""
 
     qkv: Linear
     qkv_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
     out: Linear
-    gate_up: Linear
-    down: Linear
 
 
 class PagedDecoder(ABC):
@@ -114,15 +113,14 @@ class PagedDecoder(ABC):
     @property
     def layer_bytes(self) -> int:
         """Of a layer's matrices as tensor cores multiply them: what the time of a large step goes by."""
-        numbers = sum(outputs * width for outputs, width in self.config.matrices.values())
-        return numbers * self.quantization.operand_bytes(self.embedding.element_size())
+        return self.config.layer_numbers * self.quantization.operand_bytes(self.embedding.element_size())
 
     def weights(self) -> list[Tensor]:
         """All that it multiplies by, each once."""
         found: list[Tensor | None] = [self.embedding, self.head, self.norm]
         for layer in self.layers:
             for part in (getattr(layer, f.name) for f in fields(layer)):
-                if isinstance(part, Linear):
+                if isinstance(part, Linear | Experts):
                     found += part.tensors()
                 else:
                     found += part if isinstance(part, tuple) else [part]
@@ -165,7 +163,8 @@ class PagedDecoder(ABC):
         packed = layer.packed.get(name)
         if packed is not None:
             return packed.format.linear(self.kernels, packed)
-        return self.quantization.quantised(self.kernels, getattr(layer, name))
+        format = NONE if layer.keeps(name) else self.quantization
+        return format.quantised(self.kernels, getattr(layer, name))
 
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,

@@ -40,6 +40,8 @@ class VariantWeights(Products):
     wide_norms: of q and of k, over all heads at once.
     """
 
+    gate_up: Linear
+    down: Linear
     attention_before: Tensor | None
     attention_after: Tensor | None
     mlp_before: Tensor | None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from backend.errors import CorruptCheckpoint
+from backend.kernels.moe.rule import Routing
 from backend.models.rope import Rope
 
 
@@ -32,6 +33,10 @@ class Experts:
     names: ExpertNames
     normalised: bool = True
     dense_layers: frozenset[int] = frozenset()
+
+    @property
+    def routing(self) -> Routing:
+        return Routing(self.per_token, normalised=self.normalised)
 
     def __post_init__(self) -> None:
         if self.count <= 0 or self.intermediate_size <= 0 or not 0 < self.per_token <= self.count:

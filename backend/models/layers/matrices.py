@@ -28,7 +28,8 @@ class Matrices(nn.Module):
         outputs, width = self._config.matrices[name]
         device = self._device
         if self._packs(name):
-            self.packed[name] = self._quantization.empty(outputs, width, self._dtype, device)
+            cuts = tuple(begin for matrix, begin, _ in self._config.modules.values() if matrix == name)
+            self.packed[name] = self._quantization.empty(outputs, width, self._dtype, device, cuts)
             device = torch.device("meta")
         return nn.Parameter(torch.empty(outputs, width, dtype=self._dtype, device=device), requires_grad=False)
 
@@ -40,21 +41,25 @@ class Matrices(nn.Module):
             if hasattr(self, matrix)  # a mixture of experts has no MLP
         }
 
-    def packed_places(self) -> dict[str, dict[str, Tensor]]:
-        """As `matrix_places`, of packed matrices: the rows of each of their parts."""
+    def packed_places(self) -> dict[str, Packed]:
+        """As `matrix_places`, of packed matrices."""
         return {
             f"{module}.weight": self.packed[matrix].rows(begin, end)
             for module, (matrix, begin, end) in self._config.modules.items()
             if matrix in self.packed
         }
 
+    def keeps(self, name: str) -> bool:
+        """Whether that matrix stays in the model's dtype since the checkpoint has it in higher precision."""
+        return self._config.keeps(self.index, name)
+
     def _packs(self, name: str) -> bool:
         """Whether that matrix is kept as stored. Raises UnsupportedModel if the modules that share it differ."""
         stored = self._config.stored_weights
-        if not self._quantization.from_checkpoint or stored is None:
+        if not self._quantization.as_stored or stored is None or stored.format is not self._quantization:
             return False
         modules = [module for module, (matrix, _, _) in self._config.modules.items() if matrix == name]
-        kept = [module for module in modules if stored.keeps(f"model.layers.{self.index}.{module}")]
+        kept = self._config.kept_modules(self.index, name)
         if kept and len(kept) < len(modules):
             raise UnsupportedModel(
                 f"layer {self.index} keeps {', '.join(kept)} in higher precision and quantises the rest of "

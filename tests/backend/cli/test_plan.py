@@ -26,11 +26,12 @@ def test_a_model_of_vectors_is_refused_by_name(write: Any, tmp_path: Path) -> No
     assert "this model makes embeddings; plans are of models that write text" in result.output
 
 
-def test_what_the_kernels_do_not_compute_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_mixture_of_experts_is_planned_like_the_rest(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
     result = CliRunner().invoke(app, ["plan", "--model", str(tmp_path), "--json"])
-    assert result.exit_code == 1
-    assert "on a GPU this model cannot be served: a mixture of experts is computed on the CPU only" in result.output
+    assert result.exit_code == 0
+    made = json.loads(result.stdout)
+    assert made["parameters"] - made["active_parameters"] == 2 * 2 * 3 * 64 * 128  # two experts of four, two layers
 
 
 @pytest.mark.parametrize("name", FAMILIES)

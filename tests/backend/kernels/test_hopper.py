@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[3]
 REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second in bytes (Hopper tuning guide)
 
 KERNELS = {
-    "_apply_bitmask", "_block_best", "_commit", "_count_outputs", "_gather", "_mark_prompt", "_narrow_linear",
-    "_paged_attention", "_paged_decode", "_penalise", "_prepare", "_quantize_rows", "_quantize_whole_rows",
-    "_rms_norm", "_rotary_kv", "_row_best", "_shared_prefix", "_silu_mul", "_silu_mul_fp8", "_silu_mul_fp8_row",
-    "_skinny_linear", "_threshold", "_token_logprobs", "_write_segments",
+    "_apply_bitmask", "_block_best", "_combine", "_commit", "_count_outputs", "_fp8_block_linear", "_gather",
+    "_grouped_linear", "_int8_linear", "_mark_prompt", "_narrow_linear", "_paged_attention", "_paged_decode",
+    "_penalise", "_place", "_prepare", "_quantize_groups", "_quantize_int8", "_quantize_rows", "_quantize_whole_rows",
+    "_rms_norm", "_rotary_kv", "_route", "_row_best", "_shared_prefix", "_silu_mul", "_silu_mul_fp8",
+    "_silu_mul_fp8_row", "_skinny_linear", "_threshold", "_token_logprobs", "_write_segments",
 }  # fmt: skip
 
 
@@ -33,7 +34,10 @@ def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory
     compiled = [json.loads(line) for line in done.stdout.splitlines()]
     assert {found["kernel"] for found in compiled} == KERNELS
     for found in compiled:
-        on_tensor_cores = ("_narrow_linear", "_paged_attention", "_paged_decode", "_shared_prefix")
+        on_tensor_cores = (
+            "_fp8_block_linear", "_grouped_linear", "_int8_linear", "_narrow_linear", "_paged_attention",
+            "_paged_decode", "_shared_prefix",
+        )  # fmt: skip
         assert found["spilled"] == 0, found
         assert found["tensor_cores"] == (found["kernel"] in on_tensor_cores), found
         assert found["shared"] <= SHARED_MEMORY, found

@@ -73,12 +73,6 @@ def test_a_window_that_no_sequence_reaches_is_none() -> None:
     assert config.within(10_000).max_position == 256
 
 
-def test_what_a_gpu_cannot_compute_is_said() -> None:
-    assert from_hugging_face(MISTRAL).cpu_only is None
-    moe = {**CONFIG, "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
-    assert "mixture of experts" in (from_hugging_face(moe).cpu_only or "")
-
-
 def test_yarn_by_one_key_stretches_the_context_beyond_what_the_file_says() -> None:
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     config = from_hugging_face({**CONFIG, "rope_scaling": scaling})

@@ -12,7 +12,7 @@ from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.decoders.decoder import Decoder
-from backend.planner.cards import CARDS, GIB, H100
+from backend.planner.cards import CARDS, GIB, H100, H200
 from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
 from backend.planner.roofline import Roofline, Step
@@ -196,13 +196,67 @@ def test_other_cards_are_said_to_be_scaled(folder: Path) -> None:
     assert isinstance(LLAMA, ModelConfig)
 
 
-def test_a_model_that_no_card_computes_is_not_planned_for(folder: Path, tmp_path: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    experts = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
-    (tmp_path / "config.json").write_text(json.dumps(config | experts))
-    refused = CliRunner().invoke(app, ["plan", "--model", str(tmp_path)])
-    assert refused.exit_code == 1
-    assert "mixture of experts" in refused.output
+QWEN3_30B = {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_mixtures_parameters_are_counted_in_all_and_for_a_token() -> None:
+    """Qwen3-30B-A3B: its card says 30.5 billion, of which 3.3 are active."""
+    weights = parameters(from_hugging_face(QWEN3_30B))
+    assert weights.total == pytest.approx(30.53e9, rel=1e-3)
+    assert weights.active == pytest.approx(3.35e9, rel=5e-3)
+    layer = 2048 * (4096 + 1024) + 4096 * 2048 + 128 * 2048
+    assert weights.products == 48 * layer
+    assert weights.experts == 48 * 128 * 3 * 2048 * 768
+
+
+def test_layers_of_a_mixture_that_are_dense_count_as_such() -> None:
+    mixed = parameters(from_hugging_face(QWEN3_30B))
+    some = parameters(from_hugging_face(QWEN3_30B | {"mlp_only_layers": [0, 47]}))
+    assert some.experts == mixed.experts * 46 // 48
+    assert some.products - mixed.products == 2 * (3 * 2048 * 6144 - 128 * 2048)
+
+
+def test_experts_take_what_their_format_takes_and_stay_dense_where_it_has_no_grouped_products() -> None:
+    model = from_hugging_face(QWEN3_30B)
+    plain = weight_bytes(model, "bfloat16", None)
+    assert plain == 2 * parameters(model).total
+    fp8 = weight_bytes(model, "bfloat16", "fp8")
+    assert 0.5 * plain < fp8 < 0.53 * plain
+    kept = {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*experts.*"], "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}
+    }}  # fmt: skip
+    some = weight_bytes(from_hugging_face(QWEN3_30B | {"quantization_config": kept}), "bfloat16", None)
+    assert some - fp8 == pytest.approx(parameters(model).experts, rel=0.01)
+    int8 = {"config_groups": {"group_0": {
+        "targets": ["Linear"], "weights": {"type": "int", "num_bits": 8, "strategy": "channel"},
+        "input_activations": {"type": "int", "num_bits": 8},
+    }}, "quant_method": "compressed-tensors"}  # fmt: skip
+    dense_experts = weight_bytes(from_hugging_face(QWEN3_30B | {"quantization_config": int8}), "bfloat16", None)
+    assert dense_experts > 2 * parameters(model).experts
+
+
+def test_a_mixture_is_slower_with_more_rows_since_they_meet_more_experts() -> None:
+    model = from_hugging_face(QWEN3_30B)
+    roof = Roofline(model, on_gpu(), H200)
+    seconds = [roof.seconds(Step(rows, rows * 100)) for rows in (1, 8, 64)]
+    dense = Roofline(from_hugging_face(MODELS["llama-8b"]), on_gpu(), H200)
+    assert seconds[0] < dense.seconds(Step(1, 100))  # 3 billion for each token, not 8
+    assert seconds[0] * 2 < seconds[1] < seconds[2]
+    assert seconds[2] > dense.seconds(Step(64, 6400))  # all 30 are read
+
+
+def test_a_mixture_is_planned_with_both_numbers_of_parameters(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B))
+    shown = CliRunner().invoke(app, ["plan", "--model", str(tmp_path), "--context", "8192", "--gpu", "h200"])
+    assert "30.53 billion, of which 3.35 for each token" in shown.stdout
+    assert "it fits" in shown.stdout
+    made = CliRunner().invoke(app, ["plan", "--model", str(tmp_path), "--context", "8192", "--json"])
+    assert json.loads(made.stdout)["active_parameters"] < json.loads(made.stdout)["parameters"] / 9
 
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backend.engine.engine import Engine
-from backend.engine.gpu.start import require_gpu
+from backend.engine.gpu.start import UNITS, require_gpu, require_unit
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -15,6 +15,8 @@ from backend.models.config import ModelConfig
 from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.planner.memory import weight_bytes
+from backend.quantization import FORMATS
+from backend.quantization.format import Quantization
 from tests.backend.quantization.test_int4_checkpoints import write as write_int4
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
 from tests.backend.tiny_families import FAMILIES, tiny_family, write_family
@@ -30,6 +32,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card of 80 GiB of which 2 are taken, as far as anyone asks before loading."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (78 * GIB, 80 * GIB))
 
 
@@ -55,7 +58,7 @@ def test_a_gpu_that_is_not_there_is_missed_by_name(monkeypatch: pytest.MonkeyPat
         ({"quantization": "fp8"}, {"intermediate_size": 100}, "multiples of 16"),
         ({"gpu_memory": 0.02}, {}, "the weights take"),
         ({"num_blocks": 1 << 30}, {}, r"\d+ blocks \(\d+ tokens\) would fit"),
-        ({}, {"experts": Experts(4, 2, 32, mixtral.NAMES)}, "cannot be served: a mixture of experts"),
+        ({"quantization": "fp8"}, {"experts": Experts(4, 2, 40, mixtral.NAMES)}, "multiples of 16"),
     ],
     ids=str,
 )
@@ -160,3 +163,14 @@ def test_more_blocks_than_memory_are_refused_with_the_number_that_fits(tmp_path:
     folder = write_folder(tmp_path / "model", tiny_model(head_dim=16))
     with pytest.raises(ConfigError, match="would fit"):
         Engine.from_checkpoint(Checkpoint(folder), EngineConfig(model=str(folder), device="cuda", num_blocks=1 << 30))
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_weights_that_a_cards_tensor_cores_do_not_have_are_refused_naming_what_would_do(format: Quantization) -> None:
+    require_unit(format, (9, 0))
+    if format.unit is None:
+        require_unit(format, (7, 0))
+        return
+    assert format.unit in UNITS
+    with pytest.raises(ConfigError, match=f"cannot multiply {format.name} weights; choose --quantization none"):
+        require_unit(format, (7, 0))

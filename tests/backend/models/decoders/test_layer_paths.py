@@ -26,7 +26,7 @@ PATHS: dict[str, tuple[LayerPath, int, bool]] = {  # rows, FP8 weights
     "many": (ManyRows(EPS), 40, False),
     "many, fp8": (ManyRows(EPS, whole_qkv=False), 40, True),
     "many, fp8, whole qkv": (ManyRows(EPS, whole_qkv=True), 40, True),
-    "invariant": (InvariantRows(reference, EPS), 3, False),
+    "invariant": (InvariantRows(EPS), 3, False),
 }
 
 

@@ -1,16 +1,12 @@
 """Gemma's config.json in the spellings of its releases, and what is refused; its logits are compared in test_parity."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from backend.engine.engine import Engine
-from backend.engine_config import EngineConfig
-from backend.errors import ConfigError, CorruptCheckpoint, UnsupportedModel
+from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.families.family import Variant
@@ -138,20 +134,6 @@ def test_a_silu_model_does_not_become_a_gelu_one_by_a_word_in_its_config() -> No
         from_hugging_face(llama)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_gpu_is_told_by_name_what_it_does_not_compute(case: str) -> None:
-    names = {
-        "mixtral": "mixture of experts",
-        "qwen3-moe": "mixture of experts",
-    }
-    architecture, changes = CASES[case]
-    expected = names.get(re.split(",| with", case)[0])
-    said = from_hugging_face(
-        {**theirs(architecture, changes).config.to_dict(), "architectures": [architecture]}
-    ).cpu_only
-    assert (said is None) if expected is None else (expected in (said or ""))
-
-
 @pytest.mark.parametrize("case", ["gemma2", "gemma3"])
 def test_a_prompt_from_the_prefix_cache_has_the_same_answer(case: str, tmp_path: Path) -> None:
     original = theirs(*CASES[case])
@@ -168,17 +150,6 @@ def test_a_prompt_from_the_prefix_cache_has_the_same_answer(case: str, tmp_path:
 def test_more_or_fewer_kinds_of_positions_than_layers_cannot_be() -> None:
     with pytest.raises(CorruptCheckpoint, match="kinds of positions for 1 of 2 layers"):
         tiny_config(variant=Variant(positions=("rope",)))
-
-
-def test_a_checkpoint_for_the_cpu_only_is_refused_on_a_gpu_before_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixtral = theirs(*CASES["mixtral"]).config.to_dict() | {"architectures": ["MixtralForCausalLM"]}
-    (tmp_path / "config.json").write_text(json.dumps(mixtral))  # no weights: whoever loads them fails otherwise
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    config = EngineConfig(model=str(tmp_path), device="cuda", dtype="bfloat16")
-    with pytest.raises(ConfigError, match="on a GPU this model cannot be served: a mixture of experts"):
-        Engine.from_checkpoint(Checkpoint(tmp_path), config)
 
 
 async def test_a_chat_with_gemma_is_answered_and_its_system_turn_a_400_with_the_templates_word(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""The products of a mixture of experts, in the model's dtype or in FP8 by channel.
+
+A router's logits say which experts a token takes (`kernels.moe`). What comes out are parts, one for each of a token's
+experts, whose sum is what the layer adds to the residual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from backend.kernels.interface import Kernels
+    from backend.kernels.moe.rule import Routing
+
+Scales = tuple["Tensor", "Tensor"]
+
+
+class Experts:
+    """gate_up: [experts, 2 * inner, width]; down: [experts, width, inner]. scales: of both if they are float8_e4m3fn,
+    float32 [experts, 2 * inner, 1] and [experts, width, 1]; activations are then quantised pair by pair."""
+
+    def __init__(
+        self, kernels: Kernels, routing: Routing, gate_up: Tensor, down: Tensor, scales: Scales | None = None
+    ) -> None:
+        self.kernels, self.routing = kernels, routing
+        self.gate_up, self.down, self.scales = gate_up, down, scales
+        self._route: Any
+        self._blocks: Any
+        self._products: Any
+        if gate_up.device.type == "cuda":
+            from backend.kernels.moe import blocks, products
+            from backend.kernels.moe import routing as choice
+
+            self._route, self._blocks, self._products = choice.route, blocks.blocks_by_expert, products
+        else:
+            from backend.kernels.moe import reference
+
+            self._route, self._blocks, self._products = reference.route, reference.blocks_by_expert, reference
+
+    def tensors(self) -> list[Tensor]:
+        """All that it multiplies by."""
+        return [self.gate_up, self.down, *(self.scales or ())]
+
+    def parts(self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False) -> Tensor:
+        """What each of a token's experts adds, [per_token, tokens, width], in float32 or, if not wide, in x's dtype.
+
+        x: [tokens, width], in the model's dtype, normalised. logits: [tokens, experts], the router's.
+        """
+        import torch
+
+        per_token = self.routing.per_token
+        factors, chosen = self._route(logits, self.routing)
+        size = self._products.block_size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
+        blocks = self._blocks(chosen, len(self.gate_up), size)
+        rows, scales = self._operand(x, 0)
+        inner = self._products.grouped_linear(
+            rows, self.gate_up, blocks, per_token=per_token, gated=True, scales=scales, out_dtype=x.dtype
+        )
+        rows, scales = self._operand(inner, 1)
+        found: Tensor = self._products.grouped_linear(
+            rows, self.down, blocks, per_token=per_token, scales=scales, factors=factors,
+            out_dtype=torch.float32 if wide else x.dtype,
+        )  # fmt: skip
+        return found
+
+    def added(self, residual: Tensor, x: Tensor, logits: Tensor, *, batch_invariant: bool = False) -> Tensor:
+        """``residual`` and what all experts add to it, in residual's dtype."""
+        few = len(x) <= WIDE_ROWS or batch_invariant
+        parts = self.parts(x, logits, wide=few, batch_invariant=batch_invariant)
+        found: Tensor = self._products.combine(parts, residual)
+        return found
+
+    def _operand(self, x: Tensor, matrix: int) -> tuple[Tensor, Scales | None]:
+        if self.scales is None:
+            return x, None
+        quantised, scale = self.kernels.quantize_rows(x)
+        return quantised, (scale, self.scales[matrix])
+
+
+WIDE_ROWS = 128  # up to which parts are in float32: beyond, a row of them would be most of what a step takes
