@@ -2,10 +2,12 @@
 
     python -m tests.backend.kernels.hopper [--sample SEED] [--known FILE] [--write FILE]
 
-With ``--sample SEED`` it compiles of each kernel the first variant and a few of the others. What the compiler makes of a
-variant depends on nothing but the source of the kernel and of what it calls, the types and constants it is called with,
-and the versions of Triton and of its assembler: `digest` is of all these. With ``--known FILE`` a variant whose digest
-is in FILE is not compiled: its line is that of FILE, with ``known`` set. ``--write FILE`` keeps the lines for that.
+With ``--sample SEED`` it compiles of each kernel the first variant and a few of the others.
+
+What the compiler makes of a variant depends on nothing but the source of the kernel and of what it calls, the types and
+constants it is called with, and the versions of Triton and of its assembler: `digest` is of all these. With ``--known
+FILE`` a variant whose digest is in FILE is not compiled: its line is that of FILE, with ``known`` set. ``--write FILE``
+keeps the lines for that.
 
 Triton brings its own assembler and needs a card only to be told what to compile for. Here it is told, and launches stop
 after compilation; tensors on the meta device stand for those of any size.
@@ -125,7 +127,9 @@ class Compiler:
         made = self._first[kernel] = self._launch(kernel, *args, grid=grid, warmup=True, **more)
         return made
 
-    def _done(self, kernel: Any, key: str, signature: Any, device: int, constants: Any, options: Any, *more: Any) -> Any:
+    def _done(
+        self, kernel: Any, key: str, signature: Any, device: int, constants: Any, options: Any, *more: Any
+    ) -> Any:
         name, it = kernel.fn.__name__, digest(kernel, key, signature, constants, options, more[0])
         if it in self._said:
             return object()
