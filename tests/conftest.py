@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.fakes import migrated, open_guard, quick_server
+from tests.fakes import compiled_statements, migrated, open_guard, quick_server
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
@@ -129,5 +129,5 @@ def _control_stores_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iter
     if module is None:  # no test of this run opens one
         yield
         return
-    with migrated.copied(module.Database, tmp_path_factory.mktemp("migrated")):
+    with compiled_statements.shared(module), migrated.copied(module.Database, tmp_path_factory.mktemp("migrated")):
         yield

@@ -11,10 +11,15 @@ from typing import IO
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = "4096"
 
 
 class Backend:
-    """``python -m backend serve …``; use as a context manager. `log` is what it wrote to stderr."""
+    """``python -m backend serve …``; use as a context manager. `log` is what it wrote to stderr.
+
+    Its KV cache has `BLOCKS` blocks, unless `options` say how many: the default, a GiB, would be a quarter of a million
+    blocks of the tiny model, and making and zeroing them would take longer than all else.
+    """
 
     def __init__(self, log: Path, *options: str) -> None:
         self._log = log
@@ -31,6 +36,7 @@ class Backend:
                 "0",
                 "--threads",
                 "1",
+                *(() if "--kv-blocks" in options else ("--kv-blocks", BLOCKS)),
                 *options,
             ],
             stdout=subprocess.PIPE,

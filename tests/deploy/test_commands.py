@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from gateway.installation.key_set import export_keys
 from tests.deploy.test_files import unit
 from tests.deploy.test_operations import TEXT, databases
 from tests.fakes.postgresql import postgresql
+from tests.fakes.warm_command import program
 
 TREE = Path(__file__).parents[2]
 COMPOSE = (TREE / "deploy" / "compose" / "compose.yaml").read_text()
@@ -32,9 +32,7 @@ class Host:
     def __init__(self, folder, places):
         self.folder, self.places = folder, places
         (folder / "bin").mkdir()
-        program = folder / "bin" / "domicile"
-        program.write_text(f"#!/bin/sh\nPYTHONPATH='{TREE}' exec '{sys.executable}' -m gateway \"$@\"\n")
-        program.chmod(0o755)
+        (folder / "bin" / "domicile").symlink_to(program())
 
     def here(self, text):
         for there, here in self.places.items():

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from gateway.installation.installation import Installation
 from gateway.installation.key_set import export_keys
 from tests.fakes.lab import chat, lab
 from tests.fakes.postgresql import postgresql
+from tests.fakes.warm_command import program
 from tests.gateway.test_rotation_on_two_hosts import eventually, hashed_before, second_host
 
 TREE = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def blocks(heading, kind):
 
 
 def shell(script, path=os.environ["PATH"], **variables):
-    domicile = f"domicile() {{ '{sys.executable}' -m gateway \"$@\"; }}\n"
+    domicile = f"domicile() {{ '{program()}' \"$@\"; }}\n"
     environment = os.environ | {"PYTHONPATH": str(TREE), "PATH": path, **{k: str(v) for k, v in variables.items()}}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", domicile + script],

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from gateway.cli.app import main as main_command
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
+from tests.fakes.small_engines import small_engines
 
 
 class Nursery:
@@ -122,7 +123,8 @@ def _gateway(data, node, log):
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    return asyncio.run(run_gateway(load_settings(data=data, node=node, listen={"port": 0})))
+    with small_engines():
+        return asyncio.run(run_gateway(load_settings(data=data, node=node, listen={"port": 0})))
 
 
 if __name__ == "__main__":

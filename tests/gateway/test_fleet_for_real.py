@@ -6,6 +6,7 @@ import ssl
 
 import aiohttp
 import psutil
+import pytest
 from typer.testing import CliRunner
 
 from backend.wire import PING_PATH
@@ -16,7 +17,14 @@ from gateway.store.reports.fleet_inventory import replicas_of
 from regions.fleet.deployment import Deployment
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import OPEN_POLICY, Lab, chat, lab, open_control
+from tests.fakes.small_engines import small_engines
 from tests.gateway.nursery import listening, nursery
+
+
+@pytest.fixture(autouse=True)
+def _with_a_small_cache():
+    with small_engines():
+        yield
 
 
 def backends_of(data):

@@ -1,17 +1,27 @@
 """Compile the kernels for Hopper where there is no GPU; run as a script, it prints one JSON line a compiled kernel.
 
+    python -m tests.backend.kernels.hopper [--sample SEED] [--known FILE] [--write FILE]
+
 With ``--sample SEED`` it compiles of each kernel the first variant and a few of the others.
+
+What the compiler makes of a variant depends on nothing but the source of the kernel and of what it calls, the types and
+constants it is called with, and the versions of Triton and of its assembler: `digest` is of all these. With ``--known
+FILE`` a variant whose digest is in FILE is not compiled: its line is that of FILE, with ``known`` set. ``--write FILE``
+keeps the lines for that.
 
 Triton brings its own assembler and needs a card only to be told what to compile for. Here it is told, and launches stop
 after compilation; tensors on the meta device stand for those of any size.
 """
 
+import argparse
 import json
 import random
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +29,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITCallable, JITFunction
 
 from backend.kernels.launching.launch import FP8
 from bench.kernels.attention import decode_case, prefill_case
@@ -29,7 +39,10 @@ from bench.kernels.run import cases
 CAP = 50.0  # Gemma 2's
 OTHERS = 0.06
 """The share of launches behind the first of a kernel that a sample compiles."""
-PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+PACKAGE = Path(triton.__file__).parent
+PTXAS = PACKAGE / "backends/nvidia/bin/ptxas"
+ALWAYS = "_silu_mul"
+"""The kernel that is compiled although its digest is known: what is kept is what the compiler says."""
 
 
 class AbsentHopper:
@@ -60,50 +73,95 @@ def other_shapes() -> Iterator[Case]:
             yield prefill_case(shape, 512, 512, 2, torch.bfloat16, cache_dtype, meta, cap=CAP)
 
 
-def compiled(case: Case, launches: list[Any]) -> Iterator[dict[str, Any]]:
-    launches.clear()
-    case.run(0)
-    for name, kernel in launches:
-        report = subprocess.run(
-            [PTXAS, "-v", "--gpu-name=sm_90a", "-o", "/dev/null", "/dev/stdin"],
-            input=kernel.asm["ptx"], capture_output=True, text=True, check=True,
-        ).stderr  # fmt: skip
-        registers, spilled = re.search(r"Used (\d+) registers", report), re.search(r"(\d+) bytes spill stores", report)
-        assert registers and spilled, report
-        yield {
-            "case": case.name,
-            "kernel": name,
-            "registers": int(registers[1]),
-            "spilled": int(spilled[1]),
-            "shared": kernel.metadata.shared,
-            "threads": kernel.metadata.num_warps * 32,
-            "tensor_cores": "wgmma.mma_async" in kernel.asm["ptx"] or "mma.sync" in kernel.asm["ptx"],
-        }
+@cache
+def assembler() -> str:
+    """Its version."""
+    return subprocess.run([PTXAS, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def main(seed: str | None) -> None:
-    driver.set_active(AbsentHopper())
-    launches: list[Any] = []
-    seen: set[str] = set()
-    first: dict[Any, Any] = {}
-    chance = random.Random(seed)
-    launch = JITFunction.run
+def digest(kernel: JITFunction, key: str, signature: Any, constants: Any, options: Any, attributes: Any) -> str:
+    """Of all that the compiled kernel depends on. The place of the source is left out: it makes no difference."""
+    parts = (triton.__version__, assembler(), kernel.cache_key, key, signature, constants, options, attributes)
+    return sha256(repr(parts).replace(str(PACKAGE), "").encode()).hexdigest()[:32]
 
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        if seed is not None and self in first and chance.random() >= OTHERS:
-            return first[self]
-        kernel = first[self] = launch(self, *args, grid=grid, warmup=True, **kwargs)
-        if kernel.hash not in seen:
-            seen.add(kernel.hash)
-            launches.append((self.fn.__name__, kernel))
-        return kernel
 
-    JITFunction.run = compile_only
+def facts(name: str, kernel: Any) -> dict[str, Any]:
+    """What the assembler says of a compiled kernel."""
+    report = subprocess.run(
+        [PTXAS, "-v", "--gpu-name=sm_90a", "-o", "/dev/null", "/dev/stdin"],
+        input=kernel.asm["ptx"], capture_output=True, text=True, check=True,
+    ).stderr  # fmt: skip
+    registers, spilled = re.search(r"Used (\d+) registers", report), re.search(r"(\d+) bytes spill stores", report)
+    assert registers and spilled, report
+    return {
+        "kernel": name,
+        "registers": int(registers[1]),
+        "spilled": int(spilled[1]),
+        "shared": kernel.metadata.shared,
+        "threads": kernel.metadata.num_warps * 32,
+        "tensor_cores": "wgmma.mma_async" in kernel.asm["ptx"] or "mma.sync" in kernel.asm["ptx"],
+    }
+
+
+class Compiler:
+    """Stands in the place of `JITFunction.run` and `_do_compile`: compiles what the sample draws and is not known."""
+
+    def __init__(self, seed: str | None, known: dict[str, dict[str, Any]]) -> None:
+        self._every = seed is None
+        self._chance = random.Random(seed)
+        self._known = known
+        self._launch, self._compile = JITFunction.run, JITFunction._do_compile
+        self._first: dict[Any, Any] = {}
+        self._said: set[str] = set()
+        self.found: list[dict[str, Any]] = []
+
+    def install(self) -> None:
+        driver.set_active(AbsentHopper())
+        JITCallable.starting_line_number = property(lambda _: 0, lambda *_: None)
+        JITFunction.run = lambda kernel, *args, **more: self._run(kernel, *args, **more)
+        JITFunction._do_compile = lambda kernel, *args: self._done(kernel, *args)
+
+    def _run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **more: Any) -> Any:
+        if not self._every and kernel in self._first and self._chance.random() >= OTHERS:
+            return self._first[kernel]
+        made = self._first[kernel] = self._launch(kernel, *args, grid=grid, warmup=True, **more)
+        return made
+
+    def _done(
+        self, kernel: Any, key: str, signature: Any, device: int, constants: Any, options: Any, *more: Any
+    ) -> Any:
+        name, it = kernel.fn.__name__, digest(kernel, key, signature, constants, options, more[0])
+        if it in self._said:
+            return object()
+        self._said.add(it)
+        if it in self._known and name != ALWAYS:
+            self.found.append({**self._known[it], "known": True})
+            return object()
+        made = self._compile(kernel, key, signature, device, constants, options, *more)
+        self.found.append({"digest": it, **facts(name, made)})
+        return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sample", help="seed of the sample; by default every variant is compiled")
+    parser.add_argument("--known", type=Path, help="lines of variants that need not be compiled again")
+    parser.add_argument("--write", type=Path, help="keep the lines of this run here")
+    options = parser.parse_args()
+    lines = options.known.read_text().splitlines() if options.known and options.known.exists() else []
+    compiler = Compiler(options.sample, {line["digest"]: line for line in map(json.loads, lines)})
+    compiler.install()
+    kept = []
     for source in (cases(torch.device("meta")), other_shapes()):
         for case in source:
-            for found in compiled(case, launches):
-                print(json.dumps(found), flush=True)
+            compiler.found.clear()
+            case.run(0)
+            for found in compiler.found:
+                kept.append({name: value for name, value in found.items() if name != "known"})
+                print(json.dumps({"case": case.name, **found}), flush=True)
+    if options.write:
+        options.write.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[2] if sys.argv[1:2] == ["--sample"] else None))
+    sys.exit(main())
