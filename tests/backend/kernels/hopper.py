@@ -154,11 +154,11 @@ def main() -> None:
     kept = []
     for source in (cases(torch.device("meta")), other_shapes()):
         for case in source:
-            compiler.found.clear()
             case.run(0)
-            for found in compiler.found:
+            for found in compiler.found:  # what making the case compiled is among it
                 kept.append({name: value for name, value in found.items() if name != "known"})
                 print(json.dumps({"case": case.name, **found}), flush=True)
+            compiler.found.clear()
     if options.write:
         options.write.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
