@@ -36,7 +36,7 @@ class KeyProvider(Protocol):
         """`key` (32 bytes) under the tenant's key, which is made if there is none. KeyLost if it was destroyed."""
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
-        """Raises KeyLost if the tenant has no key or another one."""
+        """Raises KeyLost if the tenant's key is another one or was destroyed."""
 
     def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
         """`wrap` of each, for the price of one look at the tenant's key."""
@@ -222,7 +222,10 @@ class KeyRing:
         try:
             content = read_secret(self._path(owner))
         except FileNotFoundError as error:
-            raise KeyLost(f"tenant {owner} has no key") from error
+            raise KeyProviderError(
+                f"{self._path(owner)}, the key of tenant {owner}, is missing; put the key set back with: domicile init"
+                " --keys KEY_SET"
+            ) from error
         except OSError as error:
             raise KeyProviderError(f"the key of tenant {owner} cannot be read: {error}") from error
         if not content:
