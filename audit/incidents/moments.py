@@ -29,9 +29,9 @@ def check_moments(moments: Mapping[str, str], now: str, since: str | None = None
         raise AuditError(f"the incident would end ({until}) before it began ({since}); correct --since or --until")
     _in_order("aware", "classified", moments)
     for name in ("aware", "classified"):
-        if since is not None and (moment := moments.get(name)) is not None and moment < since:
+        if since is not None and name in moments and moments[name] < since:
             raise AuditError(
-                f"{NAMES[name]}, {moment}, is before the incident began (--since {since}); correct one of them"
+                f"{NAMES[name]}, {moments[name]}, is before the incident began (--since {since}); correct one of them"
             )
 
 
