@@ -1,6 +1,7 @@
 """`domicile audit ai-act`: the log of one AI system, and the duties of the AI Act that apply on a day."""
 
 import json
+import re
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from audit.privacy.rights import log_read
 from audit.private.audit_context import AuditContext
 
 SOURCE = "ai-act"
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def ai_act_command(
@@ -62,6 +64,7 @@ def ai_act_command(
 def duties_on(day: date, duties: Duties | None = None) -> dict[str, Any]:
     """Each duty of the AI Act with the dates that the law of `day` gives it, and whether each had come."""
     known = duties or load_duties()
+    source = known.sources[SOURCE]
     lines = [
         {
             "provision": duty.provision,
@@ -74,11 +77,13 @@ def duties_on(day: date, duties: Duties | None = None) -> dict[str, Any]:
         }
         for duty in known.of(SOURCE)
         for one in duty.dates(day)
+        if day >= source.in_force
     ]
-    source = known.sources[SOURCE]
     about = {"as_of": str(day), "table_of": str(known.as_of), "source": source.title, "read": source.read}
-    later = "" if day <= known.as_of else f"changes of the law after {known.as_of} are not in this table"
-    return about | {"warning": later, "duties": lines}
+    warning = "" if day <= known.as_of else f"changes of the law after {known.as_of} are not in this table"
+    if day < source.in_force:
+        warning = f"{source.short} entered into force on {source.in_force}: it was not the law on {day}"
+    return about | {"warning": warning, "duties": lines}
 
 
 def _show(told: dict[str, Any]) -> None:
@@ -126,6 +131,8 @@ def _extract(
 
 def _day(text: str) -> date:
     try:
+        if not _DAY.fullmatch(text):
+            raise ValueError  # 20261203 and 2026-W49-4 are days to Python, and other things to people
         return date.fromisoformat(text)
     except ValueError:
-        raise AuditError(f"{text!r} is no day: write 2026-12-03") from None
+        raise AuditError(f"{text!r} is no day; write 2026-12-03") from None

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.errors import AuditError, SignerError
+from audit.files.reasons import describe_os_error
 from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
@@ -69,7 +70,11 @@ def reporting_errors(as_json: bool) -> Iterator[None]:
     """An error of the record or of a file ends the command with a sentence and exit code 1."""
     try:
         yield
-    except (AuditError, OSError, ValueError) as error:
+    except AuditError as error:
+        fail(str(error), as_json)
+    except OSError as error:
+        fail(describe_os_error(error), as_json)
+    except ValueError as error:
         fail(str(error), as_json)
 
 

@@ -321,7 +321,10 @@ def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_d
     if not is_there(log):
         raise NoLog(no_log_at(log))
     if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
-        raise AuditError("the signing key of this log is missing; use the original data folder, or restore the key set")
+        raise AuditError(
+            f"{log.with_name('signer.key')}, which signs this log, is missing; use the original data folder, or put the"
+            " key set back with: domicile init --keys KEY_SET"
+        )
 
     async def inside() -> T:
         async with _audit_context(log, backup_days) as context:

@@ -6,6 +6,7 @@ the record's.
 """
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -33,9 +34,16 @@ def _empty_or_lei(code: str) -> str:
     return check_lei(code) if code else ""
 
 
+def _empty_or_day(text: str) -> str:
+    try:
+        return text and str(date.fromisoformat(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no day of the calendar; write 2026-12-03") from None
+
+
 Lei = Annotated[str, AfterValidator(_empty_or_lei)]
 CountryOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2})?$")]
-DayOrNone = Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
+DayOrNone = Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$"), AfterValidator(_empty_or_day)]
 TypeOfService = Annotated[str, StringConstraints(pattern=r"^(eba_TA:S(0[1-9]|1[0-9]))?$")]
 """Closed list of B_02.02.0060 (ITS 2024/2956, Annex III)."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from audit.errors import AuditError
 from audit.events.incident import Incident
 from audit.events.stamp import rfc3339
+from audit.incidents.moments import check_moments
 from audit.law.deadlines import ClockTable, Deadline, deadlines
 from audit.log.walk import records
 from audit.private.audit_context import AuditContext
@@ -100,8 +101,13 @@ async def open_incident(
     """Put an incident on record and, with `freeze`, keep the records concerned from every deletion; returns its id.
 
     The hold is over the records from `since` to `until`, without either over the tenant's whole log. Moments in
-    RFC 3339 UTC with milliseconds.
+    RFC 3339 UTC with milliseconds. Raises AuditError, with nothing on record, for moments in the future or out of
+    order. Unless it is said when it was detected, that was when it was known at the latest.
     """
+    now = rfc3339(context.now())
+    moments = {"detected": detected_at, "aware": aware_at, "classified": classified_at}
+    known = {name: moment for name, moment in moments.items() if moment is not None}
+    check_moments(known, now, since, until)
     hold_ids: tuple[str, ...] = ()
     if freeze:
         span = await context.in_thread(lambda: _span(context, tenant, since, until))
@@ -116,7 +122,7 @@ async def open_incident(
             "laws": tuple(laws),
             "severity": severity,
             "ai_system_id": ai_system_id,
-            "detected_at": detected_at or rfc3339(context.now()),
+            "detected_at": min([now, *known.values()]) if detected_at is None else detected_at,
             "aware_at": aware_at,
             "classified_at": classified_at,
             "since": since,
@@ -172,7 +178,9 @@ async def _go_on(
 
     case = await context.in_thread(find)
     if case.closed is not None:
-        raise AuditError(f"the incident {incident_id} was closed at {case.closed}")
+        raise AuditError(f"the incident {incident_id} was closed at {case.closed}; create a new one, if it goes on")
+    given = {name: fields[f"{name}_at"] for name in ("aware", "classified") if fields.get(f"{name}_at") is not None}
+    check_moments(case.moments | given, rfc3339(context.now()), case.since, case.until)
     common = {"type": kind, "tenant": tenant, "incident_id": incident_id, "actor": actor}
     await context.record(Incident.model_validate(common | fields))
     return case

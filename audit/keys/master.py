@@ -122,7 +122,13 @@ class FileMaster:
         if version not in self._keys:
             self._newest()
         if version not in self._keys:
-            raise KeyLost(f"version {version} of the root key is gone")
+            if version < min(self._keys):
+                raise KeyLost(f"version {version} of the root key is gone")
+            missing = self._path.with_name(f"{self._path.name}.{version}")
+            raise KeyProviderError(
+                f"{missing}, version {version} of the root key, is missing; put the key set back with: domicile init"
+                " --keys KEY_SET"
+            )
         try:
             if len(wrapped) == LEGACY_SIZE:
                 return aes_key_unwrap(self._keys[version], wrapped)

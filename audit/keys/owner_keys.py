@@ -34,7 +34,7 @@ class KeyProvider(Protocol):
         """`key` (32 bytes) under the tenant's key, which is made if there is none. KeyLost if it was destroyed."""
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
-        """Raises KeyLost if the tenant has no key or another one."""
+        """Raises KeyLost if the tenant's key is another one or was destroyed."""
 
     def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
         """`wrap` of each, for the price of one look at the tenant's key."""
@@ -88,7 +88,10 @@ class KeyRing:
     def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
         kept = self.kept.read(_checked(tenant))
         if kept is None:
-            raise KeyLost(f"tenant {tenant} has no key")
+            raise KeyProviderError(
+                f"the key of tenant {tenant} is missing in {self.kept.place}; put the key set back with: domicile init"
+                " --keys KEY_SET"
+            )
         opened = self._opening(tenant, kept)
         try:
             return [aes_key_unwrap(opened[generation_of(one)], one[-LEGACY_SIZE:]) for one in wrapped]

@@ -24,7 +24,7 @@ class _Entry(BaseModel):
 
 
 class Source(_Entry):
-    """`read`: what of it was read for this table; `where`: its address."""
+    """`read`: what of it was read for this table; `where`: its address; `in_force`: before that day it was no law."""
 
     title: str
     short: str
@@ -32,6 +32,7 @@ class Source(_Entry):
     binding: Literal["law", "voluntary", "draft"]
     read: str
     where: str
+    in_force: date = date.min
 
 
 class Application(_Entry):

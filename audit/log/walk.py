@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
 from audit.errors import AuditError
@@ -15,6 +16,9 @@ from audit.storage.store import Reader
 
 _TS = re.compile(rb'"ts":"([0-9T:.Z-]{24})"')
 _MOMENT = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d{1,3}Z?)?)?)?)?)?)?")
+
+_START = "2000-01-01T00:00:00"
+"""What a prefix is completed by."""
 
 
 def as_plain(report: Any) -> dict[str, Any]:
@@ -39,9 +43,14 @@ def parsed(payload: bytes) -> dict[str, Any]:
 
 
 def checked_moment(text: str) -> str:
-    """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError."""
-    if not _MOMENT.fullmatch(text.removesuffix("Z")) and not _MOMENT.fullmatch(text):
-        raise AuditError(f"{text!r} is no moment: write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z")
+    """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError, also for a day that no month has."""
+    given = text.removesuffix("Z")
+    try:
+        if not _MOMENT.fullmatch(given) and not _MOMENT.fullmatch(text):
+            raise ValueError
+        datetime.fromisoformat(given + _START[len(given) :])
+    except ValueError:
+        raise AuditError(f"{text!r} is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z") from None
     return text
 
 

@@ -30,6 +30,7 @@ from audit.events.canonical import MAX_INTEGER
 from audit.events.commitment import SALT_SIZE, verify_commitment
 from audit.events.private_value import Sealed
 from audit.events.stamp import uuid7
+from audit.files.reasons import describe_os_error, describe_sqlite_error
 from audit.keys.master import KEY_SIZE
 from audit.keys.owner_keys import KeyProvider, NoKeys
 from audit.private.value_database import SqliteValues, ValueDatabase
@@ -73,8 +74,10 @@ def value_store_errors() -> Iterator[None]:
         raise
     except KeyProviderError as error:
         raise KeysOutOfReach(f"the side store cannot be used: {error}") from error
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"the side store cannot be used: {error}") from error
+    except sqlite3.Error as error:
+        raise StoreError(f"the side store cannot be used: {describe_sqlite_error(error)}") from error
+    except OSError as error:
+        raise StoreError(f"the side store cannot be used: {describe_os_error(error)}") from error
 
 
 class ValueStore:

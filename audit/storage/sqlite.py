@@ -13,6 +13,7 @@ from urllib.parse import quote
 from audit.errors import NoLog, ProofError, StoreError, StoreFull
 from audit.events.base import Step
 from audit.files.database_file import connect_existing, create_database_file
+from audit.files.reasons import describe_os_error, describe_sqlite_error
 from audit.files.wal import switch_to_wal
 from audit.storage.attested_files import AttestedFile
 from audit.storage.identity import Identity, check_founder, check_identity, identity_of
@@ -83,8 +84,10 @@ def _store_errors() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         kind = StoreFull if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else StoreError
-        raise kind(f"the audit file cannot be used: {error}") from error
-    except (OSError, ProofError) as error:
+        raise kind(f"the audit file cannot be used: {describe_sqlite_error(error)}") from error
+    except OSError as error:
+        raise StoreError(f"the audit file cannot be used: {describe_os_error(error)}") from error
+    except ProofError as error:
         raise StoreError(f"the audit file cannot be used: {error}") from error
 
 
@@ -344,7 +347,9 @@ class SqlitePruner:
 
 
 def no_log_at(path: Path) -> str:
-    """What is said where there is none."""
+    """What is said where there is none; where there was one, its side store is beside it."""
+    if path.with_name("side.db").exists():
+        return f"{path}, the record, is missing; put it back from a backup with: domicile backup restore"
     return f"there is no audit log at {path}; name the data folder by --data, or make one with: domicile init"
 
 

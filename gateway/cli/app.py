@@ -176,9 +176,9 @@ def _keys_and_signer_of(log: Path) -> "KeysAndSigner":
     """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
     from audit.cli.frame import open_from_files
     from audit.errors import AuditError
-    from gateway.installation.installation import Installation, InstallationError
+    from gateway.installation.installation import Installation, InstallationError, is_part_of_one
 
-    if not (log.parent.parent / "cell").exists():
+    if not is_part_of_one(log.parent.parent):
         return open_from_files(log)  # a log without an installation around it
     try:
         installation = Installation.open(log.parent.parent)
@@ -212,9 +212,9 @@ def _replacement_of(log: Path, to: str | None) -> "Replacement":
     """How the signing key of the log in a data folder is replaced, where its configuration says that it is."""
     from audit.cli.frame import replace_in_file
     from audit.errors import AuditError
-    from gateway.installation.installation import Installation, InstallationError
+    from gateway.installation.installation import Installation, InstallationError, is_part_of_one
 
-    if not (log.parent.parent / "cell").exists():
+    if not is_part_of_one(log.parent.parent):
         return replace_in_file(log, to)
     from gateway.installation.signing_key import replacement
 

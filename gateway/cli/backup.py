@@ -87,7 +87,9 @@ def _made(data: Path, cell: str | None, keys: Path | None, pepper: Path | None) 
     installation = Installation.create(data, cell, here=keys is None)
     if pepper is not None:
         import_pepper(data, pepper)
+    installation.require_whole()
     make_whole(installation)
+    installation.require_whole()  # lists what was made
     return installation
 
 

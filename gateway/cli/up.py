@@ -7,7 +7,7 @@ import shlex
 import sys
 
 from audit.errors import AuditError
-from gateway.cli.terminal.shell import describe_error
+from audit.files.reasons import describe_os_error
 from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
 from gateway.installation.doctor import log_warnings
@@ -51,7 +51,7 @@ async def run_gateway(settings: Settings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"error: {describe_error(error)}", file=sys.stderr)
+        print(f"error: {describe_os_error(error)}", file=sys.stderr)
         return 1
     finally:
         if external := sys.modules.get("audit.external"):

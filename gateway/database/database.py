@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlmodel import Session
 
 from audit.files.database_file import connect_existing, create_database_file
+from audit.files.reasons import describe_sqlite_error
 from audit.files.wal import switch_to_wal
 from gateway.database.errors import DatabaseUnavailable, Invalid
 
@@ -198,7 +199,9 @@ def _translated_errors() -> Iterator[None]:
             "DOMICILE_DATABASE_URL is no URL of a database; it reads postgresql://user:password@host/name"
         ) from None
     except (exc.DBAPIError, exc.TimeoutError, ImportError, OSError) as error:
-        reason = error.orig if isinstance(error, exc.DBAPIError) else error
+        reason: object = error.orig if isinstance(error, exc.DBAPIError) else error
+        if isinstance(reason, sqlite3.Error):
+            reason = describe_sqlite_error(reason)
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error
 
 

@@ -23,7 +23,7 @@ from gateway.database.errors import NotFound, StoreError
 from gateway.evidence.registers import NAME as REGISTERS
 from gateway.evidence.registers import Registers, TenantDetails
 from gateway.evidence.safeguards import Keys, certified_identity, measures
-from gateway.installation.installation import Installation, InstallationError, configured
+from gateway.installation.installation import Installation, InstallationError, configured, is_part_of_one
 from gateway.policies.history import rulings, scope_of
 from gateway.policies.terms import deciding, terms_of
 from gateway.records.control import BackendRecord, PolicyVersionRecord, ProjectRecord
@@ -44,10 +44,12 @@ def gather(data: Path, tenant: str) -> Evidence:
 
     Raises AuditError if they cannot be read.
     """
+    if not is_part_of_one(data):
+        return Evidence()
     try:
         installation = Installation.open(data)
-    except InstallationError:
-        return Evidence()
+    except InstallationError as error:
+        raise AuditError(str(error)) from error
     registers = Registers.load(data)
     try:
         catalogue, database = installation.catalogue(), installation.database()

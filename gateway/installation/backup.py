@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from audit.errors import AuditError, NoteError
 from audit.files.database_file import SIDECARS, create_database_file
 from audit.files.new_file import make_private_folder, new_file, sync_folder
+from audit.files.reasons import describe_os_error, describe_sqlite_error
 from audit.files.untrusted_file import open_untrusted, read_untrusted
 from audit.keys.signer import key_of
 from audit.keys.succession import FOLDER as SUCCESSION
@@ -106,8 +107,14 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
                 file.write(content)
     except (OSError, sqlite3.Error, AuditError) as error:
         shutil.rmtree(target, ignore_errors=True)
-        raise BackupError(f"the backup could not be made: {error}") from error
+        raise BackupError(f"the backup could not be made: {_reason(error)}") from error
     return manifest
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, sqlite3.Error):
+        return describe_sqlite_error(error)
+    return describe_os_error(error) if isinstance(error, OSError) else str(error)
 
 
 def check(backup: Path, key: VerifierKey | None = None, *, unsigned: bool = False) -> Manifest:

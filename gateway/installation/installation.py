@@ -12,6 +12,7 @@
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
+<data>/files.made                names of the keys and databases above that were made: none is ever made again
 <data>/registers.json            parties, contracts and categories of people for evidence packs, if it has any
 """
 
@@ -23,15 +24,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.errors import NoLog, StoreError
+from audit.errors import NoLog, SignerError, StoreError
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import create_secret, read_secret
 from audit.keys.master import FileMaster
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
-from audit.keys.signer import FollowingSigner, Signer, key_of
+from audit.keys.signer import FileSigner, FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
 from audit.private.audit_context import AuditContext
-from audit.private.value_location import FILE, KEYS, open_values, wrapped_keys
+from audit.private.value_location import FILE, KEYS, open_values, values_of, wrapped_keys
 from audit.storage.identity import key_beside
 from audit.storage.location import (
     exchange_attested_files,
@@ -50,8 +51,15 @@ from gateway.configuration.settings import Database as Databases
 from gateway.configuration.settings import Secrets, Settings, SettingsError, load_settings
 from gateway.configuration.sinks import sinks_of
 from gateway.database.database import POOL_SIZE, Database
-from gateway.database.ownership import check_against_record, check_owner, claim
+from gateway.database.ownership import StrangerDatabase, check_against_record, check_owner, claim
 from gateway.identity.keys import KeyHasher
+from gateway.installation.file_inventory import (
+    DATABASES,
+    NAME,
+    FileInventory,
+    FilesMadeOnce,
+    describe_missing,
+)
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.store.control.control import Control, OnEvent
@@ -123,11 +131,10 @@ class Installation:
         if cell is not None and kept != cell:
             raise InstallationError(f"{data} belongs to cell {kept!r}, not {cell!r}; name another folder by --data")
         if data.is_dir() and not (data / "cell").exists() and (strange := next(_of_ours(data), None)):
-            raise InstallationError(
-                f"{data} has no file 'cell', but holds {strange}: it is part of a data folder; put the key set back"
-                f" with: domicile init --keys KEY_SET --data {data}"
-            )
+            raise InstallationError(_no_cell(data, strange))
         made = cls(data, check_name(kept, "cell"))
+        if data.is_dir():
+            made.require_whole()
         places = [(named, url) for named, url in made.stores(urls) if _is_open(named, url, here=here)]
         make_private_folder(data)
         create_secret(data / "cell", f"{kept}\n".encode())
@@ -137,13 +144,44 @@ class Installation:
 
     @classmethod
     def open(cls, data: Path, secrets: Secrets | None = None, databases: Databases | None = None) -> "Installation":
-        """A folder made before. Raises InstallationError if there is none."""
+        """A folder made before. Raises InstallationError if there is none, or if a key or database of it is missing."""
         try:
             cell = check_name(read_secret(data / "cell").decode().strip(), "cell")
         except (FileNotFoundError, NotADirectoryError):
+            if strange := next(_of_ours(data), None):
+                raise InstallationError(_no_cell(data, strange)) from None
             raise InstallationError(f"{data} holds no installation; {INIT_HINT.format(data=data)}") from None
         given = {"secrets": secrets, "databases": databases}
-        return cls(data, cell, **{name: one for name, one in given.items() if one is not None})  # type: ignore[arg-type]
+        opened = cls(data, cell, **{name: one for name, one in given.items() if one is not None})  # type: ignore[arg-type]
+        opened.require_whole()
+        return opened
+
+    def require_whole(self) -> None:
+        """Raises InstallationError, naming the files, if a key or database that was made once is missing."""
+        try:
+            missing = [name for name in self.inventory_of_files.missing() if self._is_expected(name)]
+        except OSError as error:
+            raise InstallationError(str(error)) from error
+        if missing:
+            raise InstallationError(describe_missing([str(self.data / name) for name in missing]))
+
+    def _is_expected(self, name: str) -> bool:
+        """Whether the file is looked for here at all: keys may be in Vault meanwhile, databases on a server; of a
+        database that its marker knows, the marker speaks."""
+        if name in DATABASES:
+            stores = [*self.stores(), (values_of(self.side_store), self.values_url())]
+            named, url = next(one for one in stores if one[0].file == self.data / name)
+            return url is None and not named.marker.exists()
+        if name.endswith(".kek") and self.values_url() is not None:
+            return False
+        if self.secrets.provider != "vault":
+            return True
+        signs_there = self.secrets.vault.signing_key is not None
+        return not (name.startswith("audit/keys/root.key") or (name == "audit/signer.key" and signs_there))
+
+    @property
+    def inventory_of_files(self) -> FileInventory:
+        return FileInventory(self.data)
 
     @cached_property
     def urls(self) -> DatabaseUrls:
@@ -202,17 +240,24 @@ class Installation:
         """The control database. Raises DatabaseUnavailable, StoreError, before anything is made or written, if it is of
         another installation or the folder remembers another one."""
         (control, place), _ = self.settle()
-        owner = self.owner
-        database = Database.open(
-            self.data, url=self.urls.control, pool_size=pool_size, check=lambda opened: check_owner(opened, owner)
-        )
+        database = Database.open(self.data, url=self.urls.control, pool_size=pool_size, check=self._check_owner)
         try:
-            claim(database, owner)
+            claim(database, self.owner)
             mark_created(control, place)
         except BaseException:
             database.close()
             raise
         return database
+
+    def _check_owner(self, database: Database) -> None:
+        """Where the database's first key is not the folder's own, the record may know the successions that link them:
+        those of other hosts, and those whose notes are missing in the folder."""
+        try:
+            check_owner(database, self.owner)
+        except StrangerDatabase:
+            with suppress(NoLog, StoreError):
+                self.learn_successions()
+            check_owner(database, self.owner)
 
     def check_of_one_time(self, database: Database) -> None:
         """Raises DatabaseUnavailable if only one of control database and record was restored from a backup."""
@@ -227,7 +272,7 @@ class Installation:
         return (settings or configured()).fleet.models or self.data / "models"
 
     def hasher(self) -> KeyHasher:
-        return KeyHasher.open(self.pepper, self.secret_files)
+        return KeyHasher.open(self.pepper, self.files_made_once)
 
     @property
     def pepper(self) -> Path:
@@ -246,10 +291,10 @@ class Installation:
         return Catalogue.load(own if own.exists() else None)
 
     def policies(self) -> PolicyCompiler:
-        return PolicyCompiler.open(self.catalogue().country_sets(), self.redaction_secret, self.secret_files)
+        return PolicyCompiler.open(self.catalogue().country_sets(), self.redaction_secret, self.files_made_once)
 
     def authority(self) -> CertificateAuthority:
-        return CertificateAuthority.open(self.authority_key.parent, self.cell, files=self.secret_files)
+        return CertificateAuthority.open(self.authority_key.parent, self.cell, files=self.files_made_once)
 
     @property
     def authority_key(self) -> Path:
@@ -263,7 +308,7 @@ class Installation:
 
     def request_signer(self) -> RequestSigner:
         """Signs the tokens of calls to our own backends; its key is made on first use."""
-        return RequestSigner.open(self.request_secret, self.secret_files)
+        return RequestSigner.open(self.request_secret, self.files_made_once)
 
     def find_request_signer(self) -> RequestSigner | None:
         return self.request_signer() if self.request_secret.exists() else None
@@ -314,6 +359,11 @@ class Installation:
         """Sealed where the master key is elsewhere: with the root key on the same disk a seal would protect nothing."""
         return PLAIN if self.secrets.provider == "file" else SealedFiles(self.keys)
 
+    @property
+    def files_made_once(self) -> SecretFiles:
+        """`secret_files` for those that are made on first use: what was there once is not made anew."""
+        return FilesMadeOnce(self.secret_files, self.inventory_of_files)
+
     def context(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> AuditContext:
         return AuditContext(
             log,
@@ -341,11 +391,22 @@ class Installation:
         """The key that signs the record, in its file or in Vault. Raises SignerError."""
         make_private_folder(self.audit_log.parent)
         if (service := self.signing_service()) is None:
-            return FollowingSigner.open(self.audit_log.with_name("signer.key"), name=self.log_name)
+            path = self.audit_log.with_name("signer.key")
+            return FollowingSigner(path.with_suffix(".vkey"), [path], lambda: self._signer_in(path))
         from gateway.secrets.transit import VaultSigner
 
         vkey = self.audit_log.with_name("signer.vkey")
         return FollowingSigner(vkey, [], partial(VaultSigner.open, *service, vkey, name=self.log_name))
+
+    def _signer_in(self, path: Path) -> FileSigner:
+        """Raises SignerError, also if the key was there once."""
+        try:
+            made_before = not path.exists() and self.inventory_of_files.lists(path)
+        except OSError as error:
+            raise SignerError(str(error)) from error
+        if made_before and not path.with_suffix(".vkey").exists():
+            raise SignerError(describe_missing([str(path)]))
+        return FileSigner.open(path, name=self.log_name)
 
     def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
         return Control(
@@ -373,6 +434,18 @@ def _is_open(named: NamedDatabase, url: str | None, *, here: bool) -> bool:
         return False
     place = location_of(named, url)
     return read_marker(named) is None and (place is not None or here)
+
+
+def _no_cell(data: Path, strange: str) -> str:
+    return (
+        f"{data} has no file 'cell', but holds {strange}: it is part of a data folder; put the key set back"
+        f" with: domicile init --keys KEY_SET --data {data}"
+    )
+
+
+def is_part_of_one(data: Path) -> bool:
+    """Whether `data` holds what only the folder of a gateway does, and not a log alone."""
+    return any((data / name).exists() for name in ("cell", "control.db", "control.place", "secrets", "ca", NAME))
 
 
 def _of_ours(data: Path) -> Iterator[str]:

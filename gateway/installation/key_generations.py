@@ -24,6 +24,7 @@ from audit.files.secret_file import read_secret, shred_secret, write_secret
 from audit.keys.signer import FileSigner, write_vkey
 from audit.keys.succession import notes_in, successors
 from audit.tree.note import VerifierKey
+from gateway.installation.file_inventory import FileInventory
 from gateway.installation.installation import InstallationError
 from regions.identity.encrypted_file import is_sealed_content
 
@@ -49,6 +50,10 @@ class _Plan:
             return file.read_bytes() if file.is_file() else None
         return read_secret(file) if file.exists() or file.is_symlink() else None
 
+    def lost(self, path: str) -> bool:
+        """Whether the folder had the file and nobody destroyed it on purpose."""
+        return FileInventory(self.data).lists(self.data / path)
+
     def refuse(self, path: str, why: str) -> InstallationError:
         return InstallationError(f"{self.data / path} is there already and differs: {why}")
 
@@ -67,8 +72,9 @@ def take_over(data: Path, given: Mapping[str, bytes]) -> list[str]:
     for path, content in plan.write.items():
         if path != SIGNER:
             write_secret(data / path, content)
-    for path in plan.gone:
-        shred_secret(data / path)
+    with FileInventory(data).removing(plan.gone):
+        for path in plan.gone:
+            shred_secret(data / path)
     if newer is not None:
         write_secret(data / SIGNER, plan.write[SIGNER])
         write_vkey(data / SIGNER, newer.verifier_key)
@@ -172,7 +178,7 @@ def _same(plan: _Plan, path: str) -> None:
 def _root(plan: _Plan, path: str) -> None:
     version = _number(_ROOT, path)
     held = [_number(_ROOT, each) for each in _names(plan.data, "audit/keys", "root.key*") if _ROOT.fullmatch(each)]
-    if held and version < min(held):
+    if held and version < min(held) and not plan.lost(path):
         return  # retired here
     if (kept := plan.held(path)) is not None and kept != plan.given[path]:
         raise plan.refuse(
@@ -192,7 +198,7 @@ def _pepper(plan: _Plan, path: str) -> None:
             " set of the host that began the rotation",
         )
     held = _peppers_in_use(_names(plan.data, "secrets", "pepper*"))
-    if held and number < min(held):
+    if held and number < min(held) and not plan.lost(path):
         return  # a finished rotation left it behind
     if path.endswith(".staged"):
         if kept is None:

@@ -16,7 +16,7 @@ from typing import Literal
 from audit.errors import KeyProviderError
 from audit.events.anchor import KeyringChanged
 from audit.events.base import SYSTEM_TENANT
-from audit.keys.master import MasterState
+from audit.keys.master import FileMaster, MasterState
 from audit.private.renewal import renew as renew_data_keys
 from audit.private.value_location import open_values
 from gateway.identity.keys import pepper_files
@@ -99,8 +99,17 @@ def retire(installation: Installation, record: Record, actor: str) -> int:
     old = len(now.master.versions) - 1 + (0 if former is None else len(former.versions))
     if old:
         record(_changed("admin.keyring.retired", actor, now.master.provider, now.master.newest, old))
-        installation.keys.retire_master(now.master.newest)
+        with installation.inventory_of_files.removing(_root_keys_below(installation, now.master)):
+            installation.keys.retire_master(now.master.newest)
     return old
+
+
+def _root_keys_below(installation: Installation, master: MasterState) -> list[str]:
+    """Names in the data folder of the versions of the root key under the master's newest; all where it is elsewhere."""
+    folder, stays = installation.audit_log.with_name("keys"), ""
+    if master.provider == FileMaster.provider:
+        stays = "root.key" if master.newest == 1 else f"root.key.{master.newest}"
+    return [str(file.relative_to(installation.data)) for file in folder.glob("root.key*") if file.name != stays]
 
 
 def renew(

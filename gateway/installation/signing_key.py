@@ -31,7 +31,7 @@ def replacement(installation: Installation, to: str | None) -> Replacement:
         raise SignerError("no signing key in Vault is configured; set secrets.provider and secrets.vault.signing_key")
     if path.exists():
         old = FileSigner.open(path)
-        return in_file(path) if service is None or to == FILE else _from_file(old, path, *service)
+        return in_file(path) if service is None or to == FILE else _from_file(installation, old, path, *service)
     if service is None:
         raise SignerError(
             "the signing key is not in audit/signer.key and none in Vault is configured; set secrets.vault.signing_key,"
@@ -42,12 +42,13 @@ def replacement(installation: Installation, to: str | None) -> Replacement:
     return in_file(path, signing) if to == FILE else _next_version(signing, path, client, key)
 
 
-def _from_file(old: FileSigner, path: Path, client: VaultClient, key: str) -> Replacement:
+def _from_file(installation: Installation, old: FileSigner, path: Path, client: VaultClient, key: str) -> Replacement:
     newest = list(versions_of(client, key))[-1]
     new = VaultSigner.of_version(client, key, newest, name=old.name)
 
     def put_in_place() -> None:
-        shred_secret(path)  # first: without it the succession alone names the signer
+        with installation.inventory_of_files.removing([str(path.relative_to(installation.data))]):
+            shred_secret(path)  # first: without it the succession alone names the signer
         write_vkey(path, new.verifier_key)
 
     return Replacement(old, new, put_in_place)

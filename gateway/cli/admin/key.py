@@ -23,6 +23,7 @@ from gateway.cli.terminal.shell import (
 )
 
 if TYPE_CHECKING:
+    from gateway.installation.installation import Installation
     from gateway.records.control import Scopes
 
 key_app = typer.Typer(name="key", help="API keys of a project.", no_args_is_help=True)
@@ -98,7 +99,7 @@ def rekey(
 
     Example: domicile key rekey --finish
     """
-    from gateway.identity.pepper import PepperError, begin_rotation, end_rotation, stage_rotation
+    from gateway.identity.pepper import PepperError, begin_rotation, stage_rotation
     from gateway.installation.installation import Installation
 
     if finish:
@@ -110,7 +111,7 @@ def rekey(
         try:
             if finish:
                 remaining = inventory.hashed_before(installation.hasher().generation)
-                generation = end_rotation(installation.pepper, remaining, installation.secret_files)
+                generation = _end_rotation(installation, remaining)
                 if as_json:
                     print_json({"generation": generation, "remaining": 0})
                 else:
@@ -132,6 +133,16 @@ def rekey(
             print_json({"generation": generation, "remaining": remaining})
         else:
             typer.echo(f"rotating to generation {generation} of the pepper; still under the old one: {remaining}")
+
+
+def _end_rotation(installation: "Installation", remaining: int) -> int:
+    from gateway.identity.keys import pepper_files
+    from gateway.identity.pepper import end_rotation
+
+    kept = pepper_files(installation.pepper)
+    old = [str(file.relative_to(installation.data)) for number, file in kept.items() if number != max(kept)]
+    with installation.inventory_of_files.removing(old):
+        return end_rotation(installation.pepper, remaining, installation.secret_files)
 
 
 @key_app.command("list")

@@ -4,7 +4,6 @@
 they are committed. Without one they are not recorded.
 """
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
@@ -107,6 +106,7 @@ def _near_names(installation: "Installation", database: "Database") -> Iterator[
 def plain_errors() -> Iterator[None]:
     """What an operator did wrong or can mend is a sentence, not a traceback."""
     from audit.errors import AuditError
+    from audit.files.reasons import describe_os_error
     from gateway.configuration.settings import SettingsError
     from gateway.database.errors import StoreError
     from gateway.installation.installation import InstallationError
@@ -117,24 +117,7 @@ def plain_errors() -> Iterator[None]:
     except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
         fail(str(error))
     except OSError as error:
-        fail(describe_error(error))
-
-
-def describe_error(error: OSError) -> str:
-    """What the system refused, of which file, and what to do where that is known."""
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    fix = _FIXES.get(error.errno or 0)
-    return f"{error.filename}: {error.strerror}" + (f"; {fix}" if fix else "")
-
-
-_FIXES = {
-    errno.EROFS: "this medium is read-only: work on a copy of the folder, or mount it writable",
-    errno.EACCES: "run the command as the user that the gateway runs as",
-    errno.EPERM: "run the command as the user that the gateway runs as",
-    errno.ENOENT: "name a file that exists",
-    errno.ENOSPC: "free some space",
-}
+        fail(describe_os_error(error))
 
 
 @contextmanager

@@ -66,11 +66,74 @@ def test_an_incident_from_the_command_line(data: Path, home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--law", "hammurabi"), ("--aware", "yesterday"), ("--aware", "2026-03-01T09:30:00"), ("--since", "x")]
+    ("words", "said"),
+    [
+        ("--law hammurabi", "no clock is known of hammurabi; there are"),
+        ("--aware yesterday", "no moment; write"),
+        ("--aware 2026-03-01T09:30:00", "no time zone; write"),
+        ("--aware 2026-02-30T09:30:00Z", "no moment; write"),
+        ("--aware 0001-01-01T00:00:00+14:00", "no moment; write"),
+        ("--aware 9999-12-31T23:59:59-12:00", "no moment; write"),
+        ("--aware 2999-03-01T09:30:00+02:00", "is in the future"),
+        ("--classified 2999-03-01T09:30:00Z", "is in the future"),
+        ("--aware 2026-03-01T09:30:00Z --classified 2026-03-01T09:29:59Z", "is before the moment of awareness"),
+        # the same digits in two zones: classified an hour before
+        (
+            "--aware 2026-03-29T01:30:00+01:00 --classified 2026-03-29T01:30:00+02:00",
+            "is before the moment of awareness",
+        ),
+        ("--aware 2026-03-01T09:30:00Z --since 2026-03-02", "is before the incident began"),
+        ("--classified 2026-03-01T09:30:00Z --since 2026-03-01T10", "is before the incident began"),
+        ("--since 2999", "cannot begin in the future"),
+        ("--since 2026-03-02 --until 2026-03-01", "would end"),
+        ("--since 2026-03-02 --until 2026-03-02", "would end"),
+        ("--since x", "no moment; write"),
+        ("--since 2026-13", "no moment; write"),
+        ("--until 2026-02-29", "no moment; write"),
+        ("--since 2026-03-01T24", "no moment; write"),
+    ],
 )
-def test_what_makes_no_sense_opens_no_incident(data: Path, home: Home, words: tuple[str, ...]) -> None:
-    assert run(data, "incident", "create", "acme", *words).exit_code == 1
-    assert "incident.opened" not in home.types("acme")
+def test_what_makes_no_sense_opens_no_incident(data: Path, home: Home, words: str, said: str) -> None:
+    result = run(data, "incident", "create", "acme", *words.split())
+    assert result.exit_code == 1
+    assert said in result.output, result.output
+    assert not {"incident.opened", "legal_hold.placed"} & set(home.types("acme"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--aware 2999-01-01T00:00:00Z", "is in the future"),
+        ("--aware 2026-03-01T11:00:00Z", "is before the moment of awareness"),
+        ("--classified 2026-03-01T08:00:00Z", "is before the moment of awareness"),
+    ],
+)
+def test_new_facts_of_an_incident_must_fit_those_that_are_on_record(
+    data: Path, home: Home, words: str, said: str
+) -> None:
+    times = ("--aware", "2026-03-01T09:00:00Z", "--classified", "2026-03-01T10:00:00Z")
+    opened = run(data, "incident", "create", "acme", "--law", "dora", *times, "--json")
+    known = json.loads(opened.stdout)["incidents"][0]["incident_id"]
+    result = run(data, "incident", "update", "acme", known, *words.split())
+    assert result.exit_code == 1
+    assert said in result.output, result.output
+    assert "incident.updated" not in home.types("acme")
+
+
+def test_an_incident_that_is_known_was_detected_by_then(data: Path) -> None:
+    opened = said(run(data, "incident", "create", "acme", "--aware", "2026-03-01T09:00:00Z", "--json"))
+    assert opened["incidents"][0]["moments"]["detected"] == "2026-03-01T09:00:00.000Z"
+
+
+def test_a_notification_is_of_a_clock_that_runs(data: Path, home: Home) -> None:
+    opened = said(run(data, "incident", "create", "acme", "--law", "gdpr", "--json"))
+    known = opened["incidents"][0]["incident_id"]
+    words = ("incident", "notify", "acme", known, "--clock", "dora.initial", "--authority", "BaFin")
+    result = run(data, *words)
+    assert result.exit_code == 1
+    assert "is under gdpr, of which dora.initial is no clock" in result.output, result.output
+    assert run(data, "incident", "update", "acme", known, "--law", "dora").exit_code == 0
+    assert run(data, *words).exit_code == 0
 
 
 def test_a_breach_is_counted_and_the_question_is_on_record_first(data: Path, home: Home, tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ LOW_LEVEL_OPENS = {
     "backend/server/heartbeat.py": 1,  # the file that a probe looks at
     "backend/models/checkpoints/direct.py": 1,  # weights
     "regions/launchers/local.py": 1,  # a replica's log
+    "gateway/installation/file_inventory.py": 1,  # the data folder itself, for its lock
 }
 """Calls of `os.open` by module. Each was looked at: it cannot be handed the path of a live database."""
 

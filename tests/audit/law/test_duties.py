@@ -116,6 +116,10 @@ def test_the_command_tells_the_duties_of_a_day_without_a_data_folder(tmp_path: P
     [
         ([], "--as-of"),
         (["--as-of", "tomorrow"], "is no day"),
+        (["--as-of", "2026-02-30"], "is no day"),
+        (["--as-of", "20261203"], "is no day"),
+        (["--as-of", "2026-W49-4"], "is no day"),
+        (["--as-of", ""], "is no day"),
         (["acme"], "name both"),
         (["--system", "x", "--as-of", "2026-12-03"], "name both"),
     ],
@@ -127,3 +131,23 @@ def test_a_question_that_names_too_little_is_refused_with_what_is_missing(words:
 
 def test_days_of_the_table_itself_are_not_in_the_future() -> None:
     assert load_duties().as_of <= date.today() + timedelta(days=1)
+
+
+def test_before_it_entered_into_force_the_ai_act_was_not_the_law() -> None:
+    for day, lines in (("1900-01-01", False), ("2024-07-31", False), ("2024-08-01", True)):
+        told = duties_on(date.fromisoformat(day))
+        assert bool(told["duties"]) is lines, day
+        assert ("entered into force on 2024-08-01" in told["warning"]) is not lines, day
+        assert not any(one["applies"] for one in told["duties"]), "nothing of it applied on these days"
+
+
+def test_every_duty_is_not_yet_the_day_before_its_date_and_applies_on_it() -> None:
+    for duty in load_duties().of("ai-act"):
+        for one in duty.dates(load_duties().as_of):
+            if not one.is_law(one.start - timedelta(days=1)):
+                continue
+            states = [
+                {(line["provision"], line["scope"]): line["applies"] for line in duties_on(day)["duties"]}
+                for day in (one.start - timedelta(days=1), one.start)
+            ]
+            assert [state.get((duty.provision, one.scope)) for state in states] == [False, True], (duty.id, one)
