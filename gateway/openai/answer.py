@@ -38,13 +38,14 @@ _PLAIN_WORD: Final = re.compile(r"[A-Za-z_ -]{0,64}")
 
 
 class TextFilter(Protocol):
-    """`policy.redact.StreamFilter`: the same result whatever the pieces are. `rest`: what `flush` would give now."""
+    """`policy.redact.StreamFilter`: the same result whatever the pieces are. `rest`: what `flush` would give now.
+    `last`: what is fed before that."""
 
     def feed(self, text: str) -> str: ...
 
     def rest(self) -> str: ...
 
-    def flush(self) -> str: ...
+    def flush(self, last: str = "") -> str: ...
 
 
 FilterFactory = Callable[[bool], TextFilter]
@@ -95,7 +96,7 @@ def rewrite_choices(
 
 def whole(text: str, text_filter: TextFilter) -> str:
     """`text` through a filter of its own."""
-    return text_filter.feed(text) + text_filter.flush()
+    return text_filter.flush(text)
 
 
 def drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> None:
