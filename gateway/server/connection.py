@@ -263,8 +263,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._last:  # the client said that it sends no other request, or what it sent was refused
             self._discard(len(data))
             return
-        if self._timer is None and self._is_idle:  # also blank lines, which begin no message
-            self._wait(self._head_s)
+        was_idle = self._is_idle
         if not self._in_body:
             self._size += len(data)
         try:
@@ -280,13 +279,16 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if not self._in_body and self._size > MAX_HEAD:  # in a field that does not end
             self._refuse(TOO_LARGE)
+        elif self._timer is None:  # a message that came whole needs none
+            if self._in_body:
+                self._wait(self._body_s)
+            elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
+                self._wait(self._head_s)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_message, self._body_seen, self._fields, self._discarded = True, False, 0, 0
         self._framing.clear()
-        if self._timer is None:
-            self._wait(self._head_s)
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -311,7 +313,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._check_framing(version)
         self._begin(version)
         self._in_body, self._size = True, 0
-        self._wait(self._body_s)
+        self._stop_waiting()
 
     def _begin(self, version: str) -> None:
         """Start the application for the request whose head is here; one that was sent ahead waits for its turn."""
