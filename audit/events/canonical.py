@@ -18,6 +18,7 @@ _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True, check_circular=False
 ).encode  # a circle is found before, by `_is_plain`
 _ATOMS = frozenset({str, bool, type(None)})
+_STRINGS = frozenset({str})
 
 
 def canonicalize(value: Any) -> bytes:
@@ -41,12 +42,9 @@ def _is_plain(value: object) -> bool:
     if type(value) is int:
         return -MAX_INTEGER <= value <= MAX_INTEGER
     if type(value) is dict:
-        for name, member in value.items():
-            if type(name) is not str or not name.isascii():
-                return False
-            if type(member) not in _ATOMS and not _is_plain(member):
-                return False
-        return True
+        if not (_STRINGS.issuperset(map(type, value)) and "".join(value).isascii()):
+            return False
+        return all(_is_plain(member) for member in value.values() if type(member) not in _ATOMS)
     if type(value) is list or type(value) is tuple:
         return all(map(_is_plain, value))
     return False

@@ -1,6 +1,5 @@
 """Stamps: when and where the log took an event."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,6 +7,12 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from audit.random_pieces import RandomPieces
+
+_noise = RandomPieces(10)
+_FIXED = 0x7 << 76 | 0x2 << 62  # version and variant
+_NOT_FIXED = ~(0xF << 76 | 0x3 << 62)
 
 Clock = Callable[[], float]
 """Seconds since the epoch, as `time.time`."""
@@ -56,11 +61,8 @@ class Stamper:
 
 def uuid7(milliseconds: int) -> str:
     """A UUID of version 7 (RFC 9562 §5.7): 48 bits of time, then 74 random ones."""
-    noise = int.from_bytes(os.urandom(10))
-    value = (milliseconds & (2**48 - 1)) << 80 | noise
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    text = f"{value:032x}"
+    value = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(_noise())
+    text = f"{value & _NOT_FIXED | _FIXED:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

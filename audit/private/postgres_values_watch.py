@@ -14,7 +14,7 @@ import psycopg
 from audit.errors import StoreError
 from audit.private.postgres_values import SCHEMA, brief, connect_values
 from audit.private.value_database import Row
-from audit.storage.watched import StoreReplaced
+from audit.storage.watched import FolderStates, StoreReplaced
 
 MARK_EVERY_S = 60.0
 FORGOTTEN_AFTER = "7 days"
@@ -41,7 +41,7 @@ class ValuesWatch:
         except (psycopg.Error, OSError) as error:
             raise StoreError(f"the side store cannot be watched: {brief(error)}") from error
 
-    def look(self) -> None:
+    def look(self, seen: FolderStates | None = None) -> None:
         """No check within microseconds can show it: the closer look does."""
 
     def look_closely(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from audit.errors import StoreError
 from audit.files.database_file import connect_existing
 from audit.files.wal import switch_to_wal
-from audit.storage.watched import StoreReplaced
+from audit.storage.watched import FolderState, FolderStates, StoreReplaced
 
 BUSY_SECONDS = 2.0
 SETTLED_NS = 2_000_000_000
@@ -36,8 +36,6 @@ _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sql
 """Primary result codes that say nothing of the content: another process is at work, or the disk is full."""
 
 Inode = tuple[int, int]
-FolderState = tuple[int, int, int]
-"""Device, inode and change time (ns)."""
 
 
 class FileWatch:
@@ -67,8 +65,11 @@ class FileWatch:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(f"{name} cannot be watched: {error}") from error
 
-    def look(self) -> None:
-        folder = _state(self._folder)
+    def look(self, seen: FolderStates | None = None) -> None:
+        seen = {} if seen is None else seen
+        if self._folder not in seen:
+            seen[self._folder] = _state(self._folder)
+        folder = seen[self._folder]
         if folder is not None and folder == self._unchanged:
             return
         self._look_at_files()

@@ -11,7 +11,7 @@ import psycopg
 
 from audit.errors import StoreError
 from audit.storage.postgres_server import SCHEMA, Rows, connect
-from audit.storage.watched import StoreReplaced
+from audit.storage.watched import FolderStates, StoreReplaced
 
 Last = tuple[int, bytes]
 """The size of a tree, at least 1, and the hash of its last leaf."""
@@ -31,7 +31,7 @@ class RecordWatch:
         except (psycopg.Error, OSError) as error:
             raise StoreError(f"the audit database cannot be watched: {type(error).__name__}") from error
 
-    def look(self) -> None:
+    def look(self, seen: FolderStates | None = None) -> None:
         """Nothing that takes microseconds tells: the closer look does."""
 
     def look_closely(self) -> None:

@@ -20,6 +20,12 @@ logger = logging.getLogger(__name__)
 OpenStore = Callable[[Path, str, str], Store]
 
 
+FolderState = tuple[int, int, int]
+"""Device, inode and change time (ns)."""
+FolderStates = dict[str, FolderState | None]
+"""Of folders by their path as one look found them; None of one that is not there."""
+
+
 class StoreReplaced(StoreError):
     """The store is not the one that this process opened, or holds less than it did."""
 
@@ -27,8 +33,8 @@ class StoreReplaced(StoreError):
 class Watch(Protocol):
     """One database. Any thread may call it."""
 
-    def look(self) -> None:
-        """In microseconds. Raises StoreReplaced."""
+    def look(self, seen: FolderStates | None = None) -> None:
+        """In microseconds. Raises StoreReplaced. `seen`: folders that this round of looks has read already."""
 
     def look_closely(self) -> None:
         """Also at what the database holds. Raises StoreReplaced, or StoreError if it cannot be read."""
@@ -55,8 +61,9 @@ class Watches:
         """Raises StoreReplaced, also for what the last closer look found."""
         if self._trouble is not None:
             raise StoreReplaced(self._trouble)
+        seen: FolderStates = {}
         for watch in self._watches:
-            watch.look()
+            watch.look(seen)
 
     def look_closely(self) -> None:
         """Sets `trouble`, or clears it: a file that was moved away and back is the same file."""

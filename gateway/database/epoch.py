@@ -1,13 +1,13 @@
 """The configuration epoch: one number a cell that every change raises, so that a gateway sees that there is news."""
 
 from sqlalchemy import text
-from sqlmodel import Session, select
-
-from gateway.database.tables.control import ConfigEpochRow
+from sqlmodel import Session
 
 CHANNEL = "domicile_epoch"
 """PostgreSQL's channel for changes; the payload is the cell."""
 
+# As text, since it is read several times a second: through the mapped class it takes three times as long.
+_READ = text("SELECT value FROM config_epoch WHERE cell = :cell")
 # Understood by SQLite (from 3.35) and PostgreSQL alike.
 _BUMP = text(
     "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
@@ -17,7 +17,7 @@ _BUMP = text(
 
 def read_epoch(session: Session, cell: str) -> int:
     """0 before the first change."""
-    return session.exec(select(ConfigEpochRow.value).where(ConfigEpochRow.cell == cell)).one_or_none() or 0
+    return int(session.connection().execute(_READ, {"cell": cell}).scalar_one_or_none() or 0)
 
 
 def bump_epoch(session: Session, cell: str) -> int:

@@ -16,7 +16,7 @@ from secrets import token_hex
 from sqlalchemy import text
 from sqlmodel import Session, col, delete, select
 
-from audit.storage.watched import StoreReplaced
+from audit.storage.watched import FolderStates, StoreReplaced
 from gateway.database.database import Database
 from gateway.database.epoch import read_epoch
 from gateway.database.errors import DatabaseUnavailable
@@ -44,7 +44,7 @@ class ControlWatch:
         self._marked_at = time.monotonic()
         self._identity, self._epoch, _ = self._read()
 
-    def look(self) -> None:
+    def look(self, seen: FolderStates | None = None) -> None:
         """No check within microseconds can show it: the closer look does."""
 
     def look_closely(self) -> None:

@@ -13,15 +13,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self
 
+from audit.random_pieces import RandomPieces
 from gateway.errors import LimitsUnavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Bucket, Budget, Quota
 from gateway.limits.limit_kinds import BY_NAME, KINDS, LimitKind, Measure
 
 log = logging.getLogger(__name__)
+
+_random_id = RandomPieces(8)
 
 LEASE_S = 60.0
 """A reservation that was not renewed for so long belongs to a process that died."""
@@ -261,7 +263,7 @@ class Limiter:
         """
         if not counters:
             return Reservation("", counters, cost)
-        reservation = Reservation(token_hex(8), counters, cost)
+        reservation = Reservation(_random_id().hex(), counters, cost)
         try:
             await self._store.take(reservation)
         except LimitExceeded:

@@ -6,6 +6,7 @@ same table. A member that is not in the table is removed, because it may hold te
 """
 
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -29,22 +30,27 @@ BODY_FIELDS: Final = frozenset(
 )
 CALL_TEXTS: Final = (("function", "arguments", True), ("custom", "input", False))
 """What a tool call says, and whether that is itself JSON: a function's arguments are, a custom tool's input is not."""
-CALL_FIELDS: Final = frozenset({"id", "index", "type", *(kind for kind, _, _ in CALL_TEXTS)})
+SIGNED: Final = "extra_content"
+CALL_FIELDS: Final = frozenset({"id", "index", "type", SIGNED, *(kind for kind, _, _ in CALL_TEXTS)})
+MAX_SIGNATURE: Final = 64 << 10
+"""Characters of the signature of one tool call; Gemini's have some hundred to some thousand."""
 TELLING_FIELDS: Final = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would tell what the filter hides
 
 NAMES: Final = ("id", "object", "model", "system_fingerprint", "service_tier")
 _PLAIN_NAME: Final = re.compile(r"[\w ./:+,()\\-]{0,256}")
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z_ -]{0,64}")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 
 
 class TextFilter(Protocol):
-    """`policy.redact.StreamFilter`: the same result whatever the pieces are. `rest`: what `flush` would give now."""
+    """`policy.redact.StreamFilter`: the same result whatever the pieces are. `rest`: what `flush` would give now.
+    `last`: what is fed before that."""
 
     def feed(self, text: str) -> str: ...
 
     def rest(self) -> str: ...
 
-    def flush(self) -> str: ...
+    def flush(self, last: str = "") -> str: ...
 
 
 FilterFactory = Callable[[bool], TextFilter]
@@ -95,7 +101,7 @@ def rewrite_choices(
 
 def whole(text: str, text_filter: TextFilter) -> str:
     """`text` through a filter of its own."""
-    return text_filter.feed(text) + text_filter.flush()
+    return text_filter.flush(text)
 
 
 def drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> None:
@@ -186,6 +192,35 @@ def _put_right(call: dict[str, Any], make_filter: FilterFactory) -> None:
     for kind, field, _ in CALL_TEXTS:
         if (holder := call.get(kind)) is not None:
             _put_right_holder(holder, field)
+    if SIGNED in call:
+        signed = _signed(call.pop(SIGNED), make_filter)
+        if signed is not None:
+            call[SIGNED] = signed
+
+
+def _signed(said: Any, make_filter: FilterFactory) -> dict[str, Any] | None:
+    """What Gemini signs a tool call with, and wants back with the call in the next turn or refuses that: its own state,
+    encrypted, in base64 (ai.google.dev/gemini-api/docs/thought-signatures). Nothing else of `said`; None where it holds
+    no such signature.
+
+    Encrypted bytes say nothing to a filter. What could say something is not passed: what is no base64, and what the
+    filter finds something in, as it is written or decoded.
+    """
+    google = said.get("google") if isinstance(said, dict) else None
+    written = google.get("thought_signature") if isinstance(google, dict) else None
+    if not isinstance(written, str) or len(written) > MAX_SIGNATURE or not _BASE64.fullmatch(written):
+        return None
+    try:
+        decoded = urlsafe_b64decode(written.rstrip("=").translate(_URL_SAFE) + "=" * (-len(written.rstrip("=")) % 4))
+    except ValueError:
+        return None
+    for text in (written, decoded.decode("utf-8", "replace")):
+        if whole(text, make_filter(False)) != text:
+            return None
+    return {"google": {"thought_signature": written}}
+
+
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
 def _put_right_holder(holder: dict[str, Any], field: str) -> None:

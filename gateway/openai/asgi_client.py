@@ -4,13 +4,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Final, Protocol
 
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
+_NONE: Final[dict[str, Any]] = {}
+
+
+SERVER_SIDE: Final = "domicile.server_side"
+"""ASGI extension of our own connections (`gateway.server.connection`): a ServerSide."""
+
+
+class ServerSide(Protocol):
+    """What a server can tell of a request without a turn of the event loop."""
+
+    def arrived(self) -> bytes | None:
+        """The body, where all of it came with the head; then `receive` has no more of it. None where the client still
+        sends, or waits to be asked (RFC 9110 §10.1.1)."""
+
+    def watch(self, gone: Callable[[], None] | None) -> None:
+        """Call `gone` once if the client leaves before its answer is complete. None: no more."""
 
 
 class ClientGone(Exception):
@@ -44,13 +60,15 @@ class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
     `held`: nothing of the answer is."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "gone", "headers", "held", "started", "status")
+    __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "gone", "headers", "held",
+                 "started", "status")  # fmt: skip
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         self.headers = headers_of(scope)
         self.address = caller_address(scope)
         self._receive = receive
         self._send = send
+        self._server: ServerSide | None = scope.get("extensions", _NONE).get(SERVER_SIDE)
         self._more_body = True
         self._watch: asyncio.Task[None] | None = None
         self.started = False
@@ -69,6 +87,11 @@ class Client:
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > max_bytes:  # before the client is asked for it with a 100
             raise _too_large(max_bytes)
+        if self._server is not None and (whole := self._server.arrived()) is not None:
+            self._more_body = False
+            if len(whole) > max_bytes:
+                raise _too_large(max_bytes)
+            return whole
         pieces: list[bytes] = []
         size = 0
         try:
@@ -91,16 +114,24 @@ class Client:
         """From now on, cancel the current task as soon as the client disconnects."""
         task = asyncio.current_task()
 
-        async def watch() -> None:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
+        def leave() -> None:
             self.gone = True
             if task is not None:
                 task.cancel()
 
-        self._watch = asyncio.ensure_future(watch())
+        async def watch() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            leave()
+
+        if self._server is not None:
+            self._server.watch(leave)
+        else:
+            self._watch = asyncio.ensure_future(watch())
 
     def stop_watching(self) -> None:
+        if self._server is not None:
+            self._server.watch(None)
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

@@ -21,6 +21,7 @@ from gateway.openai.answer import (
     CALL_TEXTS,
     CHOICE_FIELDS,
     NAMES,
+    SIGNED,
     TELLING_FIELDS,
     TEXT_FIELDS,
     THOUGHT_FIELDS,
@@ -224,6 +225,7 @@ class StreamRewriter:
                 self._settle(one)
                 self._count()
                 one.calls[number], one.speaking, self._says = name, None, True
+            self._says = self._says or SIGNED in call
             for kind, field, _ in CALL_TEXTS:
                 if (holder := call.get(kind)) is not None:
                     # A call without a number cannot be continued in a later chunk.

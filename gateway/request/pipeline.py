@@ -9,9 +9,9 @@ from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from secrets import token_hex
 from time import perf_counter
 
+from audit.random_pieces import RandomPieces
 from gateway.configuration.settings import Requests
 from gateway.content.inspection import Inspection
 from gateway.content.retained_content import subject_of
@@ -30,6 +30,8 @@ from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Authenticated, Parsed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.client import Answer, Upstream
+
+_random_id = RandomPieces(12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Pipeline:
         offered = self.enforcement.offers(principal.tenant, call.model)
         client.cancel_when_gone()
         return Parsed(
-            f"req-{token_hex(12)}", client, principal, call, subject, trace_id, offered, counted, perf_counter()
+            f"req-{_random_id().hex()}", client, principal, call, subject, trace_id, offered, counted, perf_counter()
         )
 
     def _call(self, accepted: Accepted) -> AbstractAsyncContextManager[Answer]:

@@ -1,9 +1,9 @@
 """Selection of backends: those that a decision allows, best first, and a last check before each call."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from functools import partial
 from time import perf_counter
+from types import TracebackType
 
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
@@ -13,7 +13,7 @@ from gateway.upstream.credentials import TenantCredentials
 from policy.decision.decision import Decision
 from regions.errors import IsolationError
 from regions.fleet.demand import DemandTracker
-from regions.fleet.fleet import BUSY_RANK, Backend, Call, Fleet
+from regions.fleet.fleet import BUSY_RANK, Backend, Call, CallInFlight, Fleet
 from regions.routing.prefixes import PrefixIndex, block_hashes
 from regions.routing.router import Candidates, affinity_key, choose, trials
 
@@ -79,24 +79,28 @@ class Routes:
         self._allowed[id(decision)] = decision, candidates
         return candidates
 
-    @contextmanager
-    def in_flight(self, request: Parsed, decision: Decision, route: Route) -> Iterator[Call]:
-        """Check the backend once more before a connection is made, and count the call while it runs.
+    def in_flight(self, request: Parsed, decision: Decision, route: Route) -> "InFlight":
+        """Check the backend once more before a connection is made, and count the call while the block runs.
 
-        Fails closed: raises InternalError for a backend outside the decision, BackendUnavailable for one of another
-        tenant or no longer in the fleet.
+        Fails closed: entering it raises InternalError for a backend outside the decision, BackendUnavailable for one
+        of another tenant or no longer in the fleet.
         """
+        call = self._fleet.call(route.backend, tenant=request.principal.tenant)
+        return InFlight(self, call, request, decision, route)
+
+    def _end(self, request: Parsed) -> None:
+        self._tracker.ended(request.principal.tenant, request.call.model)
+
+    def _begin(self, call: CallInFlight, request: Parsed, decision: Decision, route: Route) -> Call:
         if route.backend.id not in decision.backends:
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
         try:
-            with (
-                self._fleet.call(route.backend, tenant=request.principal.tenant) as call,
-                self._tracker.running(request.principal.tenant, request.call.model),
-            ):
-                self._remember(route)
-                yield call
+            begun = call.__enter__()
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
+        self._tracker.began(request.principal.tenant, request.call.model)
+        self._remember(route)
+        return begun
 
     def may_help(self, failure: GatewayError | None, route: Route) -> bool:
         """Whether `route` may be tried after `failure`. After a backend that refused for its rate limit, only a backend
@@ -135,3 +139,22 @@ class Routes:
             tls = partial(self._credentials.context_for, backend) if backend.url.startswith("https:") else None
             known = self._targets[backend.id] = Target(backend.id, backend.url.rstrip("/"), tls, backend)
         return known
+
+
+class InFlight:
+    """The block of `Routes.in_flight`."""
+
+    __slots__ = ("_call", "_decision", "_request", "_route", "_routes")
+
+    def __init__(self, routes: Routes, call: CallInFlight, request: Parsed, decision: Decision, route: Route) -> None:
+        self._routes, self._call = routes, call
+        self._request, self._decision, self._route = request, decision, route
+
+    def __enter__(self) -> Call:
+        return self._routes._begin(self._call, self._request, self._decision, self._route)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._routes._end(self._request)
+        self._call.__exit__(kind, error, trace)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from time import perf_counter
+from types import TracebackType
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -102,6 +103,7 @@ class Telemetry:
             ("certificate",), registry=registry,
         )  # fmt: skip
         self.in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
+        self._counted = _Counted(self.in_flight)
         self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
 
     def tenant_label(self, tenant: str) -> str:
@@ -129,15 +131,16 @@ class Telemetry:
             return _NO_SPAN
         return self._span(self._tracer, f"domicile.{name}")
 
-    @contextmanager
-    def request_span(self, name: str, headers: Mapping[str, str]) -> Iterator[None]:
+    def request_span(self, name: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
         """Root span of a request, child of the caller's W3C ``traceparent`` where there is one."""
-        with self.in_flight.track_inprogress():
-            if self._tracer is None:
-                yield
-                return
-            with self._span(self._tracer, name, context=extract(headers), kind=trace.SpanKind.SERVER):
-                yield
+        if self._tracer is None:
+            return self._counted
+        return self._traced(self._tracer, name, headers)
+
+    @contextmanager
+    def _traced(self, tracer: trace.Tracer, name: str, headers: Mapping[str, str]) -> Iterator[None]:
+        with self._counted, self._span(tracer, name, context=extract(headers), kind=trace.SpanKind.SERVER):
+            yield
 
     def trace_id(self, headers: Mapping[str, str]) -> str | None:
         """Of the span that is open; without a tracer the caller's own, from its ``traceparent``. 32 hex digits."""
@@ -229,6 +232,23 @@ def _attributes(exchange: Exchange, request: Parsed) -> dict[str, str | int | bo
         if SPANS in exchange.decision.sinks:
             attributes[MAY_LEAVE] = True
     return attributes
+
+
+class _Counted:
+    """A block for any number of requests at once, counted while they are in it. Nothing is made for each."""
+
+    __slots__ = ("_gauge",)
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+
+    def __enter__(self) -> None:
+        self._gauge.inc()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gauge.dec()
 
 
 class _Series:

@@ -18,15 +18,24 @@ runs before a head is complete, and after a refusal none reads the rest of the b
 """
 
 import re
-from asyncio import TimerHandle, Transport
+from asyncio import Event, TimerHandle, Transport
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import httptools
 from pydantic_core import to_json
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from gateway.openai.asgi_client import SERVER_SIDE
 
 HEAD_S = 10.0
 """For a whole head, from its first byte or, on a new connection, from the connection's beginning."""
@@ -97,8 +106,111 @@ _UPGRADE_TOKENS = frozenset({b"upgrade", b"http2-settings"})
 _UPGRADE_FIELDS = frozenset({b"upgrade", b"http2-settings"})
 
 
+_OF_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+_WITHOUT_BODY = frozenset({204, 304})
+
+
+class ServedExchange(RequestResponseCycle):
+    """One request and its answer: as uvicorn's, and `gateway.openai.asgi_client.ServerSide`. Of an answer's head all
+    fields are checked together, and the head is written in one pass."""
+
+    _gone: Callable[[], None] | None = None
+
+    def arrived(self) -> bytes | None:
+        if self.more_body or self.waiting_for_100_continue or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        return body
+
+    def watch(self, gone: Callable[[], None] | None) -> None:
+        if self.disconnected and gone is not None:
+            gone()
+            return
+        self._gone = gone
+        if gone is not None:
+            self.flow.resume_reading()  # or it would not be seen
+
+    def leave(self) -> None:
+        """The client has left."""
+        self.disconnected = True
+        self.message_event.set()
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+
+    async def send(self, message: Any) -> None:
+        """ASGI's. Raises RuntimeError for a message out of its order, for a header field that is none, and for a body
+        of another length than its Content-Length."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        kind = message["type"]
+        if self.response_complete or kind != ("http.response.body" if self.response_started else "http.response.start"):
+            raise RuntimeError(f"the ASGI message {kind} is out of its order")
+        if self.response_started:
+            self._write_body(message.get("body", b""), more=message.get("more_body", False))
+        else:
+            self.response_started, self.waiting_for_100_continue = True, False
+            self.transport.write(self._head(message["status"], [*self.default_headers, *message.get("headers", ())]))
+
+    def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+        names = [name.lower() for name, _ in headers]
+        values = [value for _, value in headers]
+        if HEADER_RE.search(b"-".join(names)) or HEADER_VALUE_RE.search(b" ".join(values)):
+            raise RuntimeError("a header field has a character that its name or value must not have")
+        fields = list(zip(names, values, strict=True))
+        if not _OF_FRAMING.isdisjoint(names):
+            for name, value in fields:
+                if name in _OF_FRAMING:
+                    self._frame(name, value)
+        lines = [b"%s: %s\r\n" % field for field in fields]
+        if not self.keep_alive and not any(_closes(*field) for field in fields):
+            lines.append(b"connection: close\r\n")
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY:
+            self.chunked_encoding = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        return b"".join((STATUS_LINE[status], *lines, b"\r\n"))
+
+    def _frame(self, name: bytes, value: bytes) -> None:
+        """Take note of a field that says how the answer ends."""
+        if name == b"transfer-encoding" and value.lower() == b"chunked":
+            self.expected_content_length, self.chunked_encoding = 0, True
+        elif name == b"content-length" and self.chunked_encoding is None:
+            self.expected_content_length, self.chunked_encoding = int(value), False
+        elif _closes(name, value):
+            self.keep_alive = False
+
+    def _write_body(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            piece = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            self.transport.write(piece if more else piece + b"0\r\n\r\n")
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0:
+                raise RuntimeError("the answer is longer than its Content-Length")
+            self.transport.write(body)
+        if more:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("the answer is shorter than its Content-Length")
+        self.response_complete, self._gone = True, None
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+def _closes(name: bytes, value: bytes) -> bool:
+    return name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]
+
+
 class BoundedConnection(HttpToolsProtocol):
     """`head_s`, `body_s`: seconds for the head of a request, and from there to the end of its body."""
+
+    cycle: ServedExchange
 
     def __init__(self, *args: Any, head_s: float, body_s: float, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -124,6 +236,8 @@ class BoundedConnection(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        if self.cycle is not None and self.cycle.disconnected:
+            self.cycle.leave()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -149,8 +263,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._last:  # the client said that it sends no other request, or what it sent was refused
             self._discard(len(data))
             return
-        if self._timer is None and self._is_idle:  # also blank lines, which begin no message
-            self._wait(self._head_s)
+        was_idle = self._is_idle
         if not self._in_body:
             self._size += len(data)
         try:
@@ -166,13 +279,16 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if not self._in_body and self._size > MAX_HEAD:  # in a field that does not end
             self._refuse(TOO_LARGE)
+        elif self._timer is None:  # a message that came whole needs none
+            if self._in_body:
+                self._wait(self._body_s)
+            elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
+                self._wait(self._head_s)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_message, self._body_seen, self._fields, self._discarded = True, False, 0, 0
         self._framing.clear()
-        if self._timer is None:
-            self._wait(self._head_s)
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -193,10 +309,42 @@ class BoundedConnection(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 self._fail(NO_TUNNEL)
             return
-        self._check_framing(self.parser.get_http_version())
-        super().on_headers_complete()
+        version = self.parser.get_http_version()
+        self._check_framing(version)
+        self._begin(version)
         self._in_body, self._size = True, 0
-        self._wait(self._body_s)
+        self._stop_waiting()
+
+    def _begin(self, version: str) -> None:
+        """Start the application for the request whose head is here; one that was sent ahead waits for its turn."""
+        scope, url = self.scope, httptools.parse_url(self.url)
+        raw_path = url.path
+        path = raw_path.decode("ascii")
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = self.root_path.encode("ascii") + raw_path
+        scope["query_string"] = url.query or b""
+        before = self.cycle
+        self.cycle = exchange = ServedExchange(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        scope["extensions"] = {SERVER_SIDE: exchange}  # type: ignore[dict-item]  # ASGI has dicts there
+        if before is None or before.response_complete:
+            self._start_asgi_task(exchange, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._body_seen = True
@@ -333,8 +481,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.pipeline.popleft()
             self._postponed = refusal
         else:
-            cycle.disconnected = True  # to its application the client has left
-            cycle.message_event.set()
+            cycle.leave()  # to its application the client has left
             self._write(refusal)
 
     def _write(self, refusal: Refusal) -> None:

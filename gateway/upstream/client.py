@@ -8,12 +8,11 @@ client certificate is the tenant's, so a backend of another tenant refuses us as
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
 from audit.files.secret_file import read_secret
@@ -130,8 +129,7 @@ class Upstream:
         for backend_id in [each for each in self._pools if each not in living]:
             self._pools.pop(backend_id)[1].close_idle()
 
-    @asynccontextmanager
-    async def call(
+    def call(
         self,
         target: Target,
         path: str,
@@ -140,33 +138,31 @@ class Upstream:
         decision: str = "",
         project: str = "",
         check: Callable[[], None] = lambda: None,
-    ) -> AsyncIterator[Answer]:
-        """POST `body`, with a token of `decision` to a backend of our own; yields once it has answered 200. Leaving
-        early closes the connection, which cancels the sequence in the engine.
+    ) -> "AnsweredCall":
+        """POST `body`, with a token of `decision` to a backend of our own; the block begins once it has answered 200.
+        Leaving it early closes the connection, which cancels the sequence in the engine.
 
         `check` is called immediately before a connection is opened and before the first byte of the request is written
         to one; what it raises prevents that.
 
-        Raises:
+        Entering raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
             BackendRefused: a 4xx about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: anything else that is not an answer.
         """
+        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check))
+
+    async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
+        """Whatever the status is, the connection has to be released."""
+        target, path, body = outgoing.target, outgoing.path, outgoing.body
         pool = self._pool(target)
-        silence_s = self._settings.silence_timeout_s
         digest = await digest_of(body)
 
         def head() -> bytes:
-            token = self._token(target.backend, "POST", path, project, decision, digest)
-            return pool.head("POST", path, len(body), request_id, token, project=project)
+            token = self._token(target.backend, "POST", path, outgoing.project, outgoing.decision, digest)
+            return pool.head("POST", path, len(body), outgoing.request_id, token, project=outgoing.project)
 
-        connection, response = await self._send(target, pool, head, body, check)
-        try:
-            if response.status != 200:
-                raise await _refusal(response)
-            yield Answer(response, silence_s)
-        finally:
-            pool.release(connection)
+        return pool, *await self._send(target, pool, head, body, outgoing.check)
 
     async def ready(self, target: Target, path: str, timeout_s: float) -> bool:
         """Whether `path` answers 200. Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError where there is
@@ -293,6 +289,43 @@ class Upstream:
         if is_loopback(urlsplit(target.url).hostname or ""):
             return None
         raise BackendUnavailable(f"Backend {target.backend_id} is off this host and has no TLS identity")
+
+
+class Outgoing(NamedTuple):
+    """The arguments of `Upstream.call`."""
+
+    target: Target
+    path: str
+    body: bytes
+    request_id: str
+    decision: str
+    project: str
+    check: Callable[[], None]
+
+
+class AnsweredCall:
+    """The block of `Upstream.call`."""
+
+    __slots__ = ("_connection", "_outgoing", "_pool", "_upstream")
+
+    def __init__(self, upstream: Upstream, outgoing: Outgoing) -> None:
+        self._upstream = upstream
+        self._outgoing = outgoing
+
+    async def __aenter__(self) -> Answer:
+        upstream = self._upstream
+        self._pool, self._connection, response = await upstream._post(self._outgoing)
+        if response.status != 200:
+            try:
+                raise await _refusal(response)
+            finally:
+                self._pool.release(self._connection)
+        return Answer(response, upstream._settings.silence_timeout_s)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.release(self._connection)
 
 
 def _bearer(trust: Trust | None) -> str | None:

@@ -12,17 +12,19 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
-from secrets import token_hex
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import write_secret
+from audit.random_pieces import RandomPieces
 from backend.wire import REQUEST_TOKEN_HEADER
 from regions.identity.encrypted_file import SecretFiles
 
 LIFETIME_S = 60
+
+_random_id = RandomPieces(12)
 
 
 def _encoded(value: bytes) -> bytes:
@@ -66,7 +68,7 @@ class RequestSigner:
         claims = {
             "ten": tenant,
             "aud": backend,
-            "jti": token_hex(12),  # of its own: a request that is sent again on a new connection is another call
+            "jti": _random_id().hex(),  # of its own: a request that is sent again on a new connection is another call
             "htm": method,
             "htu": path,
             "prj": project,

@@ -155,8 +155,7 @@ class Redactor:
 
     def restore_text(self, text: str, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> str:
         """A whole answer at once: the same result as streaming it in any pieces."""
-        stream = self.stream_filter(pseudonyms, json_escaped=json_escaped)
-        return stream.feed(text) + stream.flush()
+        return self.stream_filter(pseudonyms, json_escaped=json_escaped).flush(text)
 
 
 def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[Detector, ...]:

@@ -106,9 +106,9 @@ class StreamFilter:
                 return out
         return self._advance(pending, final=False)
 
-    def flush(self) -> str:
-        """The rest, when nothing follows."""
-        return self._advance(self._pending, final=True)
+    def flush(self, last: str = "") -> str:
+        """The rest, when nothing follows, or nothing but `last`: as if that had been fed."""
+        return self._advance(self._pending + last, final=True)
 
     def rest(self) -> str:
         """What `flush` would give now. The filter itself is not changed and may be fed more."""

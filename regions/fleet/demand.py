@@ -67,15 +67,12 @@ class DemandTracker:
         """Set what is called whenever a call begins to wait, so that a backend can be started."""
         self._urgent = urgent
 
-    @contextmanager
-    def running(self, tenant: str, model: str) -> Iterator[None]:
-        """A call runs at a backend while the block does."""
-        entry = self._entry(tenant, model)
-        entry.in_flight += 1
-        try:
-            yield
-        finally:
-            entry.in_flight -= 1
+    def began(self, tenant: str, model: str) -> None:
+        """A call runs at a backend from now on, until `ended`."""
+        self._entry(tenant, model).in_flight += 1
+
+    def ended(self, tenant: str, model: str) -> None:
+        self._entry(tenant, model).in_flight -= 1
 
     @contextmanager
     def waiting(self, tenant: str, model: str, regions: Collection[str]) -> Iterator[None]:
@@ -112,4 +109,7 @@ class DemandTracker:
         return found
 
     def _entry(self, tenant: str, model: str) -> _Entry:
-        return self._entries.setdefault((tenant, model), _Entry())
+        known = self._entries.get((tenant, model))
+        if known is None:
+            known = self._entries[tenant, model] = _Entry()
+        return known

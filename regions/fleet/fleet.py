@@ -14,9 +14,9 @@ met by all that wait for it.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import TracebackType
 from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -162,7 +162,7 @@ class Call:
     """One call in flight. Its outcome is reported here; without one (the client left) it counts neither way."""
 
     def __init__(self, state: _State, now: Callable[[], float]) -> None:
-        self._state = state
+        self.state = state
         self._now = now
         self._began = now()
         self.is_trial = state.out_until is not None
@@ -171,22 +171,22 @@ class Call:
     def answered(self) -> None:
         """The first of a good answer is here. One that is tried takes other calls again, on probation: until it has
         completed an answer, the next failure puts it out."""
-        state = self._state
+        state = self.state
         state.latency_s = self._now() - self._began
         if state.out_until is not None:
             state.out_until, state.failures = None, FAILURES - 1
 
     def completed(self) -> None:
         """The whole of a good answer is here."""
-        self._state.close_circuit()
+        self.state.close_circuit()
 
     def busy(self, retry_after_s: float | None) -> None:
         """It answered 429 and works: other backends are preferred for as long as its Retry-After asks."""
-        self._state.busy_until = self._now() + min(max(retry_after_s or BUSY_S, BUSY_S), LONGEST_BUSY_S)
+        self.state.busy_until = self._now() + min(max(retry_after_s or BUSY_S, BUSY_S), LONGEST_BUSY_S)
 
     def failed(self) -> None:
         """It did not connect, broke off, or answered as only a broken backend does."""
-        state = self._state
+        state = self.state
         state.failures += 1
         state.tried_at = self._now()
         if self._is_early and state.out_until is not None:
@@ -196,6 +196,24 @@ class Call:
             state.out_until = self._now() + state.cool_down_s
         elif state.out_until is None and state.failures >= FAILURES:
             state.out_until = self._now() + state.cool_down_s
+
+
+class CallInFlight:
+    """The block of `Fleet.call`. A class, since a generator costs a request more than what it does here."""
+
+    __slots__ = ("_backend", "_call", "_fleet", "_tenant")
+
+    def __init__(self, fleet: "Fleet", backend: Backend, tenant: str) -> None:
+        self._fleet, self._backend, self._tenant = fleet, backend, tenant
+
+    def __enter__(self) -> Call:
+        self._call = self._fleet._begin(self._backend, self._tenant)
+        return self._call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._fleet._end(self._backend, self._call)
 
 
 class Fleet:
@@ -267,13 +285,15 @@ class Fleet:
             else:
                 self._timed.discard(name)
 
-    @contextmanager
-    def call(self, backend: Backend, *, tenant: str) -> Iterator[Call]:
+    def call(self, backend: Backend, *, tenant: str) -> "CallInFlight":
         """Count a call made for `tenant` while the block runs.
 
-        Raises IsolationError if the backend is another tenant's, or no longer in the fleet as it was chosen: the last
-        look before a connection is made.
+        Entering it raises IsolationError if the backend is another tenant's, or no longer in the fleet as it was
+        chosen: the last look before a connection is made.
         """
+        return CallInFlight(self, backend, tenant)
+
+    def _begin(self, backend: Backend, tenant: str) -> Call:
         if backend.tenant != tenant or not self._is_member(backend):
             raise IsolationError(f"backend {backend.id} is not tenant {tenant}'s, or not in the fleet any more")
         state = self._states[backend.id]
@@ -282,12 +302,13 @@ class Fleet:
         if call.is_trial:
             state.trials, state.tried_at = state.trials + 1, self._now()
         self._changed(backend.id, state)
-        try:
-            yield call
-        finally:
-            state.in_flight -= 1
-            state.trials -= call.is_trial
-            self._changed(backend.id, state)
+        return call
+
+    def _end(self, backend: Backend, call: Call) -> None:
+        state = call.state
+        state.in_flight -= 1
+        state.trials -= call.is_trial
+        self._changed(backend.id, state)
 
     def mark_ready(self, backend: Backend, ready: bool) -> None:
         """What a probe found. One that comes back starts with a closed circuit."""

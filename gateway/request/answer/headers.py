@@ -1,11 +1,17 @@
 """Headers of answers."""
 
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
 from audit.log.receipt import Receipt
 from gateway.openai.asgi_client import Header
 from gateway.request.stages import Redacted, Route
+from policy.decision.decision import Decision
+from policy.facts import BackendFacts
+from regions.fleet.fleet import Backend
+
+MOST_KNOWN: Final = 10_000
 
 JSON: Final[Header] = (b"content-type", b"application/json")
 EVENT_STREAM: Final[tuple[Header, ...]] = (
@@ -18,19 +24,41 @@ EVENT_STREAM: Final[tuple[Header, ...]] = (
 def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None) -> list[Header]:
     """What the client may keep as evidence: where its call ran, under which policy, and its receipt. Without the parts
     that are not known yet."""
-    decision = redacted.allowed
     headers = [(b"x-request-id", redacted.request.request_id.encode()), *redacted.decided.reserved.rates]
     if receipt is not None:
         headers.append((b"x-domicile-receipt", str(receipt).encode()))
-    if route is not None:
-        headers.append((b"x-domicile-region", route.backend.region.encode()))
-        headers.append((b"x-domicile-backend", route.backend.id.encode()))
-        headers.append((b"x-domicile-country", (route.facts.compute_country or "").encode()))
-        headers.append((b"x-domicile-operator", quote(route.facts.operator or "", safe=" ().,&'/-").encode()))
-    headers.append((b"x-domicile-decision", f"allow {decision.policy_id}@{decision.version}".encode()))
-    headers += [
-        (f"x-domicile-notice-{notice.name}".encode(), notice.text.encode())
-        for notice in decision.notices
-        if notice.channel == "header"
-    ]
+    headers += _same_each_time(redacted.allowed, route)
     return headers
+
+
+_known: dict[tuple[int, int, int], tuple[Decision, Backend | None, BackendFacts | None, Sequence[Header]]] = {}
+
+
+def _same_each_time(decision: Decision, route: Route | None) -> Sequence[Header]:
+    """The headers that calls with one decision and one backend have in common, made once. Decisions and backends are
+    replaced as a whole, so comparing identities is enough; what is kept here keeps them from being given again."""
+    backend, facts = (None, None) if route is None else (route.backend, route.facts)
+    key = id(decision), id(backend), id(facts)
+    known = _known.get(key)
+    if known is None:
+        headers = [] if route is None else _of_route(route)
+        headers.append((b"x-domicile-decision", f"allow {decision.policy_id}@{decision.version}".encode()))
+        headers += [
+            (f"x-domicile-notice-{notice.name}".encode(), notice.text.encode())
+            for notice in decision.notices
+            if notice.channel == "header"
+        ]
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        known = _known[key] = decision, backend, facts, headers
+    return known[-1]
+
+
+def _of_route(route: Route) -> list[Header]:
+    backend, facts = route.backend, route.facts
+    return [
+        (b"x-domicile-region", backend.region.encode()),
+        (b"x-domicile-backend", backend.id.encode()),
+        (b"x-domicile-country", (facts.compute_country or "").encode()),
+        (b"x-domicile-operator", quote(facts.operator or "", safe=" ().,&'/-").encode()),
+    ]

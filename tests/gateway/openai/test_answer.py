@@ -19,8 +19,8 @@ class Upper:
     def rest(self):
         return self.held.upper()
 
-    def flush(self):
-        rest, self.held = self.held.upper(), ""
+    def flush(self, last=""):
+        rest, self.held = (self.held + last).upper(), ""
         return rest
 
 
@@ -31,8 +31,8 @@ class Identity(Upper):
     def rest(self):
         return ""
 
-    def flush(self):
-        return ""
+    def flush(self, last=""):
+        return last
 
 
 def chunk(delta, finish=None, index=0):
