@@ -41,7 +41,7 @@ def parsed(payload: bytes) -> dict[str, Any]:
 def checked_moment(text: str) -> str:
     """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError."""
     if not _MOMENT.fullmatch(text.removesuffix("Z")) and not _MOMENT.fullmatch(text):
-        raise AuditError(f"{text!r} is no moment: write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z")
+        raise AuditError(f"{text!r} is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z")
     return text
 
 

@@ -9,6 +9,7 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     Tenant,
@@ -230,14 +231,14 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['msg']}")
+        fail(f"{first['loc'][0]}: {first['msg']}", USAGE)
 
 
 def _euros(said: str) -> Decimal:
     try:
         euros = Decimal(said)
     except InvalidOperation:
-        fail(f"{said!r} is no amount in euros")
+        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
     if not euros.is_finite() or not 0 <= euros <= 10**6:
-        fail(f"{said!r} is no price of an hour: 0 to 1000000")
+        fail(f"{said!r} is no price of an hour; write an amount of 0 to 1000000 euros", USAGE)
     return euros

@@ -8,6 +8,7 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     InProject,
@@ -185,7 +186,7 @@ def _scopes(**bounds: list[str] | None) -> "Scopes":
         return Scopes.model_validate({name: bound for name, bound in bounds.items() if bound})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}")
+        fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}", USAGE)
 
 
 def _in(days: int | None) -> datetime | None:
