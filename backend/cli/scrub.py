@@ -29,7 +29,7 @@ def scrub(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The backend's answer as JSON.")] = False,
 ) -> None:
-    """Zero what nobody runs on, read it back, and end with 1 if a byte of it is not zero. Running requests go on.
+    """Zero the free KV blocks, read them back, and end with 1 if a byte is not zero. Running requests continue.
 
     Example: domicile backend scrub --url http://127.0.0.1:8000
     """

@@ -69,7 +69,7 @@ def serve(
         typer.Option(
             "--deterministic",
             "--batch-invariant",
-            help="The same tokens whatever runs beside a request; slower, on a CPU most for prompts.",
+            help="The same tokens in any batch; slower, on a CPU most for prompts.",
         ),
     ] = False,
     tool_call_parser: Annotated[
