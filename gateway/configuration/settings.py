@@ -445,7 +445,7 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:
-    """Of a key that there is not, with the one that may be meant."""
+    """The message for an unknown key, with the nearest known one."""
     section: Any = Settings
     for name in place[:-1]:
         field = getattr(section, "model_fields", {}).get(name)

@@ -4,8 +4,8 @@ A step reads its rows from tables on the device and writes the tokens it drew ba
 next step can be launched before the host has seen them; ids come back by a copy that is not awaited until the step
 behind it is in flight. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
 sizes; smaller batches are padded with rows that belong to no sequence, write nothing and have no length. So are steps
-of few sequences and few tokens, prompts among them. Steps of many sequences or tokens replay the layers piece by piece, with
-attention in between (`piecewise`); the largest run kernel by kernel, for their launches hide behind their work.
+of few sequences and few tokens, prompts among them. Steps of many sequences or tokens replay the layers piece by piece,
+with attention in between (`piecewise`); the largest run kernel by kernel, for their launches hide behind their work.
 
 Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
 """

@@ -191,11 +191,11 @@ def delete(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Drain it and let it go for good; what it cost stays known.
+    """Drain and delete a deployment permanently; its costs stay on record.
 
     Example: domicile deployment delete acme small --yes
     """
-    confirm(f"Delete deployment {deployment} of {tenant} for good?", yes)
+    confirm(f"Delete deployment {deployment} of {tenant} permanently?", yes)
     with opened_control(ctx, data) as control:
         record = control.delete_deployment(tenant, deployment)
     print_one(record, as_json)
@@ -221,7 +221,7 @@ def _figures(
 
 
 def _valid(kind: str, values: dict[str, Any]) -> Any:
-    """A `Deployment` or `Scale`; what is wrong is told by the field."""
+    """A `Deployment` or `Scale`; an error names the field."""
     from pydantic import ValidationError
 
     from regions.fleet import deployment

@@ -93,7 +93,7 @@ def rekey(
 ) -> None:
     """Rotate the secret that keys the stored hashes of API keys. No key changes.
 
-    Run it once to begin: keys are then hashed anew as they are used. Run it with --finish to end. Either may be
+    Run it once to begin: each key is then rehashed at its next use. Run it with --finish to end. Either may be
     repeated. With gateways on several hosts, first run it with --stage, and carry the key set to each of them
     (`domicile init --export-keys`, `domicile init --keys`).
 

@@ -122,7 +122,7 @@ def _figures(values: dict[str, Any]) -> LimitFigures:
 
 
 def _number(kind: LimitKind, value: Any) -> Any:
-    """The number that an option means; text that is none is left for the model to refuse."""
+    """The number that an option means; other text is left for the model to refuse."""
     if not isinstance(value, str):
         return value
     if value == NONE:

@@ -1,8 +1,8 @@
 """``domicile policy``: a draft's way into force, and what it would change, from a shell on the installation's folder.
 
 Who submits, approves and activates shows an access token (``DOMICILE_TOKEN``), so that the record can say that two
-people did it. Without one, ``activate TENANT FILE`` puts a document in force at once: whoever has a shell on the folder
-has its keys too; the record then says that nobody approved it.
+people did it. Without one, ``activate TENANT FILE`` puts a document in force at once: a user with a shell on the folder
+has its keys too; the record then says that no person approved it.
 """
 
 from collections.abc import Iterator

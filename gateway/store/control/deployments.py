@@ -54,7 +54,7 @@ class DeploymentControl(Administration):
         return record
 
     def delete_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
-        """Drained, and gone for good; what it cost stays known. Deleting twice changes nothing. Raises NotFound."""
+        """Drain and delete permanently; costs stay on record. Deleting twice changes nothing. Raises NotFound."""
         with self._change() as change:
             row = find(change.session, tenant, deployment)
             before = deployment_record(row)

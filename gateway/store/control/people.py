@@ -145,7 +145,7 @@ class PeopleControl(Administration):
 
 
 def _own(row: PersonRow) -> PersonRow:
-    """Of somebody who comes through the identity provider, neither roles nor lasting tokens are made here."""
+    """`row`, if its roles and tokens are managed here. Raises Invalid for a person of the identity provider."""
     if row.subject is not None:
         raise Invalid(f"person {row.id!r} comes through the identity provider: its groups give roles, a login a token")
     return row
