@@ -27,7 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs.
         speculation: "ngram": guess tokens from the text so far and check several in a step (`speculation`).
-        batch_invariant: a sequence's tokens depend on nothing but itself, whatever runs beside it; slower. On the CPU a
+        batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.

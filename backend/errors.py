@@ -15,7 +15,7 @@
     │   │   ├── ProjectBusy      429 with Retry-After: one project's share of the queue is full
     │   │   └── Asleep           503 with Retry-After: the backend sleeps until its owner wakes it
     │   ├── CannotSleep          409: there is no room for what must be kept; the backend stays awake
-    │   └── CannotWake           503: the memory is not to be had; the backend stays asleep
+    │   └── CannotWake           503: the memory is not available; the backend stays asleep
     └── EngineDead               503: the engine process is gone or hangs
 
 Messages never hold prompt text.

@@ -35,7 +35,7 @@ MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
 MAX_BIASES = 1024
 FAIL_FAST = Field(fail_fast=True)
-"""On every list: one wrong item is told, and a million of them are not looked at."""
+"""On every list: the first wrong item is reported, and the rest are not validated."""
 
 FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.answer.fingerprint`

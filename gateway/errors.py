@@ -79,7 +79,7 @@ class GatewayError(Exception):
 
     @property
     def log_line(self) -> str:
-        """What may stand in a log."""
+        """The text for a log line, without content of the request."""
         return self.message
 
     def body(self) -> bytes:
@@ -154,7 +154,7 @@ class NotAuthenticated(GatewayError):
 
 
 class PolicyDenied(GatewayError):
-    """`reasons` are the decision's, word for word as they stand in the record and in `policy explain`.
+    """`reasons` are the decision's, word for word as in the record and in `policy explain`.
 
     The code is that of the first rule that refused; where only places, owners and servers are at fault, it is
     ``residency_denied``, and the rules are in the reasons. `decision`: the policy's, if it was the policy that refused.
@@ -206,7 +206,7 @@ class LimitReached(GatewayError):
     rates: Sequence[tuple[bytes, bytes]] = ()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Where waiting does not help, OpenAI's SDKs are told not to try again by themselves."""
+        """Where waiting does not help, a header stops OpenAI's SDKs from retrying."""
         return super().headers() or [(b"x-should-retry", b"false")]
 
 
@@ -283,12 +283,12 @@ class BackendUnavailable(GatewayError):
 
 
 class BackendCannotStart(BackendUnavailable):
-    """Of a deployment whose starts keep failing: asking again does not help before somebody has mended that."""
+    """Of a deployment whose starts keep failing: retries do not help until an operator has fixed the cause."""
 
     code = "backend_cannot_start"
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """OpenAI's SDKs are told not to try again by themselves."""
+        """A header stops OpenAI's SDKs from retrying."""
         return [(b"x-should-retry", b"false")]
 
 

@@ -1,4 +1,4 @@
-"""Which program this is, for the record, and for whoever asks on the command line."""
+"""Version and build of the program, for the record and for ``domicile --version``."""
 
 from importlib.metadata import PackageNotFoundError, version
 

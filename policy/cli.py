@@ -80,7 +80,7 @@ def _read(file: Path) -> str:
             return opened.read(MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-        raise PolicyDocumentError(Problem(0, "", f"{file}: {reason}")) from None
+        raise PolicyDocumentError(Problem(0, "", f"{file}: {reason}; name a policy document")) from None
 
 
 def _fail(problems: list[str], as_json: bool) -> NoReturn:
@@ -88,7 +88,7 @@ def _fail(problems: list[str], as_json: bool) -> NoReturn:
         typer.echo(json.dumps({"ok": False, "problems": problems}))
     else:
         for problem in problems:
-            typer.echo(problem, err=True)
+            typer.echo(f"error: {problem}", err=True)
     raise typer.Exit(1)
 
 

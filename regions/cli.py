@@ -100,7 +100,9 @@ def check_regions(
     try:
         asked = [known.region(name, day) for name in region or sorted({r.id for r in known.regions if r.valid_on(day)})]
         policies = policies_from(policy, known)
-    except (CatalogueError, PolicyError, OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}; name a policy document by --policy")
+    except (CatalogueError, PolicyError, UnicodeDecodeError) as error:
         _fail(str(error))
     judged = [evaluate_region(one, known, place, day) for place in asked for one in policies]
     if as_json:

@@ -10,13 +10,19 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cli.frame import DataOption, JsonOption, console, printable, reporting_errors
+from audit.cli.frame import (
+    DataOption,
+    JsonOption,
+    UsageMistake,
+    console,
+    given_moment,
+    printable,
+    reporting_errors,
+)
 from audit.cli.private_values import ACTOR, do
-from audit.errors import AuditError
 from audit.files.new_file import new_file
 from audit.law.ai_act import extract
 from audit.law.duties import Duties, load_duties
-from audit.log.walk import checked_moment
 from audit.pack.archive import require_place
 from audit.privacy.rights import log_read
 from audit.private.audit_context import AuditContext
@@ -46,9 +52,9 @@ def ai_act_command(
     with reporting_errors(as_json):
         day = None if as_of is None else _day(as_of)
         if (tenant is None) != (system is None):
-            raise AuditError("one of TENANT and --system is missing: name both, or neither with --as-of")
+            raise UsageMistake("one of TENANT and --system is missing; name both, or neither with --as-of")
         if tenant is None and day is None:
-            raise AuditError("name a system by TENANT and --system, or a day by --as-of")
+            raise UsageMistake("neither a system nor a day is named; give TENANT and --system, or --as-of")
         found = {} if tenant is None or system is None else _extract(data, tenant, system, since, until, output)
         told = {} if day is None else duties_on(day)
         if as_json:
@@ -104,7 +110,7 @@ def _show(told: dict[str, Any]) -> None:
 def _extract(
     data: Path | None, tenant: str, system: str, since: str | None, until: str | None, output: Path | None
 ) -> dict[str, Any]:
-    start, end = since and checked_moment(since), until and checked_moment(until)
+    start, end = given_moment(since), given_moment(until)
 
     if output is not None:
         require_place(output)
@@ -135,4 +141,8 @@ def _day(text: str) -> date:
             raise ValueError  # 20261203 and 2026-W49-4 are days to Python, and other things to people
         return date.fromisoformat(text)
     except ValueError:
+<<<<<<< HEAD
         raise AuditError(f"{text!r} is no day; write 2026-12-03") from None
+=======
+        raise UsageMistake(f"{text!r} is no day; write 2026-12-03") from None
+>>>>>>> language

@@ -21,6 +21,7 @@ from audit.cli.frame import (
     LOG_IN_DATA,
     DataOption,
     JsonOption,
+    UsageMistake,
     console,
     open_keys,
     printable,
@@ -167,10 +168,15 @@ def _opener(log: Path | None, path: Path, keys: bool, sample: int | None) -> _Op
     if not keys and sample is None:
         return _Opener()
     if not keys:
-        raise AuditError("--sample says how many private values to open: give --keys with it")
+        raise UsageMistake("--sample needs --keys, which opens the private values; give both")
     if log is not None:
+<<<<<<< HEAD
         raise AuditError("--keys opens the private values of a data folder: give --data instead of --log")
     if not has_values(path.with_name(FILE)) or not path.with_name(KEYS).is_dir():
+=======
+        raise UsageMistake("--keys opens the private values of a data folder; give --data instead of --log")
+    if not path.with_name("side.db").is_file() or not path.with_name("keys").is_dir():
+>>>>>>> language
         raise AuditError(f"there are no private values and keys beside {path}: leave --keys out")
     return _Opener(open_keys.get()(path)[0], sample)
 
@@ -180,7 +186,7 @@ def _moment(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise AuditError(f"{text!r} is no time; write it as 2026-03-01T12:00:00Z") from None
+        raise UsageMistake(f"{text!r} is no moment; write it as 2026-03-01T12:00:00Z") from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

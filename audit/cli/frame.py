@@ -1,6 +1,7 @@
 """What the commands of `domicile audit` share: where the log is, how they fail, what may reach a terminal."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,15 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.errors import AuditError, SignerError
+<<<<<<< HEAD
 from audit.files.reasons import describe_os_error
 from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
 from audit.private.value_location import KEYS, wrapped_keys
+=======
+from audit.events.base import CODE_PATTERN
+from audit.files.untrusted_file import read_untrusted
+from audit.keys.owner_keys import FileKeyProvider, KeyProvider
+from audit.keys.signer import FileSigner, Signer
+from audit.log.walk import checked_moment
+>>>>>>> language
 
 if TYPE_CHECKING:
     from audit.witness.rotation import Replacement
@@ -29,6 +39,9 @@ PIPE_WIDTH = 240
 MAX_GIVEN = 1 << 20
 """Bytes of a key or checkpoint that is given in a file."""
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
+
+REFUSED, USAGE = 1, 2
+"""Exit statuses; 2 is also that of Click for an option or argument that there is not."""
 
 KeysAndSigner = tuple[KeyProvider, Signer]
 
@@ -67,23 +80,61 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 @contextmanager
 def reporting_errors(as_json: bool) -> Iterator[None]:
-    """An error of the record or of a file ends the command with a sentence and exit code 1."""
+    """An error ends the command with a sentence: exit status 2 for a value that no record accepts, else 1."""
     try:
         yield
+<<<<<<< HEAD
     except AuditError as error:
         fail(str(error), as_json)
     except OSError as error:
         fail(describe_os_error(error), as_json)
     except ValueError as error:
+=======
+    except UsageMistake as error:
+        fail(str(error), as_json, USAGE)
+    except ValidationError as error:
+        fail(describe_invalid(error), as_json, USAGE)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), as_json)
+    except (AuditError, ValueError) as error:
+>>>>>>> language
         fail(str(error), as_json)
 
 
-def fail(sentence: str, as_json: bool) -> NoReturn:
+class UsageMistake(AuditError):
+    """The command as it is written cannot be run: a value of a wrong form, or options that contradict each other."""
+
+
+def describe_invalid(error: ValidationError) -> str:
+    """The first field of an event that is wrong, what was given for it, and what it may be."""
+    first = error.errors(include_url=False)[0]
+    field, context = str(first["loc"][0]) if first["loc"] else "event", first.get("ctx", {})
+    if context.get("pattern") == CODE_PATTERN:
+        return f"{field} {first['input']!r} is not a code; write it in lower-case letters, digits, _, . and -"
+    return f"{field} {first['input']!r} is not valid; {first['msg'][:1].lower()}{first['msg'][1:]}"
+
+
+def given_moment(text: str | None) -> str | None:
+    """A bound of a period, unchanged. Raises UsageMistake for what is no moment."""
+    try:
+        return None if text is None else checked_moment(text)
+    except AuditError as error:
+        raise UsageMistake(str(error)) from None
+
+
+def given_code(name: str, text: str) -> str:
+    """A code that goes on record, unchanged. Raises UsageMistake, which names the option, for other text."""
+    if not re.fullmatch(CODE_PATTERN, text):
+        raise UsageMistake(f"{name} {text!r} is not a code; write it in lower-case letters, digits, _, . and -")
+    return text
+
+
+def fail(sentence: str, as_json: bool, status: int = REFUSED) -> NoReturn:
     if as_json:
         typer.echo(json.dumps({"ok": False, "error": sentence}))
     else:
         typer.echo(f"error: {printable(sentence)}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
 
 
 def read_given(file: Path) -> str:

@@ -10,16 +10,24 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cli.frame import DEFAULT_DATA, DataOption, JsonOption, console, printable, reporting_errors
+from audit.cli.frame import (
+    DEFAULT_DATA,
+    DataOption,
+    JsonOption,
+    UsageMistake,
+    console,
+    given_code,
+    given_moment,
+    printable,
+    reporting_errors,
+)
 from audit.cli.private_values import ACTOR, do
-from audit.errors import AuditError
 from audit.events.stamp import rfc3339
 from audit.files.new_file import replace_file
 from audit.incidents.evidence import evidence_of
 from audit.incidents.impact import Impact, Scope, draft, impact
 from audit.incidents.incident import Case, case_of, cases, close, notify, open_incident, update
 from audit.law.deadlines import ClockTable, as_rows, load_clocks, rfc3339_of
-from audit.log.walk import checked_moment
 from audit.privacy.rights import log_read
 from audit.private.audit_context import AuditContext
 
@@ -63,9 +71,10 @@ def open_command(
     with reporting_errors(as_json):
         known = load_clocks(clocks)
         laws = law or ["gdpr"]
+        severity = severity and given_code("severity", severity)
         if unknown := set(laws) - known.laws:
-            raise AuditError(
-                f"no clock is known of {', '.join(sorted(unknown))}; there are {', '.join(sorted(known.laws))}"
+            raise UsageMistake(
+                f"no clock is known of {', '.join(sorted(unknown))}; name one of {', '.join(sorted(known.laws))}"
             )
 
         async def work(context: AuditContext) -> tuple[Case, str]:
@@ -78,8 +87,8 @@ def open_command(
                 classified_at=_moment(classified),
                 severity=severity,
                 ai_system_id=system,
-                since=since and checked_moment(since),
-                until=until and checked_moment(until),
+                since=given_moment(since),
+                until=given_moment(until),
                 freeze=freeze,
             )
             with context.reading() as reader:
@@ -104,7 +113,9 @@ def update_command(
     as_json: JsonOption = False,
 ) -> None:
     """Put new facts of an incident on record: clocks start to run from them."""
-    given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": severity}
+    with reporting_errors(as_json):
+        checked = severity and given_code("severity", severity)
+        given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": checked}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed |= {"laws": tuple(law)} if law else {}
     _step(data, tenant, incident_id, clocks, as_json, lambda c: update(c, tenant, incident_id, actor=ACTOR, **changed))
@@ -126,6 +137,7 @@ def notify_command(
     """Put on record that an authority was told."""
 
     async def work(context: AuditContext) -> None:
+<<<<<<< HEAD
         known = load_clocks(clocks)
         if clock not in known.names():
             raise AuditError(f"there is no clock {clock}; there are {', '.join(sorted(known.names()))}")
@@ -136,6 +148,10 @@ def notify_command(
                 f"the incident is under {', '.join(laws)}, of which {clock} is no clock; name one of it, or add the law"
                 " with: domicile audit incident update --law"
             )
+=======
+        if clock not in (names := load_clocks(clocks).names()):
+            raise UsageMistake(f"there is no clock {clock!r}; name one of {', '.join(sorted(names))}")
+>>>>>>> language
         await notify(context, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
 
     _step(data, tenant, incident_id, clocks, as_json, work)
@@ -152,6 +168,8 @@ def close_command(
     as_json: JsonOption = False,
 ) -> None:
     """Put on record that an incident is over."""
+    with reporting_errors(as_json):
+        reason = given_code("reason", reason)
     _step(
         data,
         tenant,
@@ -199,8 +217,8 @@ def breach_command(
     """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
     with reporting_errors(as_json):
         scope = Scope(
-            since=since and checked_moment(since),
-            until=until and checked_moment(until),
+            since=given_moment(since),
+            until=given_moment(until),
             backend_id=backend,
             region=region,
             key_id=key,
@@ -264,11 +282,19 @@ def _moment(text: str | None) -> str | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
+<<<<<<< HEAD
         if moment.tzinfo is None:
             raise AuditError(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00")
         return rfc3339_of(moment)
     except (ValueError, OverflowError):
         raise AuditError(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
+=======
+    except ValueError:
+        raise UsageMistake(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
+    if moment.tzinfo is None:
+        raise UsageMistake(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z")
+    return rfc3339_of(moment)
+>>>>>>> language
 
 
 def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> None:

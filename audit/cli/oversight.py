@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from audit.cli.frame import DataOption, JsonOption, reporting_errors
+from audit.cli.frame import DataOption, JsonOption, UsageMistake, describe_invalid, reporting_errors
 from audit.cli.private_values import ACTOR, do
-from audit.errors import AuditError
 from audit.events.base import Event
 from audit.events.event import ModelChanged
 from audit.events.incident import AuthorityRequest, Oversight
@@ -111,9 +110,8 @@ def _record(kind: type[Event], data: Path | None, tenant: str, fields: dict[str,
 
 
 def _event(kind: type[Event], tenant: str, fields: dict[str, Any]) -> Event:
-    """Raises AuditError, which names the field that is wrong."""
+    """Raises UsageMistake, which names the field that is wrong."""
     try:
         return kind.model_validate({"tenant": tenant, "actor": ACTOR, **fields})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise AuditError(f"{first['loc'][0] if first['loc'] else 'it'}: {first['msg']}") from error
+        raise UsageMistake(describe_invalid(error)) from error

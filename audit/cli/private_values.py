@@ -20,6 +20,9 @@ from audit.cli.frame import (
     LOG_IN_DATA,
     DataOption,
     JsonOption,
+    UsageMistake,
+    given_code,
+    given_moment,
     open_keys,
     printable,
     progress_bar,
@@ -31,7 +34,6 @@ from audit.files.new_file import replace_file
 from audit.incidents.evidence import Evidence, evidence_of
 from audit.incidents.incident import open_cases_of_hold
 from audit.log.audit_log import AuditLog
-from audit.log.walk import checked_moment
 from audit.pack.archive import require_place
 from audit.pack.export import Summary, export
 from audit.privacy.rights import answer, read, rectify, restrict
@@ -101,8 +103,8 @@ def export_command(
                     context,
                     tenant,
                     output,
-                    since=since and checked_moment(since),
-                    until=until and checked_moment(until),
+                    since=given_moment(since),
+                    until=given_moment(until),
                     disclose=disclose,
                     evidence=known,
                     attestations=attestations(files_beside((folder / LOG_IN_DATA).parent)),
@@ -154,10 +156,10 @@ def erase_command(
     """Delete private values with their keys. The log still verifies; a signed certificate says what is gone."""
     with reporting_errors(as_json):
         if sum((subject is not None, records is not None, everything)) != 1:
-            raise AuditError("nothing to erase is named; give one of --subject, --records, --all")
+            raise UsageMistake("nothing to erase is named, or two things; give one of --subject, --records, --all")
+        span, reason = _span(records), given_code("reason", reason)
         if not yes:
-            typer.confirm("What is erased cannot be had again. Go on?", abort=True, err=True)
-        span = _span(records)
+            typer.confirm("What is erased cannot be restored. Go on?", abort=True, err=True)
 
         async def work(context: AuditContext) -> tuple[str, dict[str, Any]]:
             await finish(context)
@@ -188,8 +190,8 @@ def hold_place(
     """From now on delete nothing of a person, of some records, or (with neither) of the tenant."""
     with reporting_errors(as_json):
         if subject is not None and records is not None:
-            raise AuditError("a hold covers a subject or records, not both; give one of --subject and --records")
-        span = _span(records)
+            raise UsageMistake("a hold covers a subject or records, not both; give one of --subject and --records")
+        span, reason = _span(records), given_code("reason", reason)
         hold = do(
             data,
             lambda context: place_hold(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
@@ -254,7 +256,7 @@ def dsar_command(
     """Everything that is kept of a person and what GDPR 15(1) lists beside it, as JSON or as a page."""
     with reporting_errors(as_json=False):
         if html is not None and html not in LANGUAGES:
-            raise AuditError(f"there is no page in {html!r}; give one of {', '.join(LANGUAGES)}")
+            raise UsageMistake(f"there is no page in {html!r}; name one of {', '.join(LANGUAGES)}")
         known = evidence_of(data or DEFAULT_DATA, tenant)
         package = do(data, lambda context: answer(context, tenant, subject, actor=ACTOR, evidence=known))
         typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
@@ -305,6 +307,7 @@ def read_command(
 ) -> None:
     """The private values of one record; that they were read goes on record first."""
     with reporting_errors(as_json):
+        reason = given_code("reason", reason)
         shown = do(data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
         values = {one.kept.field: one.value for one in shown}
         print_outcome(
@@ -364,7 +367,7 @@ def _span(records: str | None) -> tuple[int, int] | None:
         return None
     first, dash, last = records.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)) or int(first) > int(last or first):
-        raise AuditError(f"--records {records} is not a range; write 41 or 41-57")
+        raise UsageMistake(f"--records {records!r} is not a range; write 41 or 41-57")
     return int(first), int(last or first)
 
 

@@ -15,7 +15,8 @@ ANCHOR_TENANT = "_anchor"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Sentence = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
+CODE_PATTERN = r"^[a-z][a-z0-9_.-]{0,63}$"
+Code = Annotated[str, StringConstraints(pattern=CODE_PATTERN)]
 TenantId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_-]{0,62}$")]
 Country = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]  # ISO 3166-1 alpha-2
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

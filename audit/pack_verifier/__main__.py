@@ -63,7 +63,7 @@ def tell(report: dict[str, Any]) -> None:
     if report["only_signed"]:
         print("Recomputed from the records: " + ", ".join(report["recomputed"]))
         print(
-            "Only signed, by whoever has the log's key; no record proves what they say: "
+            "Only signed, by the holder of the log's key; no record proves their content: "
             + printable(", ".join(report["only_signed"]))
         )
     print(

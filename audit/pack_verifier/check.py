@@ -38,7 +38,7 @@ class Check:
         self.attestations.witnesses = [parse_witness(text) for text in witnesses]
 
     def run(self) -> None:
-        """Without a manifest there is nothing to check; otherwise each step is taken, whatever the others found."""
+        """Without a manifest there is nothing to check; otherwise every step runs, also after findings of others."""
         try:
             self.signed.read_manifest()
         except Broken as error:

@@ -93,7 +93,7 @@ class Fields:
         self.states[state] = self.states.get(state, 0) + 1
 
     def leftover(self, said: dict[str, Any]) -> None:
-        told = "fields.jsonl speaks of " + said["field"] + ", to which no record commits"
+        told = "fields.jsonl names " + said["field"] + ", to which no record commits"
         self.findings.fault("field", told, said["seq"])
 
     def check_leftovers(self) -> None:

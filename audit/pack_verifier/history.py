@@ -64,7 +64,7 @@ class History:
 
     def read(self, pack: Pack) -> None:
         for one in read_listed(pack, "policy_history.json", self.findings):
-            if "text" in one:  # otherwise it is a record of a version whose text nobody gave
+            if "text" in one:  # otherwise it is a record of a version whose text is not in the pack
                 self.take(one)
         self.check_order()
 

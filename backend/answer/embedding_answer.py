@@ -66,7 +66,7 @@ class EmbeddingResponse(Response):
         self._arrived = arrived
         self._deadline_s = deadline_s
         self._call: Call | None = None
-        self._ended: Exception | None = None  # why nobody waits for it any more
+        self._ended: Exception | None = None  # why no client waits for it any more
         self._started: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -128,7 +128,7 @@ def _one_call_each(messages: Messages) -> Messages:
 
 
 def _result_of(call: JsonObject, index: int, results: Sequence[JsonObject | None]) -> JsonObject | None:
-    """The result that names the call, or else stands in its place and names none."""
+    """The result that names the call; without names, the result at the call's position."""
     for result in results:
         if result is not None and result.get("tool_call_id") and result.get("tool_call_id") == call.get("id"):
             return result

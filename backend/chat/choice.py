@@ -54,7 +54,7 @@ class Choice:
         self.total_logprob = 0.0
 
     def feed(self, progress: Progress) -> list[Part]:
-        """New parts to show. May set ``finish_reason``; if the engine did not, it is to be told to stop."""
+        """New parts to show. May set ``finish_reason``; if the engine did not, the caller must stop the engine."""
         self.cached_tokens = progress.cached
         parts: list[Part] = []
         if progress.token is not None:

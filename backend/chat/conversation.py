@@ -50,7 +50,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Thinking:
-    """Where thoughts may stand in an answer.
+    """Where thoughts may occur in an answer.
 
     Attributes:
         opened: the prompt ends inside of thoughts.
@@ -117,7 +117,7 @@ class ChatModel:
         )
 
     def _thinking_of(self, request: ChatCompletionRequest, prompt: list[int]) -> _Thinking:
-        """Where thoughts may stand in the answer to this prompt. Raises InvalidRequest."""
+        """Where thoughts may occur in the answer to this prompt. Raises InvalidRequest."""
         if not self._thinks:
             return _Thinking(opened=False, allowed=False, expected=False)
         end = self._thinking.decode(prompt[-PROMPT_END:])

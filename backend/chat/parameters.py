@@ -30,7 +30,7 @@ class Job:
         text: how their tokens become text.
         echo: the prompts, if their text is to stand before the answers.
         prompt_logprobs: log probabilities of the prompts were asked for by that name.
-        only_echo: no token of an answer is wanted; one is made all the same.
+        only_echo: no token of an answer is wanted; the engine still makes one.
     """
 
     sequences: list[AddSequence]
@@ -297,7 +297,7 @@ def _refuse_constraints(request: GenerationRequest, constraints: Constraints) ->
 
 
 def require_token_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
-    """Raises InvalidRequest for a token that is none."""
+    """Raises InvalidRequest for an id outside the vocabulary."""
     if any(not 0 <= i < vocab_size for i in ids):
         raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backend.cli.errors import USAGE, fail
 from backend.quantization import FORMATS
 
 if TYPE_CHECKING:
@@ -40,25 +41,27 @@ def plan(
 
     try:
         if gpu not in CARDS:
-            raise ConfigError(f"no card {gpu!r}; known are {', '.join(CARDS)}")
+            fail(f"there is no card {gpu!r}; name one of {', '.join(CARDS)}", USAGE)
         checkpoint = Checkpoint(resolve(model), context)
         if checkpoint.embedding is not None:
             raise ConfigError("this model makes embeddings; plans are of models that write text")
         shape = checkpoint.config
         length = context or shape.max_position
         tokens_in = prompt or min(512, max(1, length // 2))
-        config = EngineConfig(
-            model=model, device="cuda", dtype="bfloat16", quantization=quantization, kv_dtype=kv_dtype,
-            gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
-            max_num_batched_tokens=8192,
-        )  # fmt: skip
+        try:
+            config = EngineConfig(
+                model=model, device="cuda", dtype="bfloat16", quantization=quantization, kv_dtype=kv_dtype,
+                gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
+                max_num_batched_tokens=8192,
+            )  # fmt: skip
+        except ConfigError as error:
+            fail(error, USAGE)
         made = make(
             shape, config, CARDS[gpu], concurrency=concurrency, prompt=tokens_in,
             answer=answer or max(1, min(256, length - tokens_in)),
         )  # fmt: skip
     except BackendError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(error)
     typer.echo(json.dumps(made.as_dict(), indent=1) if as_json else table(made))
     raise typer.Exit(1 if made.refusal else 0)
 

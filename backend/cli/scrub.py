@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from backend.cli.errors import USAGE, fail
 from backend.wire import REQUEST_TOKEN_HEADER
 
 DEADLINE_S = 90.0
@@ -28,20 +29,19 @@ def scrub(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The backend's answer as JSON.")] = False,
 ) -> None:
-    """Zero what nobody runs on, read it back, and end with 1 if a byte of it is not zero. Running requests go on.
+    """Zero the free KV blocks, read them back, and end with 1 if a byte is not zero. Running requests continue.
 
     Example: domicile backend scrub --url http://127.0.0.1:8000
     """
+    if not url.startswith(("http://", "https://")):
+        fail(f"{url!r} is no URL of a backend; write it as http://127.0.0.1:8000", USAGE)
     try:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("the address begins with http:// or https://")
         context = ssl.create_default_context(cafile=ca) if url.startswith("https://") else None
         if context and cert:
             context.load_cert_chain(cert, key)
         done = asyncio.run(_scrubbed(url.rstrip("/"), token, context))
     except (OSError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(error)
     if as_json:
         typer.echo(json.dumps(done))
     else:

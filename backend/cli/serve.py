@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from backend.cli.errors import USAGE, fail
 from backend.cli.plan import QUANTIZATION_HELP, plan
 from backend.cli.scrub import scrub
 
@@ -68,7 +69,7 @@ def serve(
         typer.Option(
             "--deterministic",
             "--batch-invariant",
-            help="The same tokens whatever runs beside a request; slower, on a CPU most for prompts.",
+            help="The same tokens in any batch; slower, on a CPU most for prompts.",
         ),
     ] = False,
     tool_call_parser: Annotated[
@@ -104,7 +105,7 @@ def serve(
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
 ) -> None:
     from backend.engine_config import EngineConfig
-    from backend.errors import BackendError
+    from backend.errors import BackendError, ConfigError
     from backend.server import serving
     from backend.server.base_api import Identity
     from backend.server.tls import tls_files
@@ -132,6 +133,9 @@ def serve(
             step_timeout_s=step_timeout,
             threads=threads,
         )
+    except ConfigError as error:
+        fail(error, USAGE)
+    try:
         options = serving.ServerOptions(
             served_name=served_name or Path(model).stem,
             host=host,
@@ -147,5 +151,4 @@ def serve(
         )
         serving.serve(config, options)
     except BackendError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(error)

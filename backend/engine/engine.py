@@ -223,7 +223,7 @@ class Engine:
         return sum(self.scrubbing())
 
     def scrubbing(self) -> Iterator[int]:
-        """Empty the prefix cache of what nobody runs on, and zero all free blocks; then read them back, a part with
+        """Drop unused blocks from the prefix cache, and zero all free blocks; then read them back, a part with
         each item, which is how many bytes of the part are not zero. Steps may run between two items: a block that a
         sequence has taken meanwhile is left out, and is zeroed when it is released.
 
@@ -300,7 +300,7 @@ class Engine:
         guided = [sequence for sequence in sampling if sequence.matcher or sequence.restriction]
 
         def masks() -> Allowed:
-            """What is allowed depends on tokens that are still on their way."""
+            """Whether the allowed tokens depend on tokens that are still in flight."""
             while self._launched:
                 progress.extend(self._take_in(*self._launched.popleft()))
             return self._allowed(guided, progress)
@@ -354,7 +354,7 @@ class Engine:
             self.blocks.copies = []
 
     def _catch_up(self) -> list[Progress]:
-        """Wait for what is on its way if a drafter then has something to guess from."""
+        """Wait for steps in flight if a drafter then has something to guess from."""
         if self._speculation and self._launched and self._speculation.promises(self.scheduler.running):
             return self._take_in(*self._launched.popleft())
         return []
@@ -363,7 +363,7 @@ class Engine:
         progress = []
         tokens = launched.tokens()
         for sequence, first, logprobs in launched.prompt_logprobs():
-            # What is known behind them stays: computed anew after a preemption, a chunk may be shorter than before.
+            # Tokens known behind them stay: recomputed after a preemption, a chunk may be shorter than before.
             sequence.prompt_logprobs[first : first + len(logprobs)] = logprobs
         for sequence, token, found in zip(sequences, tokens, launched.logprobs(), strict=True):
             if sequence.status is Status.FINISHED:
@@ -384,7 +384,7 @@ class Engine:
             for token in drawn[: accepted + 1]:
                 progress.append(self._append(sequence, token))
                 if progress[-1].finish is not None:
-                    break  # what was drawn behind an end is nobody's
+                    break  # tokens drawn after an end are discarded
         return progress
 
     def _append(self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None = None) -> Progress:

@@ -1,4 +1,4 @@
-"""One request's sequences on their way through the engine, as whoever answers it sees them."""
+"""One request's sequences in the engine, as its response sees them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Event = tuple[int, Progress]  # index of the choice, what happened to it
 class Call:
     """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`.
 
-    abort: tells the engine to forget some of them. project: whose share of the queue they take.
+    abort: makes the engine forget some of them. project: whose share of the queue they take.
     """
 
     def __init__(self, abort: Callable[[list[int]], None], ids: Sequence[int], project: bytes = b"") -> None:
@@ -45,7 +45,7 @@ class Call:
         return item
 
     def stop(self, index: int) -> None:
-        """Abort one choice: its text is complete, and tokens of it that came in the same step are nobody's."""
+        """Abort one choice: its text is complete, and tokens that follow it in the same step are discarded."""
         self._drop([id for id, i in self._index.items() if i == index])
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for item in items:
@@ -53,12 +53,12 @@ class Call:
                 self._queue.put_nowait(item)
 
     def leave(self) -> None:
-        """The client is gone: abort everything at once and wake whoever waits for events."""
+        """The client is gone: abort everything at once and wake the response that waits for events."""
         self.close()
         self._queue.put_nowait(ClientGone())
 
     def expire(self) -> None:
-        """Its time is over: abort everything at once and say so to whoever waits for events."""
+        """Its deadline has passed: abort everything; the response that waits for events gets DeadlineExceeded."""
         self.close()
         self._queue.put_nowait(DeadlineExceeded("the request's deadline has passed"))
 

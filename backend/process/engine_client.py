@@ -180,11 +180,12 @@ class EngineClient:
             self._send(AbortSequences(ids))
 
     async def ping(self, timeout_s: float) -> None:
-        """One round trip through the engine loop. Raises EngineDead when there is no answer in time."""
+        """One round trip through the engine loop. Raises EngineDead if the engine does not answer in time."""
         await self._ask(Ping, timeout_s)
 
     async def scrub(self, timeout_s: float) -> Scrubbed:
-        """Zero every free KV block. Raises EngineDead when there is no answer in time, CannotScrub as the engine."""
+        """Zero every free KV block. Raises EngineDead if the engine does not answer in time, CannotScrub as the
+        engine."""
         done = await self._ask(Scrub, timeout_s)
         assert isinstance(done, Scrubbed)  # noqa: S101
         return done
@@ -269,7 +270,7 @@ class EngineClient:
             await asyncio.to_thread(_reap, self._process, STOP_GRACE_S)
 
     def require_alive(self) -> None:
-        """Raises EngineDead when nobody is there to answer."""
+        """Raises EngineDead if the engine process is not running."""
         if self._dead is not None:
             raise EngineDead("the engine of this backend is not running")
         if self.ready is None:

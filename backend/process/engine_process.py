@@ -1,4 +1,4 @@
-"""The engine process: ``python -m backend.process.engine_process FD``, started by `engine_client` and by nobody else.
+"""The engine process: ``python -m backend.process.engine_process FD``, started only by `engine_client`.
 
 It reads requests between steps, so a ping that is answered has been through the loop. It ends when its parent does:
 the socket closes, and the kernel kills it if it does not look (Linux).
@@ -86,7 +86,7 @@ def build(channel: EngineChannel) -> Engine | None:
 
 
 class ProgressReporter:
-    """Tells the parent how far each stage is, at every hundredth."""
+    """Reports the progress of each stage to the parent, at every percent."""
 
     def __init__(self, channel: EngineChannel) -> None:
         self._channel = channel

@@ -5,8 +5,8 @@ no meter, and what it would tell is absent. Source: NVIDIA Management Library (N
 
 Energy is shared simply: at any time each running sequence takes an equal part of what the card draws, so a request
 takes the integral of watts / running sequences from when it first ran to its end, for each of its answers. The parts of
-all requests add up to what the card took while anybody ran; idle, it is nobody's. Draw between samples is taken as at
-the last one.
+all requests add up to what the card took while any ran; idle draw is not attributed. Draw between samples is taken as
+at the last one.
 """
 
 import importlib
@@ -95,7 +95,7 @@ def _share(samples: list[_Sample], at: float) -> float:
 
 
 def open_probe(device: str) -> Probe | None:
-    """Of the card that torch calls `device`, as "cuda" or "cuda:1"; None where none can be had."""
+    """The probe of the card that torch calls `device`, as "cuda" or "cuda:1"; None where none is available."""
     if not device.startswith("cuda"):
         return None
     try:
@@ -126,7 +126,7 @@ def _read(nvml: Any, handle: Any) -> Reading:
     def optional(read: Callable[[], float]) -> float | None:
         try:
             return read()
-        except nvml.NVMLError:  # not all is told of every card, and nothing of one that fell off the bus
+        except nvml.NVMLError:  # not every card reports every value, and a card that fell off the bus reports none
             return None
 
     return Reading(

@@ -1,4 +1,4 @@
-"""Whether a caller's grammar may reach the engine: asked of `grammar_sandbox`, remembered by its digest."""
+"""Whether a caller's grammar may reach the engine: decided by `grammar_sandbox`, cached by its digest."""
 
 import asyncio
 import os
@@ -34,8 +34,8 @@ class GrammarCheck:
     async def size(self, grammar: str) -> int:
         """Bytes that it keeps once compiled.
 
-        Raises GrammarTooComplex if that is too much or takes too long, InvalidRequest for what is no grammar or what
-        nothing can match, EngineDead if there is no process to ask.
+        Raises GrammarTooComplex if that is too much or takes too long, InvalidRequest for an invalid grammar or one
+        that no text matches, EngineDead if the process cannot be started.
         """
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
             raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")

@@ -35,7 +35,7 @@ class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Scrub(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Forget and zero every KV block that nobody runs on; answered with `Scrubbed`."""
+    """Forget and zero every free KV block; answered with `Scrubbed`."""
 
     number: int
 

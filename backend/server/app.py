@@ -1,7 +1,7 @@
 """The HTTP face of a backend whose model writes text: OpenAI's endpoints, as plain Starlette routes.
 
 A request is read, checked, turned into token ids, and handed to the engine; its tokens come back as events and become
-text here. Whoever leaves is noticed at once, and the engine told. Logs hold no text of anybody's.
+text here. A disconnect is noticed at once and stops the engine. Logs contain no text of requests or answers.
 """
 
 import asyncio

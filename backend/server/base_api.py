@@ -1,5 +1,5 @@
-"""What the HTTP face of every backend has, whatever its model makes: how a body is read and an error told, the model's
-name, health, metrics, and the owner's commands. Logs hold no text of anybody's."""
+"""The HTTP API that all backends share: how a body is read and an error is answered, the model's
+name, health, metrics, and the owner's commands. Logs contain no text of requests or answers."""
 
 import asyncio
 import re
@@ -103,7 +103,7 @@ class BaseApi:
         return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     async def scrub(self, _: Request) -> Response:
-        """Empty the prefix cache and zero the KV blocks of nobody; says what reading them back found."""
+        """Drop unused prefixes and zero the free KV blocks; returns what reading them back found."""
         done = await self.engine.scrub(SCRUB_TIMEOUT_S)
         return Response(msgspec.json.encode({"blocks": done.blocks, "residue_bytes": done.residue}), media_type=JSON)
 

@@ -97,7 +97,7 @@ class EmbeddingApi(BaseApi):
         for i, text in enumerate(texts):
             at = "input" if one else f"input[{i}]"
             if not text:
-                raise InvalidRequest("there is no token in it", param=at)
+                raise InvalidRequest(f"{at} has no token; send at least one character", param=at)
             require_token_ids(text, ready.vocab_size, at)
             if len(text) > ready.max_model_len:
                 raise ContextLengthExceeded(

@@ -71,7 +71,7 @@ class ServerOptions:
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
-    its turn is refused, to be asked of another.
+    its start is refused, so that the client can ask another backend.
 
     One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
     ``/readyz`` says how far loading is. Raises ConfigError, ModelError or EngineDead before that.

@@ -2,7 +2,7 @@
 
 A backend belongs to one tenant: only the certificate whose single URI subject alternative name equals the configured
 one, character for character, gets through the handshake (SPIFFE X.509-SVID §2 and §5.2; RFC 5280 §4.2.1.6). The check
-is inside the handshake, so that nobody else's byte reaches the HTTP parser.
+is inside the handshake, so that no byte of another client reaches the HTTP parser.
 """
 
 import asyncio

@@ -149,7 +149,7 @@ class Script(ABC):
 
     def value(self, first: str, each: Callable[[str], None] | None = None) -> Reading[str]:
         """A JSON value that begins with this character, or what came of it: brackets and strings are followed, nothing
-        else is judged. ``each`` is told every character as it is read."""
+        else is judged. ``each`` is called with every character as it is read."""
         text: list[str] = []
         depth, in_string, escaped = 0, False, False
         character = first

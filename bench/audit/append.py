@@ -194,7 +194,7 @@ def verify(path: Path, key: VerifierKey) -> None:
 async def main(folder: Path, seconds: float) -> None:
     signer = FileSigner.open(folder / "signer.key")
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {folder}")
-    print(f"load average {os.getloadavg()[0]:.1f}: above about 0.5, somebody else is measured too")
+    print(f"load average {os.getloadavg()[0]:.1f}: above about 0.5, other processes are measured too")
     for records in (1, 64):
         bare_sqlite(folder, records, seconds)
     async with await AuditLog.open(folder / "log.db", signer=signer, node="bench") as log:

@@ -153,7 +153,7 @@ def start(options: argparse.Namespace) -> None:
         parts.timed(runner, "_pieces_for", "a graph in pieces")
         parts.timed(runner, "_captured", "graphs of one kind")
         parts.timed(runner, "capture", "all graphs")
-        parts.timed(runner, "rehearse", "the largest step")
+        parts.timed(runner, "profile_run", "the largest step")
     parts.timed(loader, "fill", "reading")
     parts.timed(loader, "Decoder", "room for weights")
     parts.timed(loader, "require_finite", "looking for NaN")

@@ -33,7 +33,7 @@ def fleet(size: int) -> Fleet:
 def cost(known: bool, size: int = BACKENDS, rounds: int = ROUNDS) -> list[float]:
     """Microseconds of one choice of three: hash the prompt, look it up, choose. `known`: its prefix is held.
 
-    Of this thread's own time, so that whoever else is on the machine does not count.
+    Of this thread's own time, so that other processes of the machine do not count.
     """
     backends, index = fleet(size), PrefixIndex()
     allowed = backends.of("acme")

@@ -30,7 +30,7 @@ SCALE = {"deployments": 2000, "backends": 5000}
 
 
 class StandingLauncher:
-    """Holds what it is told to hold; starts nothing."""
+    """Keeps replicas as running without starting a process."""
 
     outlives = False
 

@@ -5,7 +5,7 @@
 
 Every server answers a POST of 600 bytes with 900 bytes of JSON, on one kept connection in turn with others. Figures are
 microseconds of CPU of the server's processes for one request (user and system), which do not depend on what else the
-machine does as wall time would; each server is measured ROUNDS times, in turn, and the median is told.
+machine does as wall time would; each server is measured ROUNDS times, in turn, and the median is reported.
 """
 
 import argparse

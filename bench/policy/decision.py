@@ -67,7 +67,7 @@ def _backend(number: int, country: str) -> BackendFacts:
 
 def measure(rounds: int = ROUNDS) -> dict[str, float]:
     compiled, facts = policy(), request()
-    cold = _times(50, lambda: (compiled.judged.clear(), decide(compiled, facts)))[25]
+    cold = _times(50, lambda: (compiled.case_cache.clear(), decide(compiled, facts)))[25]
     decide(compiled, facts)
     warm = _times(rounds, lambda: decide(compiled, facts))
     return {

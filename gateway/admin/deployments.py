@@ -26,7 +26,7 @@ Weights = Annotated[
 
 
 class Figures(Body, Scale):
-    """How many replicas, and by what they are judged too few."""
+    """How many replicas, and when more are started."""
 
 
 class NewDeployment(Figures):
@@ -55,7 +55,9 @@ def create_deployment(
     for region in new.regions:
         context.check_region(region)
     if new.gpu == "auto":
-        raise Invalid("name a card, or cpu; `domicile deployment create --gpu auto` lets the planner choose one")
+        raise Invalid(
+            "this API does not choose a card; name one, or cpu, or use `domicile deployment create --gpu auto`"
+        )
     wanted = Deployment(
         tenant=tenant,
         **new.model_dump(exclude={"eur_per_hour"}),
@@ -97,7 +99,7 @@ def drain_deployment(
 def delete_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
-    """It is drained, and gone for good. What it cost stays known."""
+    """Drain and delete the deployment permanently. Its costs stay on record."""
     return _tagged(response, context.control(actor.name, expected).delete_deployment(tenant, deployment))
 
 

@@ -97,7 +97,7 @@ def logout(request: Request, actor: Annotated[Actor, Depends(authenticated_actor
     (OpenID Connect RP-Initiated Logout 1.0).
     """
     if actor.kind == "machine":
-        raise Invalid("a machine's token ends by itself")
+        raise Invalid("a machine's token cannot be logged out; it ends at its expiry")
     by_session = context.session(request)
     context.control(actor.name).close_session(actor.tenant, actor.person, actor.token)
     response = Response(status_code=204)
@@ -116,7 +116,7 @@ def _open(context: AdminContext) -> tuple["IdentityProvider", Cookies]:
 
 
 def _pending_login(context: AdminContext, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
-    """The login that this comes back from, which is thereby used up. Raises LoginRefused."""
+    """The pending login of this callback, which is consumed. Raises LoginRefused."""
     now = context.now()
     begun = cookies.login_of(request, context.hasher(), now.timestamp())
     if begun is None or state is None or not hmac.compare_digest(begun.attempt.state.encode(), state.encode()):

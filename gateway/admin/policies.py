@@ -1,4 +1,4 @@
-"""Policies on their way into force: proposals, what they would change, and the way back.
+"""Policy activation: proposals, what they would change, and rollback.
 
 The same routes twice: for a tenant's policies (and its projects'), and for the operator's, which takes precedence.
 """

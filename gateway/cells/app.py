@@ -27,7 +27,7 @@ PREFIX = "/cells"
 def build_cells(database: Database, cell: str, signer: Signer, now: Callable[[], float] = time) -> Starlette:
     """To be mounted at PREFIX: ``POST /cells/v1/bundle`` answers a peer's signed question with its bundle.
 
-    403 for a caller that is no peer, whatever else is wrong with its request: a stranger learns no more.
+    403 for a caller that is no peer, also if the rest of its request is wrong: it learns no more.
     """
 
     async def bundle(request: Request) -> Response:

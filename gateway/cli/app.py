@@ -66,9 +66,9 @@ PARTS = {
 
 
 def _prepare(ctx: typer.Context) -> None:
-    """Tell the commands of `audit`, which may not import this package, where keys, registers and databases are."""
+    """Give the commands of `audit`, which may not import this package, the keys, registers and databases."""
     if ctx.obj is not _recorded_admin:
-        return  # called by another program, which has told them itself
+        return  # called by another program, which has set them itself
     from audit.cli.frame import open_keys, open_replacement
     from audit.incidents.evidence import evidence_sources
     from audit.private.value_location import use_values_url_of
@@ -101,10 +101,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback(epilog="Example: domicile demo")
 def domicile(
     version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_print_version)
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Sovereign, multi-tenant inference: a gateway that judges, answers and records."""
+    """Sovereign, multi-tenant inference: a gateway that enforces policies, answers and records."""
 
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]

@@ -69,7 +69,7 @@ def init(
         return
     typer.echo(f"{data} is of cell {installation.cell} and holds {len(held)} keys.")
     if export is not None:
-        typer.echo(f"{export} holds the key set: whoever has it can pose as this cell. Keep it apart from backups.")
+        typer.echo(f"{export} holds the key set, with which anyone can pose as this cell. Keep it apart from backups.")
 
 
 def _made(data: Path, cell: str | None, keys: Path | None, pepper: Path | None) -> "Installation":

@@ -56,7 +56,7 @@ def check_config(config: Config = None, data: DataFolder = None, as_json: AsJson
     if as_json:
         print_json({"ok": not found, "mistakes": found})
     for mistake in found if not as_json else ():
-        typer.echo(f"FAIL: {mistake}", err=True)
+        typer.echo(f"error: {mistake}", err=True)
     if not found and not as_json:
         typer.echo("the configuration can be used")
     raise typer.Exit(1 if found else 0)

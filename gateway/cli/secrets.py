@@ -71,7 +71,7 @@ def rotate_master(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
 @secrets_app.command("rewrap")
 def rewrap_keys(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Wrap every key under the newest version of the master, and seal what lies in clear. May be repeated.
+    """Wrap every key under the newest version of the master, and encrypt the secrets that are not. May be repeated.
 
     After `secrets.provider` was changed, this moves the keys to the new provider.
 
@@ -88,7 +88,7 @@ def rewrap_keys(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
 @secrets_app.command("retire")
 def retire_versions(data: Data = DEFAULT_DATA, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Destroy every version of the master key but the newest, for good. Refused while anything is wrapped under one.
+    """Destroy all versions of the master key but the newest. Refused while a key is wrapped under one of them.
 
     Backups of `audit/keys` that are older than the last rewrap can then not be opened any more.
 

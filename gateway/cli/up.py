@@ -41,12 +41,12 @@ async def run_gateway(settings: Settings) -> int:
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
-                    print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
+                    print(f"domicile: there is no operator yet; create the first one with: {hint}", file=sys.stderr)
                 await stop.wait()
                 warming.cancel()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
             if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
-                external.stop_within(OUTSIDE_S)  # whatever such a party does from here on
+                external.stop_within(OUTSIDE_S)  # external services have this long to answer
     except (InstallationError, StoreError, RegionsError, SettingsError, AuditError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

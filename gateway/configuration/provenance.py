@@ -30,7 +30,8 @@ class Setting:
 
 
 def resolved(path: Path | None, data: Path | None = None) -> tuple[Settings, list[Setting]]:
-    """What is in force, and whence. `data` goes before everything, as for ``domicile up``. Raises SettingsError."""
+    """The settings in force and the source of each. `data` overrides all, as for ``domicile up``. Raises
+    SettingsError."""
     settings = load_settings(path, **({} if data is None else {"data": data}))
     written = _written(path)
     variables = {name[len(PREFIX) :].lower().replace("__", "."): name for name in os.environ if name.startswith(PREFIX)}

@@ -279,6 +279,11 @@ class Fleet(Section):
     waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")
     every_s: float = Field(1.0, ge=0.05, le=60, description="how often what runs is compared with what shall")
 
+    @property
+    def on_this_machine(self) -> bool:
+        """Backends run on the gateway's host: its memory, GPUs and folder of weights are theirs."""
+        return self.launcher == "local"
+
 
 class GroupRole(Section):
     """Who is in `group` at the identity provider has `role`: in `tenant`, or as staff of the installation."""
@@ -454,7 +459,7 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:
-    """Of a key that there is not, with the one that may be meant."""
+    """The message for an unknown key, with the nearest known one."""
     section: Any = Settings
     for name in place[:-1]:
         field = getattr(section, "model_fields", {}).get(name)

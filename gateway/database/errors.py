@@ -8,6 +8,7 @@ StoreError
     ├── Stale             it was changed since the caller last saw it
     ├── NotReady          what it waits for has not happened, or it is past that
     └── Invalid           a name, value or policy document is wrong
+        └── InvalidValue  a value that no state of the installation could accept: its form, or a contradiction
 """
 
 
@@ -45,3 +46,7 @@ class NotReady(ControlError):
 
 class Invalid(ControlError):
     """A name, value or policy document is wrong."""
+
+
+class InvalidValue(Invalid):
+    """The form of a value is wrong, or two values contradict each other: no state of the installation accepts it."""

@@ -1,6 +1,6 @@
 """Notifications of changes as they are committed, where the database has them (PostgreSQL's LISTEN and NOTIFY).
 
-It only makes the directory look sooner: whatever is missed here, because a connection broke or a pooler does not pass
+It only makes the directory look sooner: what is missed here, because a connection broke or a pooler does not pass
 notifications on, is seen by its poll.
 """
 

@@ -1,7 +1,7 @@
 """One connection to PostgreSQL out of the database's pool, kept, for who asks it all day long.
 
 It speaks to the driver itself, without the layers that make SQL out of objects, and sends several statements at once
-(PostgreSQL's simple query protocol): a transaction is two ways there and back, whatever is done in it.
+(PostgreSQL's simple query protocol): a transaction is two round trips, regardless of its statements.
 """
 
 from collections.abc import Iterator, Sequence

@@ -26,7 +26,7 @@ def groups_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 
 
 def grants_of(groups: frozenset[str], mapping: Iterable[GroupRole]) -> Grants:
-    """What `mapping` gives to somebody in `groups`; roles in the order of the role table."""
+    """What `mapping` grants to a member of `groups`; roles in the order of the role table."""
     given: dict[str | None, set[Role]] = {}
     for each in mapping:
         if each.group in groups:
@@ -44,5 +44,5 @@ def display_name_of(claims: Mapping[str, Any]) -> str:
 
 
 def subject_digest(issuer: str, subject: str) -> str:
-    """How somebody of the provider is known here: 64 hex digits. Subjects are unique only within their issuer."""
+    """The id of a person of the provider: 64 hex digits. Subjects are unique only within their issuer."""
     return sha256(f"{issuer}\0{subject}".encode()).hexdigest()

@@ -52,13 +52,13 @@ class JwtRefused(KeyRefused):
 
 
 def reason_of(error: KeyRefused) -> str:
-    """As the record names why somebody was refused."""
+    """The reason code of a refusal, as in the record."""
     return error.reason if isinstance(error, JwtRefused) else type(error).__name__.removeprefix("Key").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of an unverified token; good for finding a key, and for nothing else."""
+    """The header of an unverified token; only for finding the key."""
 
     alg: str
     kid: str | None
@@ -106,7 +106,7 @@ def check_claims(claims: Mapping[str, Any], *, issuer: str, audience: str, now: 
     if claims.get("iss") != issuer:
         raise JwtRefused("jwt_issuer", "the token is not from the issuer that is trusted here")
     if audience not in audiences(claims):
-        raise JwtRefused("jwt_audience", "the token is meant for somebody else")
+        raise JwtRefused("jwt_audience", "the token is for another audience; ask the provider for one of this API")
     times = {name: _instant(claims, name) for name in _TIMES if name in claims}
     if "exp" not in times or "iat" not in times:
         raise JwtRefused("jwt_times", "the token does not say when it was issued and when it ends")
@@ -125,7 +125,7 @@ def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> Non
     """Further checks of an ID token: made for our client, and for this login (OpenID Connect Core §3.1.3.7)."""
     party = claims.get("azp")
     if party != client_id if party is not None else len(audiences(claims)) > 1:
-        raise JwtRefused("jwt_audience", "the token was issued to somebody else")
+        raise JwtRefused("jwt_audience", "the token was issued to another client; log in to this one")
     claimed = claims.get("nonce")
     if not isinstance(claimed, str) or not hmac.compare_digest(claimed.encode(), nonce.encode()):
         raise JwtRefused("jwt_nonce", "the token answers another login")

@@ -1,4 +1,4 @@
-"""A login on its way through the identity provider, and how the provider may fail it.
+"""A login at the identity provider, and its errors.
 
 ProviderUnavailable   it does not answer, or not as the standards say
 CodeRefused           it did not accept the code that a login came back with
@@ -19,7 +19,7 @@ class CodeRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """A login on its way. Each value is random, used once, and only good to the browser that holds it."""
+    """A login that was begun. Each value is random, used once, and of use only to the browser that holds it."""
 
     state: str
     nonce: str = field(repr=False)

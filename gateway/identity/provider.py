@@ -1,7 +1,7 @@
 """Client of the identity provider: its metadata, logins and keys (OpenID Connect Core, Discovery).
 
 What it publishes is read again every ten minutes, and for a key that is not known, but never more often than every
-ten seconds, whatever is sent by strangers. If it does not answer, keys known already serve until they are
+ten seconds, also under unauthenticated calls. If it does not answer, keys known already serve until they are
 `keys_max_age_s` old; after that no login and no token of its is accepted (fail closed).
 
 Every call to it has a deadline, a bound on its answer and a pool of its own (`audit.external`). Its HTTP client and

@@ -35,7 +35,7 @@ class ConfigurationWarning:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """Facts that are judged in addition to the settings. `nodes`: the gateways that have opened this record."""
+    """Facts that are checked in addition to the settings. `nodes`: the gateways that have opened this record."""
 
     posture: Posture = field(default_factory=Posture)
     database_url: str | None = None
@@ -76,7 +76,7 @@ def configuration_warnings(settings: Settings, state: DoctorFacts) -> list[Confi
 def log_warnings(found: Sequence[ConfigurationWarning]) -> None:
     """One line each, its code first, so that logs can be searched for it."""
     for one in found:
-        logger.warning("weak default %s: %s; to mend: %s", one.code, one.says, one.fix)
+        logger.warning("weak default %s: %s; %s", one.code, one.says, one.fix)
 
 
 # --- the network -----------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def _policies(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarni
             ConfigurationWarning(
                 "content_kept",
                 f"prompts and answers are kept for {_names(seen.keep_content)}",
-                "retention: {content: none}, unless somebody needs them",
+                "retention: {content: none}, unless they are needed",
             )
         )
     if seen.mask_nothing:
@@ -306,7 +306,7 @@ def _process(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarnin
             )
         )
     if state.root:
-        found.append(ConfigurationWarning("runs_as_root", "the gateway runs as root", "give it a user of its own"))
+        found.append(ConfigurationWarning("runs_as_root", "the gateway runs as root", "run it as a user of its own"))
     return found
 
 

@@ -21,7 +21,7 @@ class Feasibility:
 
     def check(self, wanted: Deployment) -> None:
         """Raises Invalid with the reason, in the planner's words where it is the planner that refuses."""
-        here = self._fleet.launcher == "local"
+        here = self._fleet.on_this_machine
         weights = self._models / wanted.weights
         if here and wanted.gpu != CPU and not self._fleet.gpus:
             raise Invalid(

@@ -23,7 +23,7 @@ Euros = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 MICRO_EUROS: Final = 10**6
 
 Measure = Literal["requests", "running", "tokens", "money"]
-"""What is counted of a call. "requests": one, consumed when it is admitted, whatever becomes of it. "running": one,
+"""What is counted of a call. "requests": one, consumed when it is admitted, regardless of its outcome. "running": one,
 held while it runs. "tokens", "money": held as estimated, and settled with what was used."""
 
 

@@ -105,7 +105,7 @@ class Cost:
         return {"requests": 1.0, "running": 1.0, "tokens": self.tokens, "money": self.money}
 
     def consumed(self) -> dict[Measure, float]:
-        """What it leaves in the buckets when it is settled; its one request was consumed at once, whatever comes."""
+        """What it leaves in the buckets when it is settled; its one request was consumed at admission."""
         return {"requests": 0.0, "running": 0.0, "tokens": self.tokens, "money": self.money}
 
 

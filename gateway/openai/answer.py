@@ -1,4 +1,4 @@
-"""What the model said, on its way to the client: every string of it goes through the output filter.
+"""Filtering of answers: every string of the model's output goes through the output filter.
 
 The filter restores pseudonyms and acts on personal data that the model brought up itself. This module holds the table
 of what an answer may say, and the rewriting of a whole answer; `gateway.openai.stream_filter` rewrites streams by the
@@ -124,7 +124,7 @@ def clean_names(body: dict[str, Any], make_filter: FilterFactory) -> bool:
 
 
 def drop_odd_date(body: dict[str, Any]) -> None:
-    """Remove a `created` that is no number."""
+    """Remove a `created` that is not a number."""
     if not isinstance(body.get("created"), int | float | None):
         del body["created"]
 

@@ -29,7 +29,7 @@ class AnswerFormat(Protocol):
     def is_generated(self) -> bool: ...
 
     def read(self, raw: bytes) -> ReadAnswer:
-        """Raises BackendFailed where `raw` is no such answer."""
+        """Raises BackendFailed if `raw` is not an answer of this format."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Server-sent events cut out of a byte stream, whatever the pieces it arrives in (WHATWG HTML §9.2).
+"""Server-sent events parsed from a byte stream in pieces of any size (WHATWG HTML §9.2).
 
 Works on bytes and never on text, so a piece that ends inside a character is no special case. The work is linear in the
-bytes received, and what is kept of an incomplete event is bounded, whatever the bytes are.
+bytes received, and what is kept of an incomplete event is bounded for any input.
 """
 
 from backend.wire import SSE_DONE, sse_data

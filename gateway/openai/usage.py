@@ -25,7 +25,7 @@ _COUNTS: Final = {"prompt_tokens", "completion_tokens", "total_tokens"}
 def usage_of(said: Any) -> Usage | None:
     """The usage that a server reported; None where it reported none, zeros, or what cannot be true.
 
-    Raises BackendFailed where it is no usage at all.
+    Raises BackendFailed if it is not a usage object.
     """
     if said is None or said == {}:
         return None

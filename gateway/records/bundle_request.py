@@ -1,6 +1,6 @@
-"""How a cell asks another for its bundle: a question signed with the key of its own record, and nothing else held.
+"""How a cell asks another for its bundle: a request signed with the key of its own record.
 
-Neither cell keeps a secret of the other: each knows the other's verifier key. A question is good for a minute and for
+Neither cell keeps a secret of the other: each knows the other's verifier key. A request is valid for a minute and for
 the one answer that its asker may have; overheard and repeated it yields what TLS kept to itself the first time.
 """
 

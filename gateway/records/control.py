@@ -160,7 +160,7 @@ class PolicyVersionRecord(Record):
 
 
 class PolicyProposalRecord(Record):
-    """A document on its way into force. `project` is None for the tenant's own, `tenant` for the operator's.
+    """A proposed document. `project` is None for the tenant's own, `tenant` for the operator's.
 
     People appear by their ids. `activates_at`: from when on, if not at once; `version`: what it became.
     """

@@ -2,7 +2,7 @@
 
     VaultError              a KeyProviderError: what needs the key fails closed
     ├── VaultUnreachable    no answer in time, or no trusted one
-    ├── VaultSealed         503: it holds the keys but cannot use them until somebody unseals it
+    ├── VaultSealed         503: it holds the keys but cannot use them until an operator unseals it
     ├── VaultDenied         403: the token is wrong, has ended, or may not do this
     ├── VaultMissing        404
     └── VaultRefused        400: what was asked makes no sense to it; `errors` has its words

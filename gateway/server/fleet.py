@@ -1,4 +1,4 @@
-"""The fleet at work in a gateway: what there is to do goes to the database, and whoever leads acts on it."""
+"""Fleet supervision in a gateway: publishes demand to the database; the leader reconciles deployments."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 TELL_S = 1.0
 GRACE_S = 40.0
-"""What a backend gets to end its answers once it is told to stop: more than it gives them itself."""
+"""Seconds for a backend to finish its answers after a stop signal: more than its own limit."""
 
 
 def launches_here(settings: Settings, installation: Installation) -> bool:
@@ -46,8 +46,8 @@ async def running_fleet(
     on_event: OnEvent,
     lifecycle: LifecycleClient,
 ) -> AsyncIterator[None]:
-    """While the block runs, demand is told, and deployments are seen to if this gateway leads. Leaving stops the
-    backends that it started."""
+    """While the block runs, demand is published, and deployments are reconciled if this gateway leads. Leaving stops
+    the backends that it started."""
     node = f"{settings.node}-{token_hex(4)}"
     if not launches_here(settings, installation):
         telling = asyncio.create_task(
@@ -84,8 +84,8 @@ async def running_fleet(
 async def _launcher(
     settings: Settings, installation: Installation, nudge: Callable[[], None]
 ) -> AsyncIterator[Launcher]:
-    """Raises ClusterError where there is no cluster to launch in."""
-    # An authority is made when the first backend is started: before that nobody needs one.
+    """Raises ClusterError outside a cluster."""
+    # The authority is created when the first backend is started, not before it is needed.
     if settings.fleet.launcher == "kubernetes":
         from regions.launchers.cluster import Cluster  # with its HTTP client, only where there is a cluster
         from regions.launchers.kubernetes import KubernetesLauncher
@@ -123,7 +123,7 @@ async def _publish_demand(
     registry: BackendRegistry,
     told: Callable[[], None],
 ) -> None:
-    """Once a second, and at once when a call begins to wait; what has not changed is said again before it is stale."""
+    """Once a second, and at once when a call begins to wait; unchanged demand is published again before it is stale."""
     waiting = asyncio.Event()
     tracker.when_waiting(waiting.set)
     last: dict[tuple[str, str], DemandReport] = {}
@@ -142,8 +142,8 @@ async def _publish_demand(
             continue
         try:
             await asyncio.to_thread(write_demand, database, cell, node, news)
-        except Exception as error:  # whatever it is, it is said again
-            log.warning("the demand could not be told: %s: %s", type(error).__name__, error)
+        except Exception as error:  # of any kind: the demand is published again
+            log.warning("the demand could not be published; it is retried: %s: %s", type(error).__name__, error)
             continue
         last, said_at = now, loop.time() if again else said_at
         told()

@@ -58,6 +58,6 @@ async def _all(checks: Mapping[str, Check]) -> dict[str, ComponentHealth]:
 async def _one(check: Check) -> ComponentHealth:
     try:
         await check()
-    except Exception as error:  # whatever it is, that part is not ready
+    except Exception as error:  # of any kind: that part is not ready
         return ComponentHealth(status="failed", because=str(error) or type(error).__name__)
     return ComponentHealth(status="ready")

@@ -1,7 +1,7 @@
 """Returns freed memory to the operating system.
 
 glibc keeps what buffers of many slow clients took for the next ones: without this the memory of a gateway is that of
-its busiest minute for good (malloc_trim(3)). Where the C library has no such function nothing is done.
+its busiest minute permanently (malloc_trim(3)). Where the C library has no such function nothing is done.
 """
 
 import asyncio

@@ -82,7 +82,7 @@ class Ledger:
     async def _catch_up_quietly(self) -> None:
         try:
             await self.catch_up()
-        except Exception as error:  # of any kind: it is tried again, and nobody's request hangs on it
+        except Exception as error:  # of any kind: it is retried, and no request depends on it
             log.warning("the ledger waits: %s: %s", type(error).__name__, error)
 
     def _catch_up(self) -> int:

@@ -1,4 +1,4 @@
-"""Log lines on stderr, one a message: whoever can get words into a message cannot forge a second line (CWE-117)."""
+"""Log lines on stderr, one for each message: text within a message cannot forge a second line (CWE-117)."""
 
 import logging
 import sys

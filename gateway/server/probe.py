@@ -54,7 +54,7 @@ class BackendProbe:
 
 
 def parse_report(text: bytes) -> EngineReport | None:
-    """From Prometheus text; None where it tells of no queue. Several engines in one text are added up."""
+    """The load in Prometheus text; None if it reports no queue. Several engines in one text are added up."""
     found: dict[bytes, list[float]] = {}
     for name, value in _SAMPLE.findall(text):
         with suppress(ValueError):

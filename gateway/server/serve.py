@@ -1,4 +1,4 @@
-"""Runs the gateway on a socket until it is told to stop; running answers are finished first."""
+"""Runs the gateway on a socket until a stop signal; running answers are finished first."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ UNSENT = 32 << 10
 """Bytes that the kernel holds of an answer beyond what a client's window takes; by default it is up to 4 MB."""
 KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than load balancers and clients keep theirs (mostly 60 s), so that
-they close it first. A connection that we close while a request is on its way fails that request, which may not be
+they close it first. A connection that we close while a request is in flight fails that request, which may not be
 repeated (RFC 9112 §9.3.1)."""
 BODY_S = Requests().body_timeout_s
 GRACE_S = 20  # what running answers get before they are cut
@@ -31,7 +31,7 @@ CUT_S = 5  # what those that are cut get to close their record and to tell their
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled by whoever runs us, so that what stands behind the gateway is stopped after it."""
+    """Signals are handled by the caller, so that the services behind the gateway are stopped after it."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) -> AsyncIterator[int]:
     """Serve `app` inside the block; yields the port. `body_timeout_s`: what `app` gives a request's body to arrive.
 
-    Raises OSError when the address cannot be had.
+    Raises OSError if the address cannot be bound.
     """
     config = uvicorn.Config(
         app,
@@ -84,13 +84,14 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
 
 
 def _tls(config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """TLS 1.2 and above, whatever the system's OpenSSL would allow (RFC 9325 §3.1.1)."""
+    """TLS 1.2 and above, regardless of the system's OpenSSL settings (RFC 9325 §3.1.1)."""
     try:
         context = make()
     except OSError as error:  # ssl.SSLError is one; neither names a file
         named = f"listen.cert_file {config.ssl_certfile} or listen.key_file {config.ssl_keyfile}"
         missing = isinstance(error, FileNotFoundError | PermissionError)
-        raise OSError(f"{named}: {error.strerror if missing else 'it is no certificate with its key, PEM'}") from error
+        reason = error.strerror if missing else "not a certificate with its key; name two files in PEM"
+        raise OSError(f"{named}: {reason}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     return context

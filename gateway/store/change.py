@@ -14,7 +14,7 @@ from sqlmodel import Session
 
 from gateway.database.database import Database
 from gateway.database.epoch import bump_epoch
-from gateway.database.errors import Duplicate, Invalid, Stale
+from gateway.database.errors import Duplicate, Invalid, InvalidValue, Stale
 from gateway.database.tables.cells import TenantHomeRow
 from gateway.database.tables.control import AccessTokenRow, ApiKeyRow, BackendRow, PersonRow, ProjectRow, Row, TenantRow
 from gateway.identity.keys import KeyHasher
@@ -162,13 +162,13 @@ def checked_name(name: str, what: str) -> str:
     try:
         return check_name(name, what)
     except IdentityError as error:
-        raise Invalid(str(error)) from error
+        raise InvalidValue(str(error)) from error
 
 
 def checked_text(value: str, what: str) -> str:
     """A line for people: not empty, not long, nothing in it that moves a cursor. Raises Invalid."""
     if not value.strip() or len(value) > 200 or not value.isprintable():
-        raise Invalid(f"{what} must be one line of 1 to 200 printable characters")
+        raise InvalidValue(f"{what} must be one line of 1 to 200 printable characters")
     return value
 
 

@@ -1,8 +1,8 @@
 """The ledger: one row for each accepted call, derived from the audit log.
 
 A row is made of the intent and completed by the outcome. How far each tree of the log was read is written in the same
-transaction as the rows, so that every event counts exactly once, whatever dies in between; and what the ledger sums up
-to is what the record holds, since it has no other source.
+transaction as the rows, so that every event counts exactly once, also after a crash in between; and what the ledger
+sums up to is what the record holds, since it has no other source.
 """
 
 import logging
@@ -29,7 +29,7 @@ FLOOR_DAYS = 62
 """Rows are kept for this long at the least: budgets of a month are counted from them, and a month's bill."""
 
 DEFAULT_DAYS = 365
-"""Of rows that were written before each had a period of its own."""
+"""The retention of rows that were written before each had its own period."""
 
 DAY_S = 86_400
 
@@ -232,7 +232,7 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
 
 
 def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dict[str, Any]:
-    """The outcome's figures; the price is that of the moment the call was let in, as its budget was counted."""
+    """The outcome's figures; the price is that of the moment of admission, by which its budget was counted."""
     price = prices.at(row["model"], row["accepted_at"])
     tokens_in, tokens_out = event.get("tokens_in", 0), event.get("tokens_out", 0)
     cached = min(event.get("tokens_cached", 0), tokens_in)

@@ -40,7 +40,7 @@ PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 class Target:
     """A backend as the client sees it: where it listens and who it must prove to be.
 
-    `backend`: whose connections are told of; None where they are nobody's (tests of the client alone).
+    `backend`: whose connections are reported; None in tests of the client alone.
     """
 
     backend_id: str
@@ -337,7 +337,7 @@ def _bearer(trust: Trust | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise BackendUnavailable("The key for the backend cannot be read", code="no_certificate") from error
     if not key.isprintable():
-        raise BackendUnavailable("The key for the backend is no key", code="no_certificate")
+        raise BackendUnavailable("The key file of the backend holds no key", code="no_certificate")
     return key
 
 
@@ -349,13 +349,13 @@ async def _refusal(response: Response) -> GatewayError:
         error = await _error_body(response)
         if error is not None:
             return BackendRefused(response.status, error, retry_after)
-        if response.status == 429:  # whatever it says, the client has to know that it may come back
+        if response.status == 429:  # regardless of its text, the client has to know that it may retry
             return BackendRefused(429, {"message": "The backend is busy", "type": "rate_limit_error"}, retry_after)
     return BackendFailed(f"The backend answered {response.status}", elsewhere=True)
 
 
 async def _error_body(response: Response) -> Mapping[str, Any] | None:
-    """None where it is no error, too large, or not there within ERROR_BODY_S seconds."""
+    """None if it is not an error body, is too large, or does not arrive within ERROR_BODY_S seconds."""
     body = bytearray()
     try:
         async with asyncio.timeout(ERROR_BODY_S):

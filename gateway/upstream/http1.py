@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self.fields[name.lower()] = value
 
     def on_message_begin(self) -> None:
-        if self.complete:  # a second answer in the same breath: to a request that nobody has made
+        if self.complete:  # a second answer at once: to a request that was not made
             self._fail(ProtocolError("there are two answers to one request"))
 
     def on_headers_complete(self) -> None:
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = None
 
     def close(self) -> None:
-        """At once, whatever is under way: the backend sees its client leave."""
+        """Close at once, also during an exchange: the backend sees its client disconnect."""
         self.usable = False
         self._stop_timer()
         if self._transport is not None:
@@ -302,7 +302,7 @@ class Pool:
 
     def head(self, method: str, path: str, length: int, request_id: str, more: str = "", *, project: str = "") -> bytes:
         """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words;
-        `project` tells a backend for whom it works, so that it can be fair."""
+        `project` lets a backend share its queue fairly between projects."""
         of_project = f"x-domicile-project: {quote(project, safe='')}\r\n" if project else ""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"

@@ -50,7 +50,7 @@ class RequestSigner:
         return cls(Ed25519PrivateKey.from_private_bytes(content))
 
     def write_public(self, path: Path) -> Path:
-        """The key that backends check by, PEM, at `path`; where it is told."""
+        """Write the public key, PEM, to `path`; returns `path`."""
         pem = self._key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )

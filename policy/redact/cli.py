@@ -99,7 +99,7 @@ def _show(written: str, action: str, *, ner: bool, as_json: bool) -> None:
     from policy.redact.request import PLAIN_PROMPT
 
     if action not in ("mask", "pseudonymise"):
-        _fail("--action is mask or pseudonymise")
+        _fail(f"there is no action {action!r}; name mask or pseudonymise", 2)
     try:
         detectors = _detectors(ner=ner)
         act: Action = "mask" if action == "mask" else "pseudonymise"
@@ -161,9 +161,9 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-        _fail(f"{path}: {reason}")
+        _fail(f"{path}: {reason}; name a file of UTF-8 text")
 
 
-def _fail(problem: str) -> NoReturn:
+def _fail(problem: str, status: int = 1) -> NoReturn:
     typer.echo(f"error: {problem}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)

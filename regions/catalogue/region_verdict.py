@@ -1,4 +1,4 @@
-"""A place of the catalogue in the eyes of a policy, before any backend runs there."""
+"""Evaluation of a region of the catalogue by a policy, before any backend runs there."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime

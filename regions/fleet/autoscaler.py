@@ -54,7 +54,7 @@ def desired(scale: Scale, replicas: int, samples: Sequence[Sample], now: float) 
         return scale.min_replicas
     window = [sample for sample in samples if now - sample.at <= DOWN_S]
     if now - samples[0].at < DOWN_S or any(_pressed(scale, sample) > sample.replicas for sample in window):
-        return _within(scale, replicas)  # what was not seen, or was too little, is no reason to go
+        return _within(scale, replicas)  # missing or too few samples are no reason to scale down
     held = max(need, _average(scale, window))
     if held >= replicas:
         return _within(scale, replicas)

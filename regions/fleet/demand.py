@@ -1,6 +1,6 @@
-"""What there is to do for a model of a tenant: as one gateway sees it, and as all of them do.
+"""Demand for a model of a tenant: of one gateway, and of all of them.
 
-A `DemandTracker` is one gateway's own. It is for one event loop.
+A `DemandTracker` belongs to one gateway and one event loop.
 """
 
 import time

@@ -57,7 +57,7 @@ class Prober:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     ready = await self._probe(backend)
-            except Exception as error:  # it did not answer, whatever the reason on the way
+            except Exception as error:  # it did not answer, for any reason
                 self._missed[backend.id] += 1
                 if backend.id in self._answered and self._missed[backend.id] < MISSES:
                     return

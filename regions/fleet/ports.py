@@ -1,4 +1,4 @@
-"""What the reconciler works with: the store that it reads and writes, and what engines are asked besides answers."""
+"""Ports of the reconciler: the store that it reads and writes, and the lifecycle of engines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ Key = tuple[str, str]
 
 
 class LifecycleClient(Protocol):
-    """What an engine does besides answering. None raises."""
+    """An engine's lifecycle: release, sleep, wake. No method raises."""
 
     async def release(self, backend: Backend) -> Mapping[str, str]:
-        """End what runs and wipe the cache, before it is stopped; what goes on record with its end."""
+        """End what runs and wipe the cache, before it is stopped; returns what goes on record with its end."""
         ...
 
     async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
-        """Give its GPU's memory back and stay; what goes on record. None: it cannot, or did not."""
+        """Release its GPU's memory and keep the process; returns what goes on record, None if it did not sleep."""
         ...
 
     async def wake(self, backend: Backend) -> bool:
@@ -29,7 +29,7 @@ class LifecycleClient(Protocol):
 
 
 class NoLifecycle:
-    """Of engines that can do nothing but end."""
+    """For engines that can only be stopped."""
 
     async def release(self, backend: Backend) -> Mapping[str, str]:
         return {}
@@ -42,7 +42,7 @@ class NoLifecycle:
 
 
 class NotLeading(Exception):
-    """Another leads by now, or has taken the replica further."""
+    """Another gateway leads by now, or has changed the replica's state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Brings what runs to what shall run: one of all gateways leads, looks, and starts or stops backends by a launcher.
 
-Level-triggered (as Kubernetes' controllers): each pass compares the whole wish with the whole of what there is, and
-begins what is missing; nothing hangs on having seen an event. Starts and stops run concurrently with the passes.
+Level-triggered (as Kubernetes' controllers): each pass compares the whole desired state with the whole actual state,
+and begins what is missing; nothing hangs on having seen an event. Starts and stops run concurrently with the passes.
 
 What the leader's launcher does not hold is not running: a gateway that dies takes its local backends with it, so the
 next leader starts others and bills nothing of the time between. One that cannot keep its lease lets go of its own.
@@ -105,8 +105,8 @@ class Reconciler:
             self._news.clear()
             try:
                 await self.reconcile()
-            except Exception as error:  # whatever it is: the next pass sees the whole again
-                log.warning("the fleet waits: %s: %s", type(error).__name__, error)
+            except Exception as error:  # of any kind: the next pass sees the whole state again
+                log.warning("the reconciler retries in the next pass: %s: %s", type(error).__name__, error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):  # wait_for could swallow the end: before 3.12 it does
                     await self._news.wait()

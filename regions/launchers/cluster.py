@@ -61,7 +61,10 @@ class Cluster:
         """From what Kubernetes mounts into a pod. Raises ClusterError outside of one."""
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host or not (account / "token").exists():
-            raise ClusterError("this is no pod of a cluster, or it has no service account token")
+            raise ClusterError(
+                "this is not a pod of a cluster, or it has no service account token; run it in a cluster, or set"
+                " fleet.launcher to local"
+            )
         bracketed = f"[{host}]" if ":" in host else host
         return cls(f"https://{bracketed}:{port}", namespace, token_file=account / "token", ca_file=account / "ca.crt")
 

@@ -182,7 +182,7 @@ class KubernetesLauncher:
         return renewed
 
     async def look(self) -> None:
-        """Let go of those that somebody else deleted, and find those that a failed start left: whoever leads replaces
+        """Forget those that were deleted by others, and find those that a failed start left: the leader replaces
         the ones and stops the others. Raises RegionsError."""
         before = set(self._running)
         kept = {identity.backend: (identity, model) for identity, model in await self._kept()}
@@ -202,7 +202,7 @@ class KubernetesLauncher:
                 await work()
             except RegionsError as error:
                 logger.error("%s: %s", failed, error)
-            except Exception as error:  # the next time may do: nothing of this may end for good
+            except Exception as error:  # retried at the next look: the task must not end
                 logger.error("%s: %s", failed, type(error).__name__)
 
     def _identity_files(self, identity: BackendIdentity) -> dict[str, bytes]:
@@ -244,7 +244,7 @@ class KubernetesLauncher:
             raise LaunchError(f"it was not ready within {self._ready_within_s:g} s: {because}") from None
 
     async def _delete(self, backend_id: str, *, quietly: bool = False) -> None:
-        """All kinds are tried, whatever becomes of one: above all its key must not stay behind."""
+        """All kinds are tried, also after one failed: above all its key must not stay behind."""
         name, failed = object_name(backend_id), ""
         for kind in ("Deployment", "Secret", "PodDisruptionBudget", "Service", "NetworkPolicy"):
             try:

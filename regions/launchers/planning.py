@@ -1,4 +1,4 @@
-"""Which card a model needs: asked of the backend's planner, by its command, since only the backend knows engines."""
+"""Which card a model needs, by the command of the backend's planner, since only the backend knows engines."""
 
 import importlib.util
 import json

@@ -1,6 +1,6 @@
 """Run a command that cannot outlive its launcher: ``python -I -S leash.py GRACE_S COMMAND...``.
 
-Standard input is the leash. When it ends, because the launcher closed it or died in whatever way, the command's whole
+Standard input is the leash. When it ends, because the launcher closed it or died, the command's whole
 process group gets SIGTERM and, GRACE_S seconds later, SIGKILL. What the command leaves behind when it exits by itself
 is killed too. Should the leash be killed, the kernel kills the command (Linux: PR_SET_PDEATHSIG).
 

@@ -449,7 +449,7 @@ def test_a_copy_of_the_log_file_alone_warns_about_notes_that_are_not_beside_it(f
     ("arguments", "why"),
     [
         (["--sample", "1"], "give --keys with it"),
-        (["--as-of", "yesterday"], "is no time"),
+        (["--as-of", "yesterday"], "is no moment"),
         (["--witness", "nonsense"], "a witness key reads"),
     ],
 )

@@ -18,7 +18,7 @@ from tests.gateway.parts import COMPILER
 KEYS = "/tenants/acme/keys"
 
 
-def desk(database, now=lambda: datetime.now(UTC)):
+def admin_context(database, now=lambda: datetime.now(UTC)):
     return AdminContext(
         database,
         cell="demo",
@@ -45,6 +45,6 @@ def make_a_key_and_die(step, url, data, token):
     else:
         idempotent_answers.Answers.keep = die
     database = Database.open(Path(data), url=url or None)
-    with TestClient(build_admin(desk(database))) as client:
+    with TestClient(build_admin(admin_context(database))) as client:
         headers = {"authorization": token, "idempotency-key": "k-1"}
         client.post(KEYS, headers=headers, json={"project": "support"})

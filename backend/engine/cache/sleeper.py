@@ -1,7 +1,7 @@
 """Giving memory back between uses, and taking it again: what `Engine.sleep` and `Engine.wake` ask for.
 
-Asleep, an engine holds no key, value or token of anybody's, and next to no memory of the device; its process, kernels
-and graphs stay. Weights go to the host's memory where they lie on a card (`card_sleeper`). On a CPU they lie in the
+Asleep, an engine holds no key, value or token, and almost no memory of the device; its process, kernels
+and graphs stay. Weights on a GPU are moved to the host's memory (`gpu.sleeper`). On a CPU they are in the
 host's memory already, so that they are dropped, and read again from the checkpoint.
 """
 
@@ -22,12 +22,12 @@ class Sleeper(Protocol):
         ...
 
     def wake(self, on_progress: OnProgress) -> None:
-        """Raises CannotWake, still asleep, if the memory is not to be had. ModelError if the checkpoint is no more."""
+        """Raises CannotWake, still asleep, if the memory is not available; ModelError if the checkpoint is missing."""
         ...
 
 
 class OnHost(Protocol):
-    """A runner whose model and cache lie in the host's memory; an encoder's has no cache."""
+    """A runner whose model and cache are in the host's memory; an encoder's has no cache."""
 
     model: Any
 

@@ -1,6 +1,6 @@
 """Blocks of KV cache: who holds which, and which hold a prefix worth keeping.
 
-PagedAttention (Kwon et al. 2023): a sequence's keys and values lie in blocks of `block_size` tokens, listed in its
+PagedAttention (Kwon et al. 2023): a sequence's keys and values are in blocks of `block_size` tokens, listed in its
 block table. A full block is named by a hash chained over all tokens before it; a new sequence takes over blocks of a
 prefix it shares. A block is written by one sequence only, and only before it is full and named; so sharing one needs no
 copy. A fork shares its leader's full blocks whether they are named or not, and copies the one that it will write to.
@@ -140,17 +140,17 @@ class BlockManager:
                 self._by_hash[name] = block_id
 
     def forget_prefixes(self) -> None:
-        """Let nobody find anything that was computed so far."""
+        """Remove all blocks from the prefix cache: no later sequence finds what was computed so far."""
         for block in self.blocks:
             self._forget(block)
 
     def disown(self, sequence: Sequence) -> None:
-        """Let nobody find its blocks any more, for what was computed is worthless."""
+        """Remove its blocks from the prefix cache: what was computed is invalid."""
         for block_id in sequence.block_table:
             self._forget(self.blocks[block_id])
 
     def private(self, sequence: Sequence) -> list[int]:
-        """Its blocks that nobody else holds."""
+        """Its blocks that no other sequence holds."""
         return [block_id for block_id in sequence.block_table if self.blocks[block_id].ref_count == 1]
 
     def release(self, sequence: Sequence) -> None:
@@ -168,7 +168,7 @@ class BlockManager:
         sequence.num_computed = 0
 
     def forget_free(self) -> list[int]:
-        """Empty the prefix cache of what nobody runs on; the ids of all free blocks."""
+        """Drop unused blocks from the prefix cache; returns the ids of all free blocks."""
         for block_id in self._free:
             self._forget(self.blocks[block_id])
         return list(self._free)

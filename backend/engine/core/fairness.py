@@ -1,7 +1,7 @@
 """Who was served how much: the Virtual Token Counter (Sheng et al. 2024, "Fairness in Serving Large Language Models").
 
 Each project of a tenant has a counter of what was computed for it; who has the least is admitted next. One that comes
-back after a pause is lifted to the least of those that are active, so nobody saves up a claim by staying away.
+back after a pause is lifted to the least of those that are active, so an idle project accumulates no claim.
 """
 
 from collections import Counter

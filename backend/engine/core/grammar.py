@@ -93,7 +93,7 @@ class GrammarMatcher:
 
     @property
     def also(self) -> int | None:
-        """A token that may come next whatever the grammar says: the one that begins thoughts, at the start."""
+        """A token that is allowed next regardless of the grammar: the one that begins thoughts, at the start."""
         return self._begun_by
 
     def own(self) -> LLMatcher:
@@ -121,7 +121,7 @@ class Grammars:
         return int(self._tokenizer.vocab_size)
 
     def compiled(self, grammar: str, size: int = UNKNOWN_SIZE) -> "Future[LLMatcher]":
-        """At its beginning, to be copied. Its error is GrammarTooComplex, or InvalidRequest for what is no grammar.
+        """At its beginning, to be copied. Its error is GrammarTooComplex, or InvalidRequest for an invalid grammar.
 
         size: bytes that it keeps, as `grammar_check` found.
         """
@@ -155,7 +155,8 @@ def prepared(text_model: TextModel, vocab_size: int) -> LLTokenizer:
 
 
 def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """At its beginning. Raises GrammarTooComplex, or InvalidRequest for what is no grammar or what nothing matches."""
+    """At its beginning. Raises GrammarTooComplex, or InvalidRequest for an invalid grammar or one that no text
+    matches."""
     if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
         raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)

@@ -12,7 +12,7 @@ class Finish(StrEnum):
     ERROR = "error"  # the logits were not numbers; there is no last token
     GRAMMAR = "grammar"  # it cannot be followed within its limits
     NOTHING_LEFT = "nothing_left"  # what the request allows, forbids and asks for leaves no token to draw
-    VECTOR = "vector"  # the prompt's vector is there, which was all that was asked for; there is no token
+    VECTOR = "vector"  # the prompt's vector is computed, which was all that was requested; there is no token
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

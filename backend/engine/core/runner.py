@@ -13,7 +13,7 @@ Masks = Callable[[], Allowed]
 
 
 class Launched(Protocol):
-    """A step on its way."""
+    """A step in flight."""
 
     def tokens(self) -> list[int | None]:
         """One for each of the batch that samples, in its order; None: its logits were not numbers. Waits for it."""
@@ -29,7 +29,7 @@ class Launched(Protocol):
 
 
 class Runner(Protocol):
-    """ahead: steps that may be on their way when the next one is launched. plain_only: it draws from logits as they
+    """ahead: steps that may be in flight when the next one is launched. plain_only: it draws from logits as they
     are, and reports nothing of them."""
 
     ahead: int
@@ -43,7 +43,7 @@ class Runner(Protocol):
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """What is drawn behind each sequence's last token and behind each of its guesses, or the first draws of these.
-        Waits for it; nothing else is on its way meanwhile."""
+        Waits for it; no other step is in flight meanwhile."""
         ...
 
     def prepare(self) -> bool:
@@ -52,11 +52,11 @@ class Runner(Protocol):
         ...
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy KV blocks, (from, to), behind the steps that are on their way."""
+        """Copy KV blocks, (from, to), behind the steps in flight."""
         ...
 
     def scrub(self, blocks: list[int]) -> None:
-        """Zero KV blocks, behind the steps that are on their way."""
+        """Zero KV blocks, behind the steps in flight."""
         ...
 
     def residue(self, blocks: list[int]) -> int:

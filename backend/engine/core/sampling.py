@@ -68,7 +68,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restricted(self) -> bool:
-        """Some tokens may not be drawn, whatever the grammar says."""
+        """Some tokens may not be drawn, regardless of the grammar."""
         return bool(self.allowed_token_ids or self.bad_words)
 
     @property

@@ -177,7 +177,7 @@ class Scheduler:
         return self._run(sequence, num_tokens, admitted=True)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Back to waiting, to be computed anew. For a running sequence."""
+        """Return a running sequence to the waiting queue; it is recomputed."""
         self._leave(sequence)
         sequence.status = Status.WAITING
         self.num_preemptions += 1

@@ -7,7 +7,7 @@ one token. This is rejection sampling for a draft that is certain of itself: a g
 otherwise the token comes from p without x. So the tokens are those of the engine without a drafter, one by one, greedy
 or not, as far as the logits are the same.
 
-A step in which somebody's draws are shaped or reported (penalties, grammars, log probabilities) makes no guesses.
+A step in which draws of any sequence are shaped or reported (penalties, grammars, log probabilities) makes no guesses.
 
 It pays while steps are bound by reading weights: with many sequences, and for a sequence whose guesses fail, it rests.
 """
@@ -26,7 +26,7 @@ LONGEST_REST = 64  # tokens
 
 
 class Drafter(Protocol):
-    """Guesses tokens. It need not be right, and may use whatever it likes but the engine's random numbers."""
+    """Guesses tokens. Guesses may be wrong, and must not use the engine's random numbers."""
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
         """For each sequence, guesses of the tokens behind its last, at most as many as asked for; possibly none."""
@@ -78,9 +78,9 @@ class Speculation:
         return next((guesses for size, guesses in self.by_batch if batch <= size), 0)
 
     def promises(self, running: list[Sequence]) -> bool:
-        """Whether it is worth waiting for tokens on their way, to guess what follows them.
+        """Whether it is worth waiting for tokens in flight, to guess what follows them.
 
-        Looked up from the tokens that are known: a guess that reaches past those on their way says that the text is
+        Looked up from the tokens that are known: a guess that reaches past those in flight says that the text is
         one that can be guessed.
         """
         most = self.most(len(running))
@@ -104,7 +104,7 @@ class Speculation:
         for scheduled in batch:
             guesses = found.get(scheduled.sequence.id, [])[: max(0, spare - guessed)]
             if guesses and not blocks.grow(scheduled.sequence, 1 + len(guesses)):
-                guesses = []  # nobody is preempted for the sake of a guess
+                guesses = []  # no sequence is preempted for a guess
             guessed += len(guesses)
             drafted.append(Drafted(scheduled.sequence, guesses))
         return drafted if guessed else []

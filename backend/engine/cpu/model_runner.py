@@ -49,7 +49,7 @@ class Run:
 
 
 def in_order(runs: list[Run]) -> list[Run]:
-    """As they stand in a flat batch: decodes first, so that they are one slice of the rows."""
+    """The order in a flat batch: decodes first, so that they are one slice of the rows."""
     return sorted(runs, key=lambda run: run.num_tokens > 1)
 
 

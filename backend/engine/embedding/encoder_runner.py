@@ -12,8 +12,8 @@ from backend.models.decoders.encoder import Encoder
 
 
 class EncoderRunner:
-    """A `runner.Runner`; its scheduler is to hand out whole texts. There is no cache: its blocks are
-    numbers that bound how many texts run at once, and nothing lies in them."""
+    """A `runner.Runner`; its scheduler must schedule whole texts. There is no cache: its blocks are
+    numbers that bound how many texts run at once, and hold no data."""
 
     ahead = 0
     plain_only = False
@@ -38,7 +38,7 @@ class EncoderRunner:
                 return states[-1]
 
     def profile_run(self, lengths: list[int]) -> None:
-        """A step of such texts of nobody."""
+        """Dummy forward pass over such texts, for warm-up and profiling."""
         self.model([[0] * length for length in lengths])
 
     def forget(self) -> None:
@@ -52,10 +52,10 @@ class EncoderRunner:
         return False
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Nothing lies in a block."""
+        """Does nothing: blocks hold no data."""
 
     def scrub(self, blocks: list[int]) -> None:
-        """Nothing lies in a block."""
+        """Does nothing: blocks hold no data."""
 
     def residue(self, blocks: list[int]) -> int:
         return 0

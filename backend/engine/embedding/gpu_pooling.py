@@ -80,10 +80,10 @@ class GpuPoolingRunner:
 
     @torch.inference_mode()
     def profile_run(self, tokens: int) -> None:
-        """A step of so many tokens of nobody: it writes no cache, and takes the memory that any such step does."""
-        nobody = torch.zeros(3, tokens, dtype=torch.int64)
-        nobody[2] = -1
-        self._states(nobody, torch.zeros(1, 1), [0], [0])
+        """Dummy forward pass over so many tokens: it writes no cache, and takes as much memory as such a step does."""
+        dummy = torch.zeros(3, tokens, dtype=torch.int64)
+        dummy[2] = -1
+        self._states(dummy, torch.zeros(1, 1), [0], [0])
 
     def forget(self) -> None:
         """Nothing is kept between steps but the cache."""

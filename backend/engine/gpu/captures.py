@@ -29,7 +29,7 @@ def graph_sizes(most: int) -> list[int]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """The collector keeps still: freeing what somebody else held on the card would end a capture."""
+    """Pause garbage collection: freeing other GPU memory would end a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a step on the device drew, on its way to the host."""
+"""Device-to-host copies of what a step drew."""
 
 from collections.abc import Collection
 from collections.abc import Sequence as Items
@@ -15,7 +15,7 @@ from backend.engine.gpu.shaping import PendingLogprobs
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
-    """A `runner.Launched`: ids on their way to pinned memory.
+    """A `runner.Launched`: ids that are being copied to pinned memory.
 
     places: where in it the batch's samplers are. reported: the place of each whose log probabilities are copied, in
     `of_tokens`. of_prompts: the same of prompts, with the place of the first in `Sequence.prompt_logprobs`.
@@ -51,7 +51,7 @@ class PendingTokens:
 
 
 class PinnedBuffers:
-    """Pinned memory that drawn tokens come home to, taken in turn: as many copies as can be on their way, and one."""
+    """Pinned buffers for drawn tokens, used in rotation: one more than copies that can be in flight."""
 
     def __init__(self, rows: int, copies: int, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -59,7 +59,7 @@ class PinnedBuffers:
         self._turn = 0
 
     def forget(self) -> None:
-        """With nothing on its way."""
+        """Zero the buffers. No copy may be in flight."""
         for ids in self._places:
             ids.zero_()
 
@@ -85,6 +85,6 @@ def places_of(ordered: list[Scheduled], batch: list[Scheduled]) -> list[int]:
 
 
 def longest_first(decodes: list[Scheduled]) -> list[Scheduled]:
-    """As they had better stand in a step: attention takes them in this order, and the longest must not come last, when
+    """The best order in a step: attention takes them in this order, and the longest must not come last, when
     the others are done. Those of one length stay in order, so that from step to step little moves."""
     return sorted(decodes, key=lambda s: -s.sequence.num_computed)

@@ -1,11 +1,11 @@
 """The runner of a GPU: it works a step ahead of the host, and decodes by replaying CUDA graphs.
 
 A step reads its rows from tables on the device and writes the tokens it drew back into them (`device_tables`), so the
-next step can be launched before the host has seen them; ids come back by a copy that nobody waits for until the step
-behind it is on its way. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
-sizes; smaller batches are padded with rows that belong to nobody, write nothing and have no length. So are steps of few
-sequences and few tokens, prompts among them. Steps of many sequences or tokens replay the layers piece by piece, with
-attention in between (`piecewise`); the largest run kernel by kernel, for their launches hide behind their work.
+next step can be launched before the host has seen them; ids come back by a copy that is not awaited until the step
+behind it is in flight. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
+sizes; smaller batches are padded with rows that belong to no sequence, write nothing and have no length. So are steps
+of few sequences and few tokens, prompts among them. Steps of many sequences or tokens replay the layers piece by piece,
+with attention in between (`piecewise`); the largest run kernel by kernel, for their launches hide behind their work.
 
 Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
 """
@@ -152,7 +152,7 @@ class GraphRunner:
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """The draws behind each sequence's last token and each of its guesses. Waits for them."""
-        assert self._verifier is not None  # noqa: S101  (nobody guesses otherwise)
+        assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
         rows = self._verifier.stage(batch)
         size = self._verifier.size(rows)
         replay = next((r for r in self._check_replays if r.size == size), None)
@@ -174,7 +174,7 @@ class GraphRunner:
 
     @torch.inference_mode()
     def forget(self) -> None:
-        """Leave no token of anybody's behind. With nothing running or on its way."""
+        """Clear all tokens from the buffers. No step may be running or in flight."""
         self.tables.forget()
         self._shaping.forget()
         self._inputs.token_ids.zero_()
@@ -245,7 +245,7 @@ class GraphRunner:
 
     @torch.inference_mode()
     def profile_run(self) -> None:
-        """The largest step there can be, of nobody's tokens: what it takes in memory, any step takes at most."""
+        """Dummy forward pass of the largest step: its memory is the most that any step takes."""
         self._dummy_step(self.max_num_batched_tokens)
 
     def _dummy_step(self, tokens: int) -> None:
@@ -301,7 +301,7 @@ class GraphRunner:
         return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1], draws=draws)
 
     def _common_prefix(self, batch: list[Scheduled]) -> int:
-        """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
+        """Length of the prefix that all share, in whole tiles; 0 if that is not worth a separate kernel."""
         tables = [s.sequence.block_table for s in batch]
         if not self._shares_prefixes:
             return 0

@@ -2,7 +2,7 @@
 
 Captured graphs and tensors hold raw addresses. CUDA's virtual memory management (driver API, "Virtual Memory
 Management") keeps addresses and memory apart: a range is reserved once, and memory is mapped into it, unmapped,
-released and mapped anew. So an engine can sleep with its graphs intact. PyTorch's own allocator does the like for its
+released and mapped again. So an engine can sleep with its graphs intact. PyTorch's own allocator does the same for its
 expandable segments, but has no way to give back what tensors still refer to.
 """
 
@@ -104,7 +104,7 @@ class _Range:
     def unmap(self) -> None:
         if self._handle is None:
             return
-        torch.cuda.synchronize(self._device)  # unmapping waits for nobody
+        torch.cuda.synchronize(self._device)  # unmapping does not wait for kernels
         _call("cuMemUnmap", ctypes.c_uint64(self.address), ctypes.c_size_t(self.size))
         _call("cuMemRelease", ctypes.c_uint64(self._handle))
         self._handle = None
@@ -127,7 +127,7 @@ class _Bytes:
 
 
 class GpuMemory:
-    """Tensors whose memory comes and goes together, and goes for good with the last reference to each."""
+    """Tensors whose memory is mapped and released together, and freed with the last reference to each."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

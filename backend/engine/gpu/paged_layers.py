@@ -19,7 +19,7 @@ from backend.models.config import ModelConfig
 from backend.models.decoders.paged_decoder import PagedCache
 
 DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
-DENSE_STEP = 256  # it plans anew for every length, so lengths are rounded up to this
+DENSE_STEP = 256  # it plans again for every length, so lengths are rounded up to this
 DENSE_TOGETHER = 2048  # rows of equally long prompts that one call of it is worth, however short each is
 
 
@@ -27,7 +27,7 @@ DENSE_TOGETHER = 2048  # rows of equally long prompts that one call of it is wor
 class DensePrompts:
     """`count` whole prompts of `length` rows each, from row `start` of the batch on, for one call of the dense kernel.
 
-    It runs on ``padded`` rows a prompt. The rest belong to others and come out as nonsense that nobody reads; only a
+    It runs on ``padded`` rows a prompt. The other rows yield values that are not read; only a
     single prompt may have such a rest.
     """
 
@@ -72,7 +72,7 @@ class StepShape:
     attend through the cache; then prompts for the dense kernel."""
 
     decodes: int
-    shared: bool = False  # the decodes share a prefix, of the length that stands in the tables
+    shared: bool = False  # the decodes share a prefix, of the length in the tables
     chunks: int = 0
     chunk_rows: int = 0
     dense: tuple[DensePrompts, ...] = ()

@@ -33,7 +33,7 @@ class PiecewiseBody:
     """`PagedDecoder.attended` for one number of tokens.
 
     Args:
-        tokens: of that number; read anew by each replay, as is the cache.
+        tokens: of that number; read again by each replay, as is the cache.
         attended: [at least that many, heads, head_dim], where each layer's attention leaves its result.
         pool: memory of the graphs; replays of all that share it must follow one another on a stream.
 

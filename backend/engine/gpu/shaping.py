@@ -1,4 +1,4 @@
-"""`shaping` and `logprobs` on a device, for the steps in which somebody asks for them.
+"""`shaping` and `logprobs` on a device, for the steps in which a sequence asks for them.
 
 What a penalty looks at stays on the device, a row for each running sequence, and is brought up to date by the step
 itself: the host need not have seen the tokens. Biases, penalties' sizes and forbidden tokens are few and come with the
@@ -39,7 +39,7 @@ class Plan:
 
 
 class DeviceShaping:
-    """Rows are those of `DeviceTables`. The tables for penalties are made when somebody first asks for one."""
+    """Rows are those of `DeviceTables`. The tables for penalties are made at the first request that needs one."""
 
     def __init__(self, rows: int, vocab: int, kernels: Kernels, device: torch.device) -> None:
         self._rows, self._vocab, self._kernels, self._device = rows, vocab, kernels, device
@@ -47,7 +47,7 @@ class DeviceShaping:
         self._output_counts: Tensor | None = None  # [rows, vocab] int32
 
     def forget(self) -> None:
-        """Leave no token of anybody's behind."""
+        """Clear all tokens from the tables."""
         self._prompt_bits = self._output_counts = None
 
     def admit(self, sequence: Sequence) -> None:
@@ -135,7 +135,7 @@ def _asking(effect: LogitEffect, samplers: list[tuple[int, Sequence]]) -> list[t
 
 @dataclass(frozen=True, slots=True)
 class PendingLogprobs:
-    """Of the tokens at some rows, on their way to the host: [rows] own and ranks, [rows, most] of the likeliest."""
+    """Log probabilities at some rows, being copied to the host: [rows] own and ranks, [rows, most] of the likeliest."""
 
     own: Tensor
     ranks: Tensor
@@ -147,8 +147,8 @@ class PendingLogprobs:
     def send(cls, kernels: Kernels, logits: Tensor, tokens: Tensor, tops: list[int]) -> "PendingLogprobs":
         """logits: [rows, vocab], of the model. tokens: [rows] int64, on the same device; -1 counts as 0.
 
-        A row's sum is the same to the bit whatever rows are beside it: torch's `logsumexp` adds in another order from
-        16 rows on. Of equally likely tokens a few more are brought than asked for, and told by their numbers.
+        A row's sum is bitwise the same in any batch: torch's `logsumexp` adds in another order from
+        16 rows on. Of equally likely tokens a few more are copied than requested, and told apart by their numbers.
         """
         x = logits.float()
         own = tokens.clamp_min(0).unsqueeze(1)

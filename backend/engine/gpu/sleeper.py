@@ -1,4 +1,4 @@
-"""Sleep on a GPU: weights to the host's pinned memory, the KV cache to nobody, both back under their old addresses.
+"""Sleep on a GPU: weights move to pinned host memory, the KV cache is dropped, both return to their old addresses.
 
 What stays on the card is CUDA itself, kernels, graphs with their activations, and tables, which are zeroed.
 """
@@ -24,7 +24,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 class Clearable(Protocol):
-    """A runner: no token of anybody's is left in what it keeps on the card and in pinned memory."""
+    """A runner that can clear all tokens from its buffers on the GPU and in pinned memory."""
 
     def forget(self) -> None: ...
 
@@ -79,7 +79,7 @@ class GpuSleeper:
 
 
 def move_to_pool(tensors: Iterable[Tensor], memory: GpuMemory) -> list[Tensor]:
-    """Move the large ones among them into `memory`, in place for whoever holds them; returns those.
+    """Move the large ones among them into `memory`, in place for all their holders; returns those.
 
     Each is copied and its old memory given back before the next, so that the card never holds two models.
     """
@@ -95,7 +95,7 @@ def move_to_pool(tensors: Iterable[Tensor], memory: GpuMemory) -> list[Tensor]:
 
 
 def available_host_memory() -> int:
-    """Bytes of the host's memory that can be had without swapping (proc(5))."""
+    """Bytes of host memory that are available without swapping (proc(5))."""
     lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
     return int(lines["MemAvailable"].split()[0]) * 1024
 

@@ -1,7 +1,7 @@
 """What the device knows of running requests, and how the host keeps it up to date without waiting.
 
-All tables lie in one stretch of memory. A step's changes are collected on the host, sent in one copy from pinned memory
-and spread by one kernel (`kernels.staged_writes`); with no changes, nothing is sent. A buffer on its way is never
+All tables are in one stretch of memory. A step's changes are collected on the host, sent in one copy from pinned memory
+and spread by one kernel (`kernels.staged_writes`); with no changes, nothing is sent. A buffer in flight is never
 touched again before it has arrived: there are several, taken in turn.
 """
 
@@ -15,7 +15,7 @@ from backend.engine.core.speculation import MAX_ROWS
 from backend.kernels.interface import Kernels
 from backend.kernels.sampling.row_state import SEGMENT_WORDS, RowState, SamplingRows
 
-BUFFERS = 4  # two steps can be on their way; the others are slack
+BUFFERS = 4  # two steps can be in flight; the others are slack
 
 Words = NDArray[np.int32]
 
@@ -81,7 +81,7 @@ class DeviceTables:
         self._turn = 0
 
     def forget(self) -> None:
-        """As at birth; nothing of anybody's is left, on the device or on its way there. With no sequence running."""
+        """Reset all tables, on the device and in the staging buffers. No sequence may be running."""
         self._memory.zero_()
         self._writes, self._advances, self._described = [], {}, {}
         self._blocks_sent = [0] * len(self._blocks_sent)
@@ -91,7 +91,7 @@ class DeviceTables:
     def admit(self, sequence: Sequence) -> None:
         """Everything of a sequence that was not running."""
         row = row_of(sequence)
-        self._advances.pop(row, None)  # of whoever had the row before: writes of one flush have no order
+        self._advances.pop(row, None)  # of the row's former sequence: writes of one flush have no order
         params = sequence.params
         computed = sequence.num_computed  # what comes before is never asked for
         self._write("tokens", row * self._max_len + computed, sequence.tokens[computed:])
@@ -137,7 +137,7 @@ class DeviceTables:
             self._described[name] = words
 
     def flush(self) -> None:
-        """Send what was collected; the device has it before whatever is launched next."""
+        """Send what was collected; the device has it before the next launch."""
         writes = [*self._writes, *(write for of_row in self._advances.values() for write in of_row)]
         if not writes:
             return

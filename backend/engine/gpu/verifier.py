@@ -2,7 +2,7 @@
 
 Each position to be judged is a row of a decode step: the rows of one sequence have the same blocks, and lengths that
 grow by one. Every layer writes the keys and values of all rows before any attention reads, so a row finds those of the
-guesses before it. Draws come back at once, because what runs next depends on them; the device's tables are then told
+guesses before it. Draws come back at once, because what runs next depends on them; the device's tables are then given
 what was kept. Keys and values of refused guesses stay where the next tokens will be written.
 """
 

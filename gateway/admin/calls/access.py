@@ -1,6 +1,6 @@
-"""Who calls the admin API and whether they may: a dependency that every route names its permission to.
+"""Authentication and authorisation of admin API calls: a dependency that names the permission of each route.
 
-The route asks it before a byte of the body is read (`gateway.admin.calls.guarded_route`).
+The route evaluates it before a byte of the body is read (`gateway.admin.calls.guarded_route`).
 """
 
 from abc import ABC, abstractmethod
@@ -47,7 +47,7 @@ class OnRefused(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
+    """The services of the admin API. `hasher` returns the current one: the pepper may have been rotated meanwhile.
 
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
@@ -103,14 +103,14 @@ class AdminContext:
                 return self._machine(self.provider, credential, request.path_params.get("tenant"))
             bearer = self._bearer(credential)
             if bearer.person is None:
-                raise KeyUnknown("a bootstrap token is good for /bootstrap only")
+                raise KeyUnknown("a bootstrap token is accepted by /bootstrap only; use an access token of a person")
         except KeyRefused as error:
             self.on_refused(reason_of(error), caller_address(request.scope))
             raise
         return Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
 
     def session(self, request: Request) -> Bearer | None:
-        """Of the browser's session cookie; None where there is none that is valid."""
+        """The bearer of the browser's session cookie; None without a valid one."""
         cookies = self.cookies
         token = request.cookies.get(cookies.session, "") if cookies is not None else ""
         try:
@@ -120,7 +120,7 @@ class AdminContext:
         return bearer if bearer is not None and bearer.person is not None else None
 
     def needs_provider(self, request: Request) -> bool:
-        """Whether judging the caller may ask the identity provider."""
+        """Whether authentication of the caller may ask the identity provider."""
         sent = request.headers.get("authorization", "")
         return self.provider is not None and looks_like_jwt(sent[len(BEARER) :].strip())
 
@@ -129,7 +129,7 @@ class AdminContext:
         try:
             bearer = self._bearer(credential_of(request, None))
             if bearer.person is not None:
-                raise KeyUnknown("this takes the bootstrap token")
+                raise KeyUnknown("this call takes the bootstrap token; show it as the bearer token")
         except KeyRefused as error:
             self.on_refused(reason_of(error), caller_address(request.scope))
             raise
@@ -161,7 +161,7 @@ def authenticated_actor(request: Request) -> Actor:
 
 
 class Guard(ABC, Generic[Admitted]):
-    """As a dependency: who is let in. Asked once a request, by the route."""
+    """A FastAPI dependency that admits or refuses the caller. The route evaluates it once for each request."""
 
     def __call__(self, request: Request) -> Admitted:
         admitted: Admitted = request.state.admitted[self]

@@ -1,6 +1,6 @@
 """Who calls the admin API: by an access token, by the session of a browser, or, of a machine, by the provider's token.
 
-A browser sends its session by itself, also when a page of somebody else makes it call. So with a session a change must
+A browser sends its session by itself, also when a page of another origin makes it call. So with a session a change must
 come from our own origin, which browsers send in `Origin` and no page can alter (in addition to ``SameSite=Strict``).
 """
 

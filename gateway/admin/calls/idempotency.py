@@ -95,7 +95,7 @@ class IdempotentCall:
 
 
 def _answers(request: Request) -> Answers:
-    """Of who was let in, by the one guard that such a route has."""
+    """The stored answers of the admitted caller, by the one guard of such a route."""
     (actor,) = request.state.admitted.values()
     context = context_of(request)
     return context.answers(actor, credential_of(request, context.cookies))

@@ -11,6 +11,7 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     Tenant,
@@ -105,7 +106,7 @@ def _trust(
             priority=priority,
         )
     except ValidationError as error:
-        fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+        fail(error.errors()[0]["msg"].removeprefix("Value error, "), USAGE)
     return trust if trust != Trust() else None
 
 
@@ -143,7 +144,9 @@ def enrol(
         installation.catalogue().region(region, _today())
         identity = BackendIdentity(installation.cell, tenant, region, backend)
         if not url.startswith("https://"):
-            fail("--url: a backend on another host speaks TLS; name it as https://host:port")
+            fail(
+                f"{url!r} is not an https URL, and a backend on another host speaks TLS; write https://host:port", USAGE
+            )
         place = ServedModel(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(
@@ -188,7 +191,7 @@ def _euros(said: str | None) -> Decimal | None:
     try:
         return None if said is None else Decimal(said)
     except InvalidOperation:
-        fail(f"{said!r} is no amount of euros")
+        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
 
 
 def _today() -> date:

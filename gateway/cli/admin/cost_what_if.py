@@ -31,9 +31,11 @@ class Card:
         try:
             card = cls(name, float(price))
         except ValueError:
-            raise ValueError(f"{said[:40]!r} does not read CARD=EUR, as h100=2.50") from None
+            raise ValueError(f"{said[:40]!r} is no price of a card; write CARD=EUR, as h100=2.50") from None
         if name not in CARDS or not 0 <= card.eur_per_hour < 1e6:
-            raise ValueError(f"{said[:40]!r}: the planner knows {', '.join(CARDS)}, at 0 to a million euros")
+            raise ValueError(
+                f"{said[:40]!r} is not known to the planner; name one of {', '.join(CARDS)}, at 0 to a million euros"
+            )
         return card
 
 

@@ -9,6 +9,7 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     Tenant,
@@ -190,11 +191,11 @@ def delete(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Drain it and let it go for good; what it cost stays known.
+    """Drain and delete a deployment permanently; its costs stay on record.
 
     Example: domicile deployment delete acme small --yes
     """
-    confirm(f"Delete deployment {deployment} of {tenant} for good?", yes)
+    confirm(f"Delete deployment {deployment} of {tenant} permanently?", yes)
     with opened_control(ctx, data) as control:
         record = control.delete_deployment(tenant, deployment)
     print_one(record, as_json)
@@ -220,7 +221,7 @@ def _figures(
 
 
 def _valid(kind: str, values: dict[str, Any]) -> Any:
-    """A `Deployment` or `Scale`; what is wrong is told by the field."""
+    """A `Deployment` or `Scale`; an error names the field."""
     from pydantic import ValidationError
 
     from regions.fleet import deployment
@@ -230,14 +231,14 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['msg']}")
+        fail(f"{first['loc'][0]}: {first['msg']}", USAGE)
 
 
 def _euros(said: str) -> Decimal:
     try:
         euros = Decimal(said)
     except InvalidOperation:
-        fail(f"{said!r} is no amount in euros")
+        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
     if not euros.is_finite() or not 0 <= euros <= 10**6:
-        fail(f"{said!r} is no price of an hour: 0 to 1000000")
+        fail(f"{said!r} is no price of an hour; write an amount of 0 to 1000000 euros", USAGE)
     return euros

@@ -8,6 +8,7 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     InProject,
@@ -93,7 +94,7 @@ def rekey(
 ) -> None:
     """Rotate the secret that keys the stored hashes of API keys. No key changes.
 
-    Run it once to begin: keys are then hashed anew as they are used. Run it with --finish to end. Either may be
+    Run it once to begin: each key is then rehashed at its next use. Run it with --finish to end. Either may be
     repeated. With gateways on several hosts, first run it with --stage, and carry the key set to each of them
     (`domicile init --export-keys`, `domicile init --keys`).
 
@@ -196,7 +197,7 @@ def _scopes(**bounds: list[str] | None) -> "Scopes":
         return Scopes.model_validate({name: bound for name, bound in bounds.items() if bound})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}")
+        fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}", USAGE)
 
 
 def _in(days: int | None) -> datetime | None:

@@ -10,6 +10,7 @@ import typer
 from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     Tenant,
@@ -72,7 +73,7 @@ def set_limits(
     """
     wanted = {name: value for name, value in amounts.items() if value is not None}
     if not wanted:
-        fail("name at least one limit, as --rpm 600")
+        fail("no limit is named; name at least one, as --rpm 600", USAGE)
     with opened_control(ctx, data) as control, opened_database(data) as (_, database):
         from gateway.store.reports.usage_inventory import limits_at
 
@@ -117,11 +118,11 @@ def _figures(values: dict[str, Any]) -> LimitFigures:
         return LimitFigures.model_validate({kind.field: _number(kind, values[kind.field]) for kind in KINDS})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']}: {first['msg']}")
+        fail(f"{first['loc'][0]}: {first['input']}: {first['msg']}", USAGE)
 
 
 def _number(kind: LimitKind, value: Any) -> Any:
-    """The number that an option means; text that is none is left for the model to refuse."""
+    """The number that an option means; other text is left for the model to refuse."""
     if not isinstance(value, str):
         return value
     if value == NONE:

@@ -1,8 +1,8 @@
 """``domicile policy``: a draft's way into force, and what it would change, from a shell on the installation's folder.
 
 Who submits, approves and activates shows an access token (``DOMICILE_TOKEN``), so that the record can say that two
-people did it. Without one, ``activate TENANT FILE`` puts a document in force at once: whoever has a shell on the folder
-has its keys too; the record then says that nobody approved it.
+people did it. Without one, ``activate TENANT FILE`` puts a document in force at once: a user with a shell on the folder
+has its keys too; the record then says that no person approved it.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     InProject,
@@ -167,10 +168,10 @@ def activate(
     Example: domicile policy activate acme acme.yaml
     """
     if (file is None) == (proposal is None):
-        fail("name either a FILE, or an approved proposal by --proposal")
+        fail("FILE and --proposal are both given, or neither; name one of them", USAGE)
     if file is not None:
         if at is not None:
-            fail("only a proposal can wait for an instant: submit the document first")
+            fail("--at is for an approved proposal; submit the document first (domicile policy submit)", USAGE)
         document = _read(file)
         with opened_control(ctx, data) as control:
             version = control.activate_policy(owner_of(tenant), document, project=project)
@@ -301,7 +302,7 @@ def run_simulation(
     Example: domicile policy simulate operator --no-dpf-accepted
     """
     if (file is None) == (dpf_accepted is None) or dpf_accepted:
-        fail("name either a FILE, or --no-dpf-accepted")
+        fail("FILE and --no-dpf-accepted are both given, or neither; name one of them", USAGE)
     with _policy_study(data) as (study, _):
         draft = study.without_dpf(owner_of(tenant)) if file is None else _draft(tenant, project, _read(file))
         impacts = study.simulate(draft, None if since is None else since.replace(tzinfo=UTC))
@@ -325,7 +326,7 @@ def _acting(
     from gateway.store.bearers import find_bearer
 
     if token is None:
-        fail("this takes a person: set DOMICILE_TOKEN to your access token (domicile person create-token)")
+        fail("no access token is given; set DOMICILE_TOKEN to yours (domicile person create-token)")
     with plain_errors():
         installation = Installation.open(data)
         database = installation.database()
@@ -334,7 +335,7 @@ def _acting(
                 database, installation.cell, installation.hasher(), parse_key(token, "admin"), datetime.now(UTC)
             )
             if bearer.person is None:
-                fail("a bootstrap token is nobody's")
+                fail("this is a bootstrap token, which belongs to no person; use a person's access token")
             actor = Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
             if owner_of(tenant) is None:
                 verdict = check(actor, OF_OPERATOR[permission], None)

@@ -74,7 +74,7 @@ def show_tenant(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fal
 def revoke_tenant(
     ctx: typer.Context, tenant: Tenant, yes: Yes = False, data: Data = DEFAULT_DATA, as_json: AsJson = False
 ) -> None:
-    """Shut a tenant out for good: its keys stop working within a second, its backends get no more requests.
+    """Revoke a tenant permanently: its keys stop working within a second, its backends get no more requests.
 
     Example: domicile tenant revoke acme
     """
@@ -146,7 +146,7 @@ def revoke_project(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Shut a project out for good: its keys stop working within a second.
+    """Revoke a project permanently: its keys stop working within a second.
 
     Example: domicile project revoke acme support --yes
     """

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gateway.cli.terminal.printing import print_one, print_table, progress
-from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, OfTenant, fail, opened_control, opened_database
+from gateway.cli.terminal.shell import (
+    DEFAULT_DATA,
+    USAGE,
+    AsJson,
+    Data,
+    OfTenant,
+    fail,
+    opened_control,
+    opened_database,
+)
 
 if TYPE_CHECKING:
     from gateway.store.reports.usage_report import Span
@@ -81,7 +90,7 @@ def show_cost(
             try:
                 cards = [Card.parse(said) for said in what_if]
             except ValueError as error:
-                fail(str(error))
+                fail(str(error), USAGE)
             plans = on_cards(database, installation, tenant, cards)
             shown = (
                 "tenant",
@@ -192,7 +201,7 @@ def _euros(said: str) -> Decimal:
     try:
         return Decimal(said)
     except InvalidOperation:
-        fail(f"{said!r} is no amount in euros")
+        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
 
 
 def _span(since: datetime | None, until: datetime | None) -> "Span":

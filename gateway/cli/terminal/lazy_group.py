@@ -89,7 +89,8 @@ def lazy_group(parts: Mapping[str, LazyCommand], prepare: Callable[[Any], None])
             """For a listing, a command that has nothing but its name and help."""
             if self._listing and cmd_name in parts:
                 return TyperCommand(cmd_name, help=parts[cmd_name].help)
-            prepare(ctx)
+            if not self._listing:
+                prepare(ctx)
             return self.commands.get(cmd_name)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:

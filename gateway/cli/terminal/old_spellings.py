@@ -143,7 +143,7 @@ def rewritten(args: Sequence[str], options: Options) -> tuple[list[str], list[st
 
 
 def _file_among(words: Sequence[str]) -> int | None:
-    """Where in front of all options a word stands that is no tenant's name but may be a file's."""
+    """The index of a word before all options that cannot be a tenant's name but may be a file's."""
     return 0 if words and not words[0].startswith("-") and {".", "/"} & set(words[0]) else None
 
 

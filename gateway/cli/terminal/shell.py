@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ACTOR = "cli"
 DEFAULT_DATA = Path("domicile-data")
+REFUSED, USAGE = 1, 2
+"""Exit statuses; 2 is also that of Click for an option or argument that there is not."""
 MAX_TEXT = 1 << 20
 """Bytes of a certificate chain, a key or a policy that an option names."""
 
@@ -108,12 +110,14 @@ def plain_errors() -> Iterator[None]:
     from audit.errors import AuditError
     from audit.files.reasons import describe_os_error
     from gateway.configuration.settings import SettingsError
-    from gateway.database.errors import StoreError
+    from gateway.database.errors import InvalidValue, StoreError
     from gateway.installation.installation import InstallationError
     from regions.errors import RegionsError
 
     try:
         yield
+    except InvalidValue as error:
+        fail(str(error), USAGE)
     except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
         fail(str(error))
     except OSError as error:
@@ -156,7 +160,8 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "it is not ASCII text"
 
 
-def fail(sentence: str, status: int = 1) -> NoReturn:
+def fail(sentence: str, status: int = REFUSED) -> NoReturn:
+    """Print the error and end the command: `USAGE` for a command line that no installation accepts, else `REFUSED`."""
     typer.echo(f"error: {sentence}", err=True)
     raise typer.Exit(status)
 

@@ -159,7 +159,7 @@ class PolicyVersionRow(Changed, Row, table=True):
 
 
 class PolicyProposalRow(Changed, Row, table=True):
-    """A document on its way into force, numbered in its scope. People appear by ids. `version`: what it became."""
+    """A proposed document, numbered in its scope. People appear by ids. `version`: what it became."""
 
     __tablename__ = "policy_proposal"
 
@@ -214,7 +214,7 @@ class PersonRow(Changed, Row, table=True):
 
 
 class AccessTokenRow(Changed, Row, table=True):
-    """A person's secret for the admin API, hashed like a key. Person NULL: a bootstrap token, good for one call."""
+    """A person's secret for the admin API, hashed like a key. Person NULL: a bootstrap token, for one call."""
 
     __tablename__ = "access_token"
 

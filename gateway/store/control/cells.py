@@ -29,7 +29,7 @@ class CellControl(Administration):
         try:
             key = VerifierKey.parse(verifier_key)
         except NoteError as error:
-            raise Invalid(f"that is no verifier key: {error}") from error
+            raise Invalid(f"the verifier key cannot be read: {error}") from error
         if checked_name(peer, "cell") == self._cell:
             raise Invalid("a cell is not its own peer")
         if key.name != key_name(peer):
@@ -50,7 +50,7 @@ class CellControl(Administration):
         with self._change() as change:
             lookup.living_tenant(change.session, tenant)
             if (known := change.session.get(PeerRow, peer)) is None or known.revoked_at is not None:
-                raise NotFound(f"there is no cell {peer!r}: register it first")
+                raise NotFound(f"there is no cell {peer!r}; register it first (domicile cell create)")
             row = change.session.get(TenantCellRow, (tenant, peer))
             before = tenant_cell_record(row) if row else None
             if row is None:
@@ -112,7 +112,7 @@ class CellControl(Administration):
                 project = each.document if each.project != lookup.TENANT_SCOPE else None
                 try:
                     self._check(each.tenant, own[each.tenant], project, operator.document if operator else None)
-                except Exception as error:  # whatever it is, what does not compile must not become active
+                except Exception as error:  # of any kind: a policy that does not compile must not become active
                     raise Invalid(f"the policy of {each.tenant!r} cannot be in force here: {error}") from error
 
 
@@ -131,7 +131,9 @@ class _BundleImport:
         foreign = {tenant.id for tenant in bundle.tenants}
         for kind in (bundle.projects, bundle.keys, bundle.policies, bundle.limits):
             if strange := {each.tenant for each in kind} - foreign:
-                raise Invalid(f"the bundle speaks of tenant {min(strange)!r} without naming it")
+                raise Invalid(
+                    f"the bundle has rows of tenant {min(strange)!r} without listing it; ask its cell for a new one"
+                )
         for project in bundle.projects:
             fields = project.model_dump() | {"data_classes": list(project.data_classes)}
             self._put(ProjectRow, (project.tenant, project.id), project.tenant, fields)

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from gateway.database.errors import Duplicate, Invalid
+from gateway.database.errors import Duplicate, Invalid, InvalidValue
 from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
@@ -39,7 +39,7 @@ class Control(
         """Raises Invalid for a name outside the grammar, Duplicate."""
         checked_name(tenant, "tenant")
         if tenant == "operator":
-            raise Invalid("operator is whose the policy above all tenants is; choose another name")
+            raise InvalidValue("operator is whose the policy above all tenants is; choose another name")
         with self._change() as change:
             row = TenantRow(
                 id=tenant, display_name=checked_text(display_name or tenant, "display name"), **change.stamp
@@ -75,7 +75,7 @@ class Control(
             ("risk class", risk_class, get_args(RiskClass)),
         ):
             if value not in allowed:
-                raise Invalid(f"{name} {value!r} is not one of {', '.join(allowed)}")
+                raise InvalidValue(f"{name} {value!r} is not one of {', '.join(allowed)}")
         with self._change() as change:
             lookup.living_tenant(change.session, tenant)
             row = ProjectRow(
@@ -123,11 +123,11 @@ class Control(
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
         if not _is_address(url):
-            raise Invalid(  # not quoted: it may hold a password
+            raise InvalidValue(  # not quoted: it may hold a password
                 "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without user"
             )
         if not models:
-            raise Invalid("a backend must serve a model")
+            raise InvalidValue("a backend must serve a model")
         models = [checked_text(model, "model") for model in models]
         facts = _facts_of_kind(url, kind, single_tenant, trust)
         cost = None if eur_per_million is None else _micro_euros(eur_per_million)
@@ -190,21 +190,23 @@ def _is_address(url: str) -> bool:
 def _micro_euros(euros: Decimal) -> int:
     micro = euros * 10**6
     if not 0 <= micro <= 10**12 or micro != int(micro):
-        raise Invalid(f"{euros} euros a million tokens is no price: 0 to a million, six decimal places")
+        raise InvalidValue(f"{euros} euros a million tokens is no price: 0 to a million, six decimal places")
     return int(micro)
 
 
 def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust | None) -> dict[str, Any]:
     if kind == "domicile":
         if single_tenant == "declared" or trust is not None:
-            raise Invalid("our own engine proves who it is, and that it serves one tenant, by its certificate")
+            raise InvalidValue("our own engine proves who it is, and that it serves one tenant, by its certificate")
         attested = "attested" if url.startswith("https://") else "declared"
         return {"kind": kind, "single_tenant": attested, "trust": None}
     if kind != "openai":
-        raise Invalid(f"kind {kind!r} is neither domicile nor openai")
+        raise InvalidValue(f"kind {kind!r} is neither domicile nor openai")
     if single_tenant == "attested":
-        raise Invalid("only our own engine attests that it serves one tenant; this one can declare it")
+        raise InvalidValue("only our own engine attests that it serves one tenant; this one can declare it")
     if url.startswith("https://") and (trust is None or (trust.ca is None and trust.pin is None)):
-        raise Invalid("a server that is not our engine is trusted by a private CA or a pinned certificate; name one")
+        raise InvalidValue(
+            "a server that is not our engine is trusted by a private CA or a pinned certificate; name one"
+        )
     kept = None if trust is None else trust.model_dump(exclude_none=True)
     return {"kind": kind, "single_tenant": single_tenant, "trust": kept}

@@ -2,7 +2,7 @@
 
 from sqlmodel import Session, col, select
 
-from gateway.database.errors import Duplicate, Invalid, NotFound
+from gateway.database.errors import Duplicate, Invalid, InvalidValue, NotFound
 from gateway.database.tables.fleet import DeploymentRow
 from gateway.records.fleet import DeploymentRecord, deployment_record
 from gateway.store import lookup
@@ -54,7 +54,7 @@ class DeploymentControl(Administration):
         return record
 
     def delete_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
-        """Drained, and gone for good; what it cost stays known. Deleting twice changes nothing. Raises NotFound."""
+        """Drain and delete permanently; costs stay on record. Deleting twice changes nothing. Raises NotFound."""
         with self._change() as change:
             row = find(change.session, tenant, deployment)
             before = deployment_record(row)
@@ -92,4 +92,4 @@ def _living(session: Session, tenant: str, model: str) -> DeploymentRow | None:
 
 def _check(scale: Scale) -> None:
     if scale.min_replicas > scale.max_replicas:
-        raise Invalid(f"{scale.min_replicas} replicas at least and {scale.max_replicas} at most cannot both hold")
+        raise InvalidValue(f"{scale.min_replicas} replicas at least and {scale.max_replicas} at most cannot both hold")

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from gateway.database.errors import Invalid
+from gateway.database.errors import Invalid, InvalidValue
 from gateway.database.tables.control import ApiKeyRow
 from gateway.identity.keys import ApiKey, generate_key
 from gateway.records.control import UNBOUNDED, KeyRecord, Scopes
@@ -42,7 +42,7 @@ class KeyControl(Administration):
         that a repeated call never leaves a key that no one knows. Raises Invalid, NotFound.
         """
         if not timedelta(0) <= grace <= MAX_GRACE:
-            raise Invalid(f"the grace period must be between 0 and {MAX_GRACE.days} days")
+            raise InvalidValue(f"the grace period must be between 0 and {MAX_GRACE.days} days")
         self._check_future(expires_at)
         with self._change() as change:
             old = lookup.key(change.session, tenant, key_id)
@@ -97,4 +97,4 @@ class KeyControl(Administration):
 
     def _check_future(self, expires_at: datetime | None) -> None:
         if expires_at is not None and (expires_at.tzinfo is None or expires_at <= self._now()):
-            raise Invalid("a key must expire in the future, at an instant with a zone")
+            raise InvalidValue("a key must expire in the future, at an instant with a zone")

@@ -7,7 +7,7 @@ from hashlib import sha256
 from sqlmodel import func, select
 
 from audit.events.base import SYSTEM_TENANT
-from gateway.database.errors import Invalid, Stale
+from gateway.database.errors import Invalid, InvalidValue, Stale
 from gateway.database.tables.control import ApiKeyRow, ProjectRow, TenantRow
 from gateway.database.tables.usage import LimitSettingRow, PriceRow
 from gateway.limits.limit_kinds import LimitFigures, stored
@@ -61,7 +61,7 @@ class LimitControl(Administration):
         micro = [_micro_price(amount) for amount in (input, output, input if cached is None else cached)]
         with self._change() as change:
             if valid_from is not None and (valid_from.tzinfo is None or valid_from < change.at):
-                raise Invalid("a price is valid from an instant with a zone that is not in the past")
+                raise InvalidValue("a price is valid from an instant with a zone that is not in the past")
             versions = select(func.max(PriceRow.number)).where(PriceRow.cell == self._cell, PriceRow.model == model)
             last = change.session.exec(versions).one() or 0
             row = PriceRow(
@@ -106,5 +106,5 @@ def _place(
 
 def _micro_price(euros: Decimal) -> int:
     if not (euros.is_finite() and 0 <= euros <= MAX_PRICE and euros * MICRO == int(euros * MICRO)):
-        raise Invalid(f"a price is 0 to {MAX_PRICE} euros with at most 6 decimals, not {euros}")
+        raise InvalidValue(f"a price is 0 to {MAX_PRICE} euros with at most 6 decimals, not {euros}")
     return int(euros * MICRO)

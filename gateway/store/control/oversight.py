@@ -4,7 +4,7 @@ import re
 
 from sqlmodel import select
 
-from gateway.database.errors import Invalid, NotFound
+from gateway.database.errors import InvalidValue, NotFound
 from gateway.database.tables.control import ProjectRow
 from gateway.database.tables.oversight import StopRow
 from gateway.store import lookup
@@ -26,7 +26,7 @@ class OversightControl(Administration):
         tenant is part of, so that no one believes that they stopped one.
         """
         if not _CODE.fullmatch(reason):
-            raise Invalid(f"a reason is a code such as 'wrong_answers', not {reason!r}")
+            raise InvalidValue(f"a reason is a code such as 'wrong_answers', not {reason!r}")
         with self._change() as change:
             place, system = _place(change, tenant, project, ai_system_id)
             row = change.session.get(StopRow, place)
@@ -53,7 +53,7 @@ class OversightControl(Administration):
     ) -> StopRecord:
         """Resuming twice changes nothing. Raises Invalid, NotFound: also for what was never stopped."""
         if not _CODE.fullmatch(reason):
-            raise Invalid(f"a reason is a code such as 'corrected', not {reason!r}")
+            raise InvalidValue(f"a reason is a code such as 'corrected', not {reason!r}")
         with self._change() as change:
             place, system = _place(change, tenant, project, ai_system_id)
             row = change.session.get(StopRow, place)
@@ -69,7 +69,7 @@ class OversightControl(Administration):
 def _place(change: Change, tenant: str, project: str | None, ai_system_id: str | None) -> tuple[Place, str | None]:
     """And the AI system concerned, if there is one."""
     if (project is None) == (ai_system_id is None):
-        raise Invalid("name an AI system or a project, one of the two")
+        raise InvalidValue("name an AI system or a project, one of the two")
     if project is not None:
         return (tenant, project, ""), lookup.project(change.session, tenant, project).ai_system_id
     lookup.tenant(change.session, tenant)

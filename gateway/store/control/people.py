@@ -7,7 +7,7 @@ from typing import get_args
 from sqlmodel import col, select
 
 from audit.events.base import SYSTEM_TENANT
-from gateway.database.errors import Invalid, NotFound
+from gateway.database.errors import Invalid, InvalidValue, NotFound
 from gateway.database.tables.control import AccessTokenRow, PersonRow
 from gateway.identity.keys import ApiKey, generate_id, generate_key
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
@@ -120,7 +120,7 @@ class PeopleControl(Administration):
         action: str = "token.created",
     ) -> tuple[AccessTokenRecord, ApiKey]:
         if expires_at.tzinfo is None or not change.at < expires_at <= change.at + MAX_TOKEN_LIFE:
-            raise Invalid(f"a token must expire within {MAX_TOKEN_LIFE.days} days, at an instant with a zone")
+            raise InvalidValue(f"a token must expire within {MAX_TOKEN_LIFE.days} days, at an instant with a zone")
         key = generate_key(kind="admin")
         row = AccessTokenRow(
             id=key.id,
@@ -145,7 +145,7 @@ class PeopleControl(Administration):
 
 
 def _own(row: PersonRow) -> PersonRow:
-    """Of somebody who comes through the identity provider, neither roles nor lasting tokens are made here."""
+    """`row`, if its roles and tokens are managed here. Raises Invalid for a person of the identity provider."""
     if row.subject is not None:
         raise Invalid(f"person {row.id!r} comes through the identity provider: its groups give roles, a login a token")
     return row
@@ -162,7 +162,9 @@ def _roles(tenant: str | None, roles: Sequence[Role]) -> list[str]:
     allowed = [role for role in get_args(Role) if tenant is None or role != "operator"]
     unknown = [role for role in roles if role not in allowed]
     if unknown or not roles:
-        raise Invalid(f"roles are one or more of {', '.join(allowed)}; got {', '.join(map(repr, unknown)) or 'none'}")
+        raise InvalidValue(
+            f"roles are one or more of {', '.join(allowed)}; got {', '.join(map(repr, unknown)) or 'none'}"
+        )
     return [role for role in allowed if role in roles]
 
 

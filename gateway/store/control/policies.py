@@ -1,4 +1,4 @@
-"""The life of a policy: submitted, approved by a second person, in force from an instant, kept for good.
+"""The life of a policy: submitted, approved by a second person, in force from an instant, kept permanently.
 
 A document passes its own tests when it is submitted and again when it is put in force, under what is then above and
 below it; where it does not, what is in force stays in force. People are distinguished by their ids, not by their
@@ -145,7 +145,7 @@ class PolicyControl(Administration):
                 .limit(2)
             ).all()
             if len(versions) < 2:
-                raise NotReady("there is no version before the one in force")
+                raise NotReady("there is no version before the one in force; activate a document instead")
             back = versions[1]
             return self._put_in_force(change, owner, scope, back.document, {"rolled_back_to": str(back.number)})
 
@@ -276,7 +276,7 @@ class PolicyControl(Administration):
     ) -> PolicyInForce:
         try:
             return self._check(tenant, document, project, operator)
-        except Exception as error:  # whatever it is, a document that does not compile must not become active
+        except Exception as error:  # of any kind: a document that does not compile must not become active
             raise Invalid(f"{what}: {error}") from error
 
 

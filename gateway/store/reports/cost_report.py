@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Select, func, select
 
 from gateway.database.database import Database
-from gateway.database.errors import Invalid
+from gateway.database.errors import InvalidValue
 from gateway.database.tables.fleet import UptimeRow
 from gateway.database.tables.usage import LedgerRow
 from gateway.records.prices import MICRO, NANO
@@ -111,7 +111,7 @@ def cost_dimensions(written: str) -> tuple[CostDimension, ...]:
     names = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in names:
         if name not in COST_DIMENSIONS:
-            raise Invalid(f"cost can be grouped by {', '.join(COST_DIMENSIONS)}, not by {name[:40]!r}")
+            raise InvalidValue(f"cost can be grouped by {', '.join(COST_DIMENSIONS)}, not by {name[:40]!r}")
     return names  # type: ignore[return-value]  # just checked
 
 

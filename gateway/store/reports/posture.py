@@ -1,4 +1,4 @@
-"""What the policies in force come to, seen from far: which tenants keep content, mask nothing, have no limit."""
+"""Aggregate posture of active policies: which tenants keep content, mask nothing, have no limit."""
 
 from dataclasses import dataclass
 

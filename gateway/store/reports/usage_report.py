@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import ColumnElement, Select, case, func, select
 
 from gateway.database.database import Database
-from gateway.database.errors import Invalid
+from gateway.database.errors import InvalidValue
 from gateway.database.tables.usage import LedgerRow
 from gateway.limits.limit_kinds import KINDS
 from gateway.records.prices import NANO
@@ -191,7 +191,7 @@ def dimensions(written: str) -> tuple[Dimension, ...]:
     names = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in names:
         if name not in DIMENSIONS:
-            raise Invalid(f"usage can be grouped by {', '.join(DIMENSIONS)}, not by {name[:40]!r}")
+            raise InvalidValue(f"usage can be grouped by {', '.join(DIMENSIONS)}, not by {name[:40]!r}")
     return names  # type: ignore[return-value]  # just checked
 
 

@@ -185,7 +185,7 @@ def test_the_command_ends_with_1_where_it_cannot_be(folder: Path) -> None:
     assert "refused: 500 requests" in refused.stdout
     unknown = CliRunner().invoke(app, ["plan", "--model", str(folder), "--gpu", "tpu"])
     assert unknown.exit_code == 1
-    assert "known are h100" in unknown.output
+    assert "name one of h100" in unknown.output
 
 
 def test_other_cards_are_said_to_be_scaled(folder: Path) -> None:

@@ -88,8 +88,9 @@ def test_a_listing_shows_the_help_that_each_command_has():
 def test_help_and_version_import_no_command(asked):
     heavy = "audit", "policy", "backend", "regions", "pydantic", "sqlalchemy", "cryptography", "asyncio"
     program = (
-        "import contextlib, io, sys; from gateway.cli.app import app\n"
-        f"with contextlib.redirect_stdout(io.StringIO()): app([{asked!r}], standalone_mode=False)\n"
+        "import contextlib, io, sys; from gateway.cli.app import main\n"
+        f"sys.argv = ['domicile', {asked!r}]\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main()\n"
         f"print([one for one in {heavy} if one in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=TREE, capture_output=True, text=True, check=True)

@@ -76,7 +76,7 @@ def test_a_sound_configuration_can_be_used(run, tmp_path):
 def test_files_that_are_named_are_looked_at(run, tmp_path, monkeypatch):
     (tmp_path / "c.yaml").write_text(OIDC)
     absent = run("config", "check", "-c", "c.yaml")
-    assert (absent.exit_code, absent.stderr.count("FAIL: ")) == (1, 1)
+    assert (absent.exit_code, absent.stderr.count("error: ")) == (1, 1)
     assert "oidc.client_secret_file: secret cannot be read" in absent.stderr
     (tmp_path / "secret").write_text("s3cret")
     (tmp_path / "secret").chmod(0o644)

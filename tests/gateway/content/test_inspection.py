@@ -87,7 +87,7 @@ async def test_a_process_filters_a_long_answer_as_the_gateway_itself_does():
     body = json.loads(there.raw)
     assert body["usage"] == ANSWERED["usage"]
     assert "Write to anna.schmidt@example.org" in body["choices"][0]["message"]["content"]
-    assert there.said[0]["content"] == body["choices"][0]["message"]["content"]
+    assert there.texts[0]["content"] == body["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("more", [{}, {"usage": {"prompt_tokens": -1}}])

@@ -114,7 +114,7 @@ def test_two_people_bring_a_policy_into_force_from_a_shell(installed, tmp_path):
     file.write_text(GERMANY)
     ada, bob = ({"DOMICILE_TOKEN": token} for token in tokens)
     nobody = run(data, "submit", "acme", file)
-    assert nobody.exit_code == 1 and "this takes a person" in nobody.stderr
+    assert nobody.exit_code == 1 and "no access token is given" in nobody.stderr
     assert "proposal 1 of acme waits for a second person" in run(data, "submit", "acme", file, **ada).output
     own = run(data, "approve", "acme", 1, **ada)
     assert own.exit_code == 1 and "a second person approves it" in own.stderr

@@ -14,7 +14,7 @@ from gateway.store.control.control import Control
 from gateway.store.idempotent_answers import LEASE, Answers, Claim, Pending, attempting
 from tests.fakes.forks import forks
 from tests.gateway.conftest import PEPPER
-from tests.gateway.dying import KEYS, desk, make_a_key_and_die
+from tests.gateway.dying import KEYS, admin_context, make_a_key_and_die
 
 ON_BOTH_DATABASES = True
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def operator(acme):
 
 
 def ask(database, operator, at):
-    with TestClient(build_admin(desk(database, lambda: at)), raise_server_exceptions=False) as client:
+    with TestClient(build_admin(admin_context(database, lambda: at)), raise_server_exceptions=False) as client:
         headers = {"authorization": operator, "idempotency-key": "k-1"}
         return client.post(KEYS, headers=headers, json={"project": "support"})
 

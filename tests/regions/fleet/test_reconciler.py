@@ -346,7 +346,7 @@ async def test_passes_go_on_when_the_store_is_away(scene, caplog):
     while not scene.offered():
         await asyncio.sleep(0.02)
     task.cancel()
-    assert "the fleet waits: OSError: no connection" in caplog.text
+    assert "the reconciler retries in the next pass: OSError: no connection" in caplog.text
     await one.close()
 
 

@@ -13,7 +13,7 @@ from gateway.limits.limiter import Limits
 from gateway.records.bundle import Bundle, BundledTenant
 from gateway.records.bundle_request import key_name
 from gateway.records.control import Scopes
-from gateway.store.cells import allowances, bundle_for, peers, taken
+from gateway.store.cells import allowances, applied_bundles, bundle_for, peers
 from gateway.store.changes import read_changes
 from gateway.store.control.control import Control
 from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
@@ -70,7 +70,7 @@ def test_what_the_home_says_is_in_force_there_in_one_epoch(home, database, there
     (event,) = there.told
     assert (event.action, event.tenant, event.target) == ("bundle.applied", "acme", "demo")
     assert event.detail["bundle"] == told(database).sha256
-    (record,) = taken(there.database)
+    (record,) = applied_bundles(there.database)
     assert (record.home, record.tenants) == ("demo", ("acme",))
 
 
@@ -131,7 +131,7 @@ def test_a_cell_has_nothing_to_say_of_a_tenant_that_is_at_home_elsewhere(home, d
     there.create_tenant("acme")
     with pytest.raises(Invalid, match="at home here"):
         there.apply_bundle(told(database))
-    assert taken(there.database) == []
+    assert applied_bundles(there.database) == []
     there.apply_bundle(Bundle(home="eu-fr", peer="eu-de", epoch=1, tenants=(_tenant("globex"),)))
     with pytest.raises(Invalid, match="at home in cell 'eu-fr'"):
         there.apply_bundle(Bundle(home="eu-it", peer="eu-de", epoch=1, tenants=(_tenant("globex"),)))
@@ -150,7 +150,7 @@ def test_a_policy_that_cannot_be_in_force_there_leaves_all_as_it_was(home, datab
     with pytest.raises(StoreError):
         there.apply_bundle(bad)
     assert in_force(there).policies["acme", ""].document == DOCUMENT
-    assert [each.epoch for each in taken(there.database)] == [told(database).epoch]
+    assert [each.epoch for each in applied_bundles(there.database)] == [told(database).epoch]
 
 
 def test_what_a_bundle_says_of_somebody_it_does_not_name_is_refused(home, database, there):
