@@ -141,8 +141,4 @@ def _day(text: str) -> date:
             raise ValueError  # 20261203 and 2026-W49-4 are days to Python, and other things to people
         return date.fromisoformat(text)
     except ValueError:
-<<<<<<< HEAD
-        raise AuditError(f"{text!r} is no day; write 2026-12-03") from None
-=======
         raise UsageMistake(f"{text!r} is no day; write 2026-12-03") from None
->>>>>>> language

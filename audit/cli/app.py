@@ -170,13 +170,8 @@ def _opener(log: Path | None, path: Path, keys: bool, sample: int | None) -> _Op
     if not keys:
         raise UsageMistake("--sample needs --keys, which opens the private values; give both")
     if log is not None:
-<<<<<<< HEAD
-        raise AuditError("--keys opens the private values of a data folder: give --data instead of --log")
-    if not has_values(path.with_name(FILE)) or not path.with_name(KEYS).is_dir():
-=======
         raise UsageMistake("--keys opens the private values of a data folder; give --data instead of --log")
-    if not path.with_name("side.db").is_file() or not path.with_name("keys").is_dir():
->>>>>>> language
+    if not has_values(path.with_name(FILE)) or not path.with_name(KEYS).is_dir():
         raise AuditError(f"there are no private values and keys beside {path}: leave --keys out")
     return _Opener(open_keys.get()(path)[0], sample)
 

@@ -15,19 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.errors import AuditError, SignerError
-<<<<<<< HEAD
+from audit.events.base import CODE_PATTERN
 from audit.files.reasons import describe_os_error
 from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
-from audit.private.value_location import KEYS, wrapped_keys
-=======
-from audit.events.base import CODE_PATTERN
-from audit.files.untrusted_file import read_untrusted
-from audit.keys.owner_keys import FileKeyProvider, KeyProvider
-from audit.keys.signer import FileSigner, Signer
 from audit.log.walk import checked_moment
->>>>>>> language
+from audit.private.value_location import KEYS, wrapped_keys
 
 if TYPE_CHECKING:
     from audit.witness.rotation import Replacement
@@ -83,21 +77,13 @@ def reporting_errors(as_json: bool) -> Iterator[None]:
     """An error ends the command with a sentence: exit status 2 for a value that no record accepts, else 1."""
     try:
         yield
-<<<<<<< HEAD
-    except AuditError as error:
-        fail(str(error), as_json)
-    except OSError as error:
-        fail(describe_os_error(error), as_json)
-    except ValueError as error:
-=======
     except UsageMistake as error:
         fail(str(error), as_json, USAGE)
     except ValidationError as error:
         fail(describe_invalid(error), as_json, USAGE)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), as_json)
+        fail(describe_os_error(error), as_json)
     except (AuditError, ValueError) as error:
->>>>>>> language
         fail(str(error), as_json)
 
 

@@ -137,10 +137,9 @@ def notify_command(
     """Put on record that an authority was told."""
 
     async def work(context: AuditContext) -> None:
-<<<<<<< HEAD
         known = load_clocks(clocks)
         if clock not in known.names():
-            raise AuditError(f"there is no clock {clock}; there are {', '.join(sorted(known.names()))}")
+            raise UsageMistake(f"there is no clock {clock!r}; name one of {', '.join(sorted(known.names()))}")
         with context.reading() as reader:
             laws = case_of(reader, tenant, incident_id).laws
         if not any(one.name == clock and one.law in laws for one in known.clocks):
@@ -148,10 +147,6 @@ def notify_command(
                 f"the incident is under {', '.join(laws)}, of which {clock} is no clock; name one of it, or add the law"
                 " with: domicile audit incident update --law"
             )
-=======
-        if clock not in (names := load_clocks(clocks).names()):
-            raise UsageMistake(f"there is no clock {clock!r}; name one of {', '.join(sorted(names))}")
->>>>>>> language
         await notify(context, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
 
     _step(data, tenant, incident_id, clocks, as_json, work)
@@ -282,19 +277,11 @@ def _moment(text: str | None) -> str | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-<<<<<<< HEAD
         if moment.tzinfo is None:
-            raise AuditError(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00")
+            raise UsageMistake(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00")
         return rfc3339_of(moment)
     except (ValueError, OverflowError):
-        raise AuditError(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
-=======
-    except ValueError:
         raise UsageMistake(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
-    if moment.tzinfo is None:
-        raise UsageMistake(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z")
-    return rfc3339_of(moment)
->>>>>>> language
 
 
 def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> None:

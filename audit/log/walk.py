@@ -43,7 +43,6 @@ def parsed(payload: bytes) -> dict[str, Any]:
 
 
 def checked_moment(text: str) -> str:
-<<<<<<< HEAD
     """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError, also for a day that no month has."""
     given = text.removesuffix("Z")
     try:
@@ -52,11 +51,6 @@ def checked_moment(text: str) -> str:
         datetime.fromisoformat(given + _START[len(given) :])
     except ValueError:
         raise AuditError(f"{text!r} is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z") from None
-=======
-    """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError."""
-    if not _MOMENT.fullmatch(text.removesuffix("Z")) and not _MOMENT.fullmatch(text):
-        raise AuditError(f"{text!r} is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z")
->>>>>>> language
     return text
 
 
