@@ -22,6 +22,7 @@ from audit.cli.frame import (
     reporting_errors,
 )
 from audit.cli.private_values import ACTOR, do
+from audit.errors import AuditError
 from audit.events.stamp import rfc3339
 from audit.files.new_file import replace_file
 from audit.incidents.evidence import evidence_of
