@@ -92,12 +92,12 @@ class UsageMistake(AuditError):
 
 
 def describe_invalid(error: ValidationError) -> str:
-    """The first field of an event that is wrong, what was given for it, and what it may be."""
+    """The first field of an event that is wrong, and what it may be; never its value, which may be private."""
     first = error.errors(include_url=False)[0]
     field, context = str(first["loc"][0]) if first["loc"] else "event", first.get("ctx", {})
     if context.get("pattern") == CODE_PATTERN:
-        return f"{field} {first['input']!r} is not a code; write it in lower-case letters, digits, _, . and -"
-    return f"{field} {first['input']!r} is not valid; {first['msg'][:1].lower()}{first['msg'][1:]}"
+        return f"{field} is not a code; write it in lower-case letters, digits, _, . and -"
+    return f"{field} is not valid; {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 
 def given_moment(text: str | None) -> str | None:

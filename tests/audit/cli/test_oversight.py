@@ -32,7 +32,7 @@ def test_oversight_is_put_on_record_by_its_known_acts_alone(data: Path, home: Ho
     assert (last["request_id"], last["ai_system_id"], last["actor"]) == ("a", "cv", "cli")
     assert "epoch" not in last
     wrong = run(data, "oversight", "record", "acme", "shouted", "--system", "cv")
-    assert wrong.exit_code == 1 and "type" in wrong.output and "Traceback" not in wrong.output
+    assert wrong.exit_code == 2 and "type" in wrong.output and "Traceback" not in wrong.output
 
 
 def test_a_change_that_the_gateway_cannot_see_is_put_on_record(data: Path, home: Home) -> None:
@@ -43,7 +43,7 @@ def test_a_change_that_the_gateway_cannot_see_is_put_on_record(data: Path, home:
     assert (last["type"], last["what"], last["substantial"]) == ("model.changed", "system_prompt", True)
     assert last["after"] == "ab" * 32 and "before" not in last
     wrong = run(data, *words, "--after", "You are a helpful assistant")
-    assert wrong.exit_code == 1 and "after" in wrong.output and "helpful" not in wrong.output
+    assert wrong.exit_code == 2 and "after" in wrong.output and "helpful" not in wrong.output
     assert len(home.events("acme")) == 3
 
 
@@ -55,4 +55,4 @@ def test_requests_of_authorities_and_their_answers_are_one_matter(data: Path, ho
     assert done.exit_code == 0, done.output
     assert home.events("acme")[-1]["matter_id"] == matter
     wrong = run(data, "authority", "record", "acme", "received", *who[:2], "--country", "Texas")
-    assert wrong.exit_code == 1 and "country" in wrong.output
+    assert wrong.exit_code == 2 and "country" in wrong.output

@@ -31,4 +31,4 @@ def test_where_nobody_listens_it_says_so_and_ends_with_one() -> None:
 
 
 def test_an_address_of_another_kind_is_refused() -> None:
-    assert CliRunner().invoke(app, ["scrub", "--url", "file:///etc/passwd"]).exit_code == 1
+    assert CliRunner().invoke(app, ["scrub", "--url", "file:///etc/passwd"]).exit_code == 2

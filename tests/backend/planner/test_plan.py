@@ -184,7 +184,7 @@ def test_the_command_ends_with_1_where_it_cannot_be(folder: Path) -> None:
     assert refused.exit_code == 1
     assert "refused: 500 requests" in refused.stdout
     unknown = CliRunner().invoke(app, ["plan", "--model", str(folder), "--gpu", "tpu"])
-    assert unknown.exit_code == 1
+    assert unknown.exit_code == 2
     assert "name one of h100" in unknown.output
 
 

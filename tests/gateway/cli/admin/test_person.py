@@ -61,7 +61,7 @@ def test_a_bootstrap_token_is_printed_while_there_is_no_operator(run):
 @pytest.mark.parametrize("role", ["operator", "root"])
 def test_a_role_that_a_tenants_person_cannot_have_is_refused_in_a_sentence(run, role):
     refused = run("person", "create", "acme", "Eve", "--role", role)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.stderr.startswith("error: roles are")
 
 
