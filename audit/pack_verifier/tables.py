@@ -76,7 +76,7 @@ class Line:
 
 
 WRITE_ROW = csv.writer(Line()).writerow
-FORMULA = frozenset("=+-@\t\r")
+FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 RECORD = "\x00"  # stands for the record in an OCSF event, whose text is known already
 ENCODED_RECORD = '"unmapped":"\\u0000"'

@@ -35,6 +35,8 @@ from audit.registers.systems import Systems
 CALL = "inference.accepted"
 BOM = "\ufeff"
 """Begins every CSV file that is made for people."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a spreadsheet may take for the beginning of a formula, full-width signs too (OWASP, CSV Injection)."""
 
 _EVENT_HEADER = (
     "seq,ts,type,request_id,key_id,project,activity_id,ai_system_id,risk_class,endpoint,model_requested,model_served,"
@@ -296,4 +298,4 @@ def _line(values: Sequence[object]) -> str:
 
 def _inert(value: object) -> object:
     """A cell that a spreadsheet would take for a formula is made text: clients choose some of these words."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -7,14 +7,18 @@ Certificates of tenants and values under retention are not among them: those are
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import create_secret, read_secret
 from audit.files.untrusted_file import UnsafeFile, read_untrusted
+from audit.keys.master import KEY_SIZE
+from gateway.identity.keys import PEPPER_SIZE
 from gateway.installation.installation import Installation, InstallationError
 from gateway.installation.key_generations import SIGNER, VERIFIER, take_over
+from gateway.policies.compiled import SECRET_SIZE
+from regions.identity.encrypted_file import is_sealed_content
 
 PATTERNS = (
     "cell",
@@ -68,7 +72,51 @@ def import_keys(data: Path, folder: Path, cell: str | None = None) -> list[str]:
         raise InstallationError(f"the key set in {folder} is of cell {named!r}, not {cell!r}; leave --cell out")
     for path in found:
         _inside(data, path)
+    _require_whole(data, folder, found)
+    _require_sound(folder, found)
     return take_over(data, found)
+
+
+def _require_whole(data: Path, folder: Path, found: Mapping[str, bytes]) -> None:
+    """Raises InstallationError if neither the key set nor `data` has a key that would then be made anew: the folder
+    would be of another installation than the databases and gateways that it is for."""
+    there = {*found, *key_files(data)}
+    lacking = [name for name, paths in _NEEDED.items() if not any(re.fullmatch(paths, path) for path in there)]
+    if lacking:
+        raise InstallationError(
+            f"{folder} is not a whole key set: it lacks {', '.join(lacking)}; export it again where the cell runs,"
+            " with: domicile init --export-keys"
+        )
+
+
+def _require_sound(folder: Path, found: Mapping[str, bytes]) -> None:
+    """Raises InstallationError for a key whose content cannot be one."""
+    for path, content in found.items():
+        size = next((size for pattern, size in _SIZES if re.fullmatch(pattern, path)), 0)
+        if len(content) < size and not is_sealed_content(content):
+            raise InstallationError(
+                f"{folder / _flat(path)} holds {len(content)} bytes, a key has at least {size}; export the key"
+                " set again where the cell runs, with: domicile init --export-keys"
+            )
+
+
+_ROOTS = r"audit/keys/root\.key(\.[0-9]+)?"
+_NEEDED = {
+    "secrets/pepper": _PEPPER.pattern,
+    "secrets/redaction": "secrets/redaction",
+    "secrets/requests": "secrets/requests",
+    "ca/ca.key": r"ca/ca\.key",
+    "audit/signer.key": r"audit/signer\.v?key",
+}
+"""What a set cannot do without, by the paths that serve. The root key may be in Vault; keys that it wraps are
+refused without it."""
+_SIZES = (
+    (_PEPPER.pattern, PEPPER_SIZE),
+    (r"secrets/(redaction|requests)", SECRET_SIZE),
+    (_ROOTS, KEY_SIZE),
+    (r"ca/ca\.key|cell|audit/signer\.v?key", 1),
+)
+"""At least so many bytes, by path."""
 
 
 def read_key_set(folder: Path) -> dict[str, bytes]:

@@ -274,7 +274,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
 async def _open_log(base: _Base) -> AuditLog:
     """The record, whose stores acknowledge only while the watches see the databases that were opened."""
     settings, installation = base.settings, base.installation
-    return await AuditLog.open(
+    opened = await AuditLog.open(
         installation.audit_log,
         signer=base.signer,
         node=settings.node,
@@ -284,6 +284,8 @@ async def _open_log(base: _Base) -> AuditLog:
             open_log_and_values(installation.side_store, base.keys, installation.record_url, installation.values_url)
         ),
     )
+    await asyncio.to_thread(installation.require_whole)  # lists what a first start has made
+    return opened
 
 
 def _pipeline(base: _Base, parts: _Parts) -> Pipeline:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+from audit.registers.tables import FORMULA
 
 
 def csv_lines(rows: Iterable[BaseModel], kind: type[BaseModel]) -> Iterator[str]:

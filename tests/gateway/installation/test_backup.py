@@ -336,6 +336,21 @@ def test_a_file_of_a_key_set_that_is_none_is_refused_before_anything_is_written(
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["secrets__pepper", "secrets__redaction", "secrets__requests", "ca__ca.key", "audit__signer.key"]
+)
+def test_a_key_set_that_lacks_a_key_or_holds_a_part_of_one_is_refused_and_nothing_is_written(tmp_path, name):
+    keys = tmp_path / "keys"
+    domicile("init", "--data", tmp_path / "first", "--export-keys", keys)
+    (keys / name).write_bytes(b"")
+    assert f"{name} holds 0 bytes" in domicile("init", "--keys", keys, "--data", tmp_path / "second", code=1)
+    (keys / name).unlink()
+    said = domicile("init", "--keys", keys, "--data", tmp_path / "second", code=1)
+    assert f"it lacks {name.replace('__', '/')}" in said
+    assert "--export-keys" in said
+    assert not (tmp_path / "second").exists()
+
+
 def test_a_key_set_does_not_follow_a_link_out_of_the_data_folder(tmp_path):
     export_keys(Installation.create(tmp_path / "a", "eu-fr"), tmp_path / "keys")
     (tmp_path / "elsewhere").mkdir()
