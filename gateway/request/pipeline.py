@@ -73,6 +73,7 @@ class Pipeline:
                 if routed is None:  # it has waited for a backend
                     continue
                 exchange.routed = routed
+                finished: Awaitable[None] | None = None
                 in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
                 with in_flight as call, Attempt(exchange, routed, call):
                     with step("write_ahead"):  # 7. write_ahead: durable before the first byte leaves
@@ -84,8 +85,10 @@ class Pipeline:
                             answered = await self.delivery.restore(accepted, answer, received, call)  # 9. restore
                             with step("record"):  # 10. record: durable before the last byte
                                 receipt = await self.recorder.completed(accepted, received)
-                            await self.delivery.finish(answered, receipt)
-                            return
+                            finished = self.delivery.finish(answered, receipt)
+                if finished is not None:  # the backend has done its part, however slowly the client reads
+                    await finished
+                    return
 
     async def _parse(self, authenticated: Authenticated) -> Parsed:
         """Read and check the body. From then on the request is cancelled when its client leaves.

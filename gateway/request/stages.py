@@ -122,6 +122,19 @@ class Accepted:
     intent: Receipt
 
 
+class LastBytes:
+    """Bytes that are given once. Nothing else of the call may hold them: a client can take minutes to read them."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def taken(self) -> bytes:
+        data, self._data = self._data, b""
+        return data
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """After step 9. `last`: the bytes that the client gets once the outcome is on record. `begun`: status and headers
@@ -129,5 +142,5 @@ class Answered:
 
     request: Parsed
     accepted: Accepted
-    last: bytes
+    last: LastBytes
     begun: bool

@@ -307,7 +307,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         routes=memory.routes,
         recorder=parts.recorder,
         upstream=parts.upstream,
-        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry),
+        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data),
         outcome=Outcome(parts.recorder, telemetry, enforcement.offers),
         telemetry=telemetry,
         settings=settings.requests,

@@ -3,7 +3,11 @@
 The last bytes wait for the record (`Answered.last`): a whole answer waits with all of its bytes, a stream with the end.
 """
 
+import asyncio
+import logging
 from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
 
 from audit.log.receipt import Receipt
 from gateway.content.inspection import Inspection
@@ -15,21 +19,35 @@ from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.headers import EVENT_STREAM, JSON, provenance
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
+from gateway.request.answer.spool import PIECE, Spool
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Answered
+from gateway.request.stages import Accepted, Answered, LastBytes
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.client import Answer
 from regions.fleet.fleet import Call
 
+logger = logging.getLogger("domicile.gateway")
+
 DEBUG_HEADER = "x-domicile-debug"
 MAX_ANSWER_BYTES = 64 << 20
+AT_ONCE = 128 << 10
+"""Bytes of a whole answer that may wait in memory for its client. What a slow reader costs is bounded by it."""
+PATIENCE_S = 1.0
+"""For a larger one to be taken; its rest waits on disk then."""
 
 
 class Delivery:
     def __init__(
-        self, inspection: Inspection, enforcement: PolicyEnforcement, routes: Routes, telemetry: Telemetry
+        self,
+        inspection: Inspection,
+        enforcement: PolicyEnforcement,
+        routes: Routes,
+        telemetry: Telemetry,
+        folder: Path,
     ) -> None:
+        """`folder`: where large answers wait, encrypted, for clients that read slowly."""
+        self._folder = folder
         self._inspection = inspection
         self._enforcement = enforcement
         self._routes = routes
@@ -48,7 +66,7 @@ class Delivery:
 
     async def finish(self, answered: Answered, receipt: Receipt) -> None:
         """Send the last bytes, and with a whole answer its headers: its outcome is on record under `receipt`."""
-        client, last = answered.request.client, answered.last
+        client, last = answered.request.client, answered.last.taken()
         if not answered.begun:
             routed = answered.accepted.routed
             headers = [
@@ -57,7 +75,26 @@ class Delivery:
                 *provenance(routed.redacted, routed.route, receipt),
             ]
             await client.start(200, headers)
-        await client.end(last)
+        if len(last) <= AT_ONCE:
+            await client.end(last)
+            return
+        client.stop_watching()  # the outcome is on record
+        sent = await _in_time(client, last)
+        if sent == len(last):
+            await client.end()
+            return
+        try:
+            spool = await asyncio.to_thread(Spool, self._folder, memoryview(last)[sent:])
+        except OSError as error:
+            logger.warning("a large answer waits in memory for its client: %s", type(error).__name__)
+            await client.end(last[sent:])
+            return
+        del last
+        with spool:
+            pieces = spool.pieces()
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                await client.write(piece)
+        await client.end()
 
     async def _whole(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
         raw = await answer.body(MAX_ANSWER_BYTES)
@@ -77,7 +114,7 @@ class Delivery:
         if redacted.content is not None and whole.texts is not None:
             redacted.content.add_answer(whole.texts)
         received.bytes_out = len(raw)
-        return Answered(request, accepted, raw, begun=False)
+        return Answered(request, accepted, LastBytes(raw), begun=False)
 
     async def _stream(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
         if not answer.is_event_stream:
@@ -103,7 +140,18 @@ class Delivery:
                     received.redactions = output.counts
         if not sender.begun:  # a whole answer without text
             await sender.begin()
-        return Answered(request, accepted, relay.ending(), begun=True)
+        return Answered(request, accepted, LastBytes(relay.ending()), begun=True)
+
+
+async def _in_time(client: Client, data: bytes) -> int:
+    """Send `data`; how much of it a client took that reads at the usual speed of a network."""
+    at = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while at < len(data):
+                await client.write(data[at : at + PIECE])
+                at += PIECE
+    return min(at, len(data))
 
 
 class _Sender:
