@@ -2,10 +2,11 @@
 
     python -m bench.suite.mutations --against REVISION --out bench/results/mutations-DATE.json
 
-Each fault is planted in two copies of the product: one with the tests of REVISION, one with the tests of the working
-tree. In both the tests nearest to the function run: those of the module's own test file, and those of a few files that
-import it. A fault counts as found if one of them fails. The fault is drawn by a seed of the function's name, so that
-another run plants the same ones. Ends with 1 if the suite of REVISION finds one that the present suite does not.
+Each fault is planted in the working tree, and the tests nearest to the function run: those of the module's own test
+file, and those of a few files that import it. A fault counts as found if one of them fails; that test has to pass
+without the fault, or the run ends. What they do not find is planted in REVISION as well, product and tests: what is
+found there was lost. The fault is drawn by a seed of the function's name, so that another run plants the same ones.
+Results are written as they come. Ends with 1 if the suite of REVISION finds one that the present suite does not.
 """
 
 import argparse
@@ -153,18 +154,31 @@ def failing(tree: Path, tests: list[str], timeout_s: int) -> tuple[str | None, f
     if done.returncode == 0:
         return None, took
     said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return (said[0].split()[1] if said else f"(pytest ended with {done.returncode})"), took
+    return (said[0].partition(" ")[2].partition(" - ")[0] if said else f"(pytest ended with {done.returncode})"), took
 
 
-def copies(folder: Path, against: str) -> tuple[Path, Path]:
-    """The product of the working tree twice: with the tests of the revision `against`, and with its own."""
-    new = shutil.copytree(ROOT, folder / "new", ignore=LEFT_OUT, symlinks=True)
-    old = shutil.copytree(ROOT, folder / "old", ignore=LEFT_OUT, symlinks=True)
-    for part in ("tests", "bench"):
-        shutil.rmtree(old / part)
-    packed = subprocess.run(["git", "archive", against, "tests", "bench"], cwd=ROOT, capture_output=True, check=True)
-    subprocess.run(["tar", "-x", "-C", str(old)], input=packed.stdout, check=True)
-    return old, new
+def copies(folder: Path, against: str) -> dict[str, Path]:
+    """The working tree, and that of the revision `against`."""
+    now, before = folder / "now", folder / "before"
+    shutil.copytree(ROOT, now, ignore=LEFT_OUT, symlinks=True)
+    before.mkdir()
+    packed = subprocess.run(["git", "archive", against], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", str(before)], input=packed.stdout, check=True)
+    return {"now": now, "before": before}
+
+
+def tried(tree: Path, target: str, timeout_s: int) -> dict[str, Any]:
+    """The fault of `target` in `tree`, and which test finds it. The tree is left as it was."""
+    place = tree / target.partition(":")[0]
+    there = [test for test in TARGETS[target] if (tree / test).exists()]
+    source = place.read_text(encoding="utf-8")
+    name, what, at = drawn(target, source)
+    place.write_text(planted(source, name, at), encoding="utf-8")
+    found, took = failing(tree, there, timeout_s)
+    place.write_text(source, encoding="utf-8")
+    if found is not None and failing(tree, [found] if "::" in found else there, timeout_s)[0] is not None:
+        raise SystemExit(f"error: {found} fails without a fault too; mend it first")
+    return {"function": f"{target.partition(':')[0]}:{name}", "fault": what, "found by": found, "seconds": round(took)}
 
 
 def main() -> int:
@@ -175,36 +189,36 @@ def main() -> int:
     parser.add_argument("--timeout", type=int, default=900, help="seconds for the tests of one fault")
     parser.add_argument("--draw", action="store_true", help="only say which faults would be planted")
     options = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        trees = dict(zip(("before", "now"), copies(Path(temporary), options.against), strict=True))
-        for target, tests in TARGETS.items():
-            if options.only and options.only not in target:
-                continue
+    wanted = [target for target in TARGETS if not options.only or options.only in target]
+    if options.draw:
+        for target in wanted:
             place = target.partition(":")[0]
-            source = (ROOT / place).read_text(encoding="utf-8")
-            name, what, at = drawn(target, source)
-            row: dict[str, Any] = {"function": f"{place}:{name}", "fault": what}
-            for suite, tree in () if options.draw else trees.items():
-                (tree / place).write_text(planted(source, name, at), encoding="utf-8")
-                there = [test for test in tests if (tree / test).exists()]
-                found, took = failing(tree, there, options.timeout)
-                row |= {f"found {suite} by": found, f"seconds {suite}": round(took, 1)}
-                (tree / place).write_text(source, encoding="utf-8")
+            print(place, *drawn(target, (ROOT / place).read_text(encoding="utf-8")))
+        return 0
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        trees = copies(Path(temporary), options.against)
+        for target in wanted:
+            row = tried(trees["now"], target, options.timeout)
+            if row["found by"] is None and (trees["before"] / target.partition(":")[0]).exists():
+                row["found before by"] = tried(trees["before"], target, options.timeout)["found by"]
             print(json.dumps(row), flush=True)
             rows.append(row)
-    report = {
+            if options.out:
+                options.out.write_text(json.dumps(report(options.against, rows), indent=2) + "\n", encoding="utf-8")
+    print({name: value for name, value in report(options.against, rows).items() if name != "rows"})
+    return int(any(row.get("found before by") is not None for row in rows))
+
+
+def report(against: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "against": options.against,
+        "against": against,
         "faults": len(rows),
-        "found before": sum(row.get("found before by") is not None for row in rows),
-        "found now": sum(row.get("found now by") is not None for row in rows),
+        "found": sum(row["found by"] is not None for row in rows),
+        "found before and not now": sum(row.get("found before by") is not None for row in rows),
         "rows": rows,
     }
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print({name: value for name, value in report.items() if name != "rows"})
-    return int(any(row.get("found before by") is not None and row.get("found now by") is None for row in rows))
 
 
 if __name__ == "__main__":

@@ -59,10 +59,10 @@ async def talking(tmp_path, backend=None, **options):
 async def recorded(made, kind):
     """The last event, once it is of `kind`: a client that leaves does not wait for its record."""
     for _ in range(200):
-        if made.events()[-1]["type"] == kind:
+        if made.acts()[-1]["type"] == kind:
             break
         await asyncio.sleep(0.02)
-    last = made.events()[-1]
+    last = made.acts()[-1]
     assert last["type"] == kind
     return last
 
@@ -74,7 +74,7 @@ async def test_a_chat_is_answered_with_usage_and_an_id_to_ask_about(tmp_path):
         assert answer.choices[0].message.content == SAID
         assert answer.choices[0].finish_reason == "stop"
         assert answer.usage.total_tokens == 12
-        assert answer._request_id == made.events()[-1]["request_id"]
+        assert answer._request_id == made.acts()[-1]["request_id"]
 
 
 async def test_a_streamed_chat_says_the_same_in_chunks_and_shows_no_usage_that_was_not_asked_for(tmp_path):

@@ -240,11 +240,15 @@ async def _watch_connections(url, outcome):
         with engine.connect() as connection:
             return connection.exec_driver_sql(query).scalar_one()
 
+    counting = None
     try:
         while True:
+            counting = asyncio.ensure_future(asyncio.to_thread(count))
             with suppress(sqlalchemy.exc.DBAPIError):
                 # beside the gateways, the connection that the installation's own control holds
-                outcome.connections = max(outcome.connections, await asyncio.to_thread(count) - 1)
+                outcome.connections = max(outcome.connections, await asyncio.shield(counting) - 1)
             await asyncio.sleep(0.1)
     finally:
+        if counting is not None:  # else the connection would come back to a pool that is gone, and stay open
+            await asyncio.wait([counting])
         engine.dispose()

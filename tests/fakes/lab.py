@@ -33,6 +33,7 @@ redaction:
 retention: {metadata: 12mo, content: none}
 transparency: {art50_notice: header}
 """
+BY_THE_CLOCK = {"retention.run"}
 OPEN_POLICY = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 
 
@@ -82,8 +83,12 @@ class Lab:
             rows = db.execute(query, (tenant,)).fetchall()
         return [json.loads(row[0]) for row in rows]
 
+    def acts(self, tenant="acme"):
+        """The same without what the gateway records by the clock: on a slow machine that comes behind a call."""
+        return [event for event in self.events(tenant) if event["type"] not in BY_THE_CLOCK]
+
     def types(self, tenant="acme"):
-        return [event["type"] for event in self.events(tenant)]
+        return [event["type"] for event in self.acts(tenant)]
 
     async def taken_over(self):
         """Once the gateway has read what the control store says at this moment."""

@@ -7,6 +7,7 @@ runs until a signal ends it (``up``, ``demo``, ``serve``) is started as a proces
 
 import array
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -77,13 +78,19 @@ def ask(address: str, words: list[str]) -> int:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def serve(address: str) -> None:
-    """Until stdin ends."""
+def import_commands() -> None:
+    """What the commands import when they run, for processes that are forked from this one."""
     for package in COMMANDS:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(module.name)
     for name in ALSO:
         importlib.import_module(name)
+    gc.freeze()
+
+
+def serve(address: str) -> None:
+    """Until stdin ends."""
+    import_commands()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(address)
     listening.listen()

@@ -18,6 +18,7 @@ from gateway.cli.app import main as main_command
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
 from tests.fakes.small_engines import small_engines
+from tests.fakes.warm_command import import_commands
 
 
 class Nursery:
@@ -37,9 +38,9 @@ class Nursery:
     async def run(self, output, *words):
         """The exit status of ``domicile *words``; the folder is in the environment. Its stdout goes to `output`,
         its stderr to `output` with ``.err`` behind."""
-        return int(await self._ask(f"run {output} {json.dumps([str(word) for word in words])}", 120))
+        return int(await self._ask(f"run {output} {json.dumps([str(word) for word in words])}"))
 
-    async def _ask(self, line, within_s=120):
+    async def _ask(self, line, within_s=600):
         async with self._turn:
             self._process.stdin.write(f"{line}\n".encode())
             answer = await asyncio.wait_for(self._process.stdout.readline(), within_s)
@@ -63,18 +64,18 @@ async def nursery(data):
 
 async def listening(log):
     """The base URL of the gateway that logs to the file `log`, once it has one. Raises AssertionError if it fails."""
-    for _ in range(12_000):
+    for _ in range(60_000):
         said = log.read_text() if log.exists() else ""
         assert "error:" not in said, said
         for line in said.splitlines(keepends=True):
             if line.startswith("domicile: listening on ") and line.endswith("/v1\n"):
                 return line.split()[-1].removesuffix("/v1")
         await asyncio.sleep(0.01)
-    raise AssertionError("the gateway does not listen after two minutes")
+    raise AssertionError("the gateway does not listen after ten minutes")
 
 
 def main():
-    data, living = sys.argv[1], set()
+    data, living, warm = sys.argv[1], set(), False
     for line in sys.stdin:
         command, *arguments = line.split()
         if command == "start":
@@ -85,6 +86,9 @@ def main():
             print(pid, flush=True)
             continue
         if command == "run":
+            if not warm:  # once, and only for tests that run commands
+                import_commands()
+                warm = True
             pid = os.fork()
             if pid == 0:
                 os._exit(_command(data, arguments[0], json.loads(line.split(maxsplit=2)[2])))

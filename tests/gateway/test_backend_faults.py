@@ -244,7 +244,7 @@ async def test_usage_that_is_missing_is_estimated_from_the_text_whatever_stands_
         said = json.loads(body({"role": "assistant", "content": "hi", "reasoning": "ok", "padding": "x" * 5000}))
         backend.raw = json.dumps({**said, "usage": {"prompt_tokens": 0, "completion_tokens": 0}}).encode()
         await made.post(chat("hi"))
-        done = made.events()[-1]
+        done = made.acts()[-1]
         assert (done["tokens_out"], done["tokens_estimated"]) == (2, True)
 
 

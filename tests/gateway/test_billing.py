@@ -90,7 +90,7 @@ async def test_a_stream_that_breaks_off_is_paid_as_far_as_it_came(tmp_path):
     backends = {"acme/eu-fr-par/acme-1": FakeBackend(die_after=2, pieces=8)}
     async with lab(tmp_path, set_up=limited(eur_per_month=100), backends=backends) as made:
         await ask(made, stream=True, max_tokens=50)
-        event = made.events()[-1]
+        event = made.acts()[-1]
         assert (event["type"], event["tokens_estimated"]) == ("inference.aborted", True)
         assert 0 < event["tokens_out"] <= 8
 

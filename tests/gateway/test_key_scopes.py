@@ -58,7 +58,7 @@ async def test_a_region_where_nothing_runs_is_a_refusal_with_its_reason_on_recor
         refused = await made.post(chat("hi"), key="bound")
         assert refused.status == 403
         assert refused.error["reasons"][0]["rule"] == "key.scope"
-        denied = made.events()[-1]
+        denied = made.acts()[-1]
         assert (denied["type"], denied["decision"]["reasons"][0]["rule"]) == ("inference.denied", "key.scope")
         assert asked(made) == {"acme-fr": 0}
 

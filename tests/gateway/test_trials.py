@@ -60,7 +60,7 @@ async def test_the_only_backends_faults_stay_its_own_while_it_is_tried(tmp_path,
         assert (answer.status, answer.error["code"]) == (502, "backend_error")
         assert len(made.backends["acme-1"].bodies) == before + 1
         assert not live(made)["acme-1"].available
-        assert [made.events()[-1][each] for each in ("type", "reason")] == ["inference.aborted", "backend_error"]
+        assert [made.acts()[-1][each] for each in ("type", "reason")] == ["inference.aborted", "backend_error"]
         assert "backend acme-1: The backend answered 500" in caplog.messages[-1]
 
 

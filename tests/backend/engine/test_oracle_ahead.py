@@ -33,7 +33,7 @@ from tests.conftest import how_many
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
-SEQUENCES = how_many(2000, 2000) if GPU else how_many(400, 400)
+SEQUENCES = how_many(2000, 2000) if GPU else how_many(400, 120)
 ROUNDING = 0.02 if GPU else 1e-3  # of scores; kernels multiply float32 in TF32
 
 

@@ -38,13 +38,28 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture
-def schema(app):
-    async def mounted(scope, receive, send):
-        """Where the document says that it is."""
-        await app({**scope, "root_path": PREFIX}, receive, send)
+class Mounted:
+    """An application where the document says that it is; which one, is set for each test."""
 
-    return schemathesis.openapi.from_asgi(f"{PREFIX}/openapi.json", mounted)
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        await self.app({**scope, "root_path": PREFIX}, receive, send)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The published document, fetched and read once: that takes longer than the calls of a test."""
+    mounted = Mounted(build_admin(None))
+    return mounted, schemathesis.openapi.from_asgi(f"{PREFIX}/openapi.json", mounted)
+
+
+@pytest.fixture
+def schema(app, loaded):
+    mounted, found = loaded
+    mounted.app = app
+    return found
 
 
 def statuses(schema, method, path, headers, objects, mode):

@@ -51,7 +51,7 @@ async def test_calls_of_a_stopped_system_are_refused_and_others_are_not(tmp_path
         assert reason["article"].startswith("AI Act 14(4)(e)")
         assert len(made.backends["acme-1"].bodies) == asked
         assert made.types()[-1] == "inference.denied"
-        assert made.events()[-1]["decision"]["reasons"][0]["rule"] == "oversight.stopped"
+        assert made.acts()[-1]["decision"]["reasons"][0]["rule"] == "oversight.stopped"
         assert (await made.post(chat("hi"), key="acme/other")).status == 200
         made.control.resume("acme", ai_system_id=SYSTEM, reason="corrected")
 
@@ -74,7 +74,7 @@ async def test_a_stream_that_runs_is_cut_and_on_record_as_such(tmp_path):
         answer = await running
         assert answer.events[-1]["error"]["code"] == "oversight.stopped"
         assert "[DONE]" not in answer.events
-        last = made.events()[-1]
+        last = made.acts()[-1]
         assert (last["type"], last["reason"], last["status"]) == ("inference.aborted", "oversight.stopped", 403)
         assert made.verify().ok
 
@@ -92,7 +92,7 @@ async def test_a_whole_answer_that_comes_after_the_stop_is_not_handed_over(tmp_p
         answer = await running
         assert (answer.status, answer.error["code"]) == (403, "oversight.stopped")
         assert "Paris" not in answer.body.decode()
-        assert made.events()[-1]["reason"] == "oversight.stopped"
+        assert made.acts()[-1]["reason"] == "oversight.stopped"
 
 
 def stop_of(**more):

@@ -31,7 +31,7 @@ async def test_an_answer_carries_where_it_ran_what_allowed_it_and_a_receipt(tmp_
         assert answer.headers["x-domicile-notice-art50"]
         assert answer.headers["x-domicile-receipt"].startswith("acme/")
         assert made.types()[-2:] == ["inference.accepted", "inference.completed"]
-        accepted, completed = made.events()[-2:]
+        accepted, completed = made.acts()[-2:]
         assert accepted["inference_country"] == accepted["storage_country"] == accepted["operator_hq"] == "FR"
         assert accepted["transfer_basis"] == "intra_eea"
         assert (completed["tokens_in"], completed["tokens_out"], completed["finish_reason"]) == (7, 5, "stop")
@@ -54,7 +54,7 @@ async def test_usage_is_metered_and_not_shown_to_a_client_that_did_not_ask(tmp_p
         answer = await made.post(chat("hi", stream=True))
         assert all("usage" not in event or event["usage"] is None for event in answer.events[:-1])
         assert made.backends["acme-1"].bodies[0]["stream_options"]["include_usage"] is True
-        assert made.events()[-1]["tokens_out"] == 5
+        assert made.acts()[-1]["tokens_out"] == 5
 
 
 async def test_completions_work_as_chat_does(tmp_path):
@@ -74,7 +74,7 @@ async def test_personal_data_reaches_the_model_as_placeholders_and_comes_back_re
         assert answer.text == said
         assert MAIL not in made.backends["acme-1"].received
         assert "3704" not in made.backends["acme-1"].received
-        assert made.events()[-2]["redaction"]["counts_by_type"] == {"email": 1, "iban": 1}
+        assert made.acts()[-2]["redaction"]["counts_by_type"] == {"email": 1, "iban": 1}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -84,7 +84,7 @@ async def test_personal_data_that_the_model_brings_up_itself_is_masked(tmp_path,
         answer = await made.post(chat("Whom may I ask?", stream=stream))
         assert MAIL not in answer.text
         assert "3704" not in answer.text
-        assert made.events()[-1]["redaction"]["counts_by_type"] == {"email": 1, "iban": 1}
+        assert made.acts()[-1]["redaction"]["counts_by_type"] == {"email": 1, "iban": 1}
 
 
 async def test_a_blocked_class_of_data_is_refused_recorded_and_never_sent(tmp_path):
@@ -163,7 +163,7 @@ async def test_no_backend_outside_the_decision_ever_receives_a_byte(tmp_path, at
         assert "parent is in US" in answer.error["message"]
         assert backend.bodies == []
         assert made.types()[-1] == "inference.denied"
-        assert made.events()[-1]["decision"]["reasons"][0]["rule"] == answer.error["reasons"][0]["rule"]
+        assert made.acts()[-1]["decision"]["reasons"][0]["rule"] == answer.error["reasons"][0]["rule"]
 
 
 async def test_when_the_european_backend_is_down_the_other_one_is_still_not_asked(tmp_path):
@@ -310,7 +310,7 @@ async def test_the_backends_refusal_is_passed_on_in_its_own_words(tmp_path):
         answer = await made.post(chat("hi"))
         assert answer.status == 400
         assert answer.error == error
-        assert made.events()[-1]["type"] == "inference.aborted"
+        assert made.acts()[-1]["type"] == "inference.aborted"
 
 
 async def test_too_many_requests_at_the_backend_are_asked_once_and_keep_their_retry_after(tmp_path):
@@ -330,7 +330,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(tmp_path
         assert "error" in answer.events[-1]
         assert "[DONE]" not in answer.events
         assert "The capital is Paris.".startswith(answer.text)
-        assert made.events()[-1]["type"] == "inference.aborted"
+        assert made.acts()[-1]["type"] == "inference.aborted"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -346,10 +346,10 @@ async def test_a_client_that_leaves_ends_the_call_at_the_backend_and_on_record(t
                 await response.read()
         assert await backend.abandoned(1)
         for _ in range(200):  # its record may come a little later
-            if made.events()[-1]["type"] == "inference.aborted":
+            if made.acts()[-1]["type"] == "inference.aborted":
                 break
             await asyncio.sleep(0.05)
-        assert made.events()[-1]["reason"] == "client_disconnected"
+        assert made.acts()[-1]["reason"] == "client_disconnected"
 
 
 async def test_a_limit_of_the_policy_holds_and_says_when_to_come_back(tmp_path):

@@ -358,7 +358,7 @@ async def test_a_time_that_makes_no_sense_is_unknown_and_no_reason_to_refuse(tmp
     async with lab(tmp_path, backends=backends) as made:
         answer = await made.post(chat("hi"))
         assert answer.status in (200, 502)  # NaN is no JSON
-        assert "ttft_ms" not in made.events()[-1]
+        assert "ttft_ms" not in made.acts()[-1]
 
 
 async def test_refused_calls_are_labelled_by_tenant_and_by_a_model_that_there_is(tmp_path):

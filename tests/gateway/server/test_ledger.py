@@ -369,7 +369,7 @@ async def test_a_restarted_gateway_goes_on_with_the_ledger_and_with_what_is_left
 
 
 def line_day(made):
-    return made.events()[-1]["ts"][:10]
+    return made.acts()[-1]["ts"][:10]
 
 
 async def test_a_stream_that_its_client_leaves_is_billed_for_what_was_sent(tmp_path):
@@ -380,7 +380,7 @@ async def test_a_stream_that_its_client_leaves_is_billed_for_what_was_sent(tmp_p
             await answer.content.readany()
         while made.types()[-1] != "inference.aborted":
             await asyncio.sleep(0.02)
-        event = made.events()[-1]
+        event = made.acts()[-1]
         assert (event["reason"], event["tokens_estimated"]) == ("client_disconnected", True)
         assert event["tokens_in"] > 0
         assert event["tokens_out"] >= 1

@@ -101,7 +101,7 @@ async def test_an_answer_that_outlasts_the_grace_is_cut_and_recorded_as_such(tmp
                 await asyncio.sleep(0.01)
         (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
         assert isinstance(outcome, aiohttp.ClientError) or outcome.status >= 500
-    assert made.events()[-1]["reason"] == "gateway_stopped"
+    assert made.acts()[-1]["reason"] == "gateway_stopped"
     assert made.events("_system")[-1]["type"] == "system.stop"
     assert made.verify().ok
 

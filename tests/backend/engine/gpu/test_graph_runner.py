@@ -28,6 +28,7 @@ from backend.models.decoders.invariant_decoder import kind_of
 from tests.backend.engine.drafters import Oracle
 from tests.backend.engine.toy_grammar import ToyGrammars
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
+from tests.conftest import how_many
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -156,6 +157,7 @@ def test_when_someone_is_preempted_again_and_again(
 
 
 @GRAPHS
+@pytest.mark.campaign
 def test_when_others_come_and_are_aborted_in_between(
     model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: str
 ) -> None:
@@ -175,7 +177,7 @@ def test_when_others_come_and_are_aborted_in_between(
             engine.abort(rng.randint(1000, intruder))
         for item in engine.step():
             tokens.setdefault(item.id, []).append(item.token)
-        if intruder > 1200:
+        if intruder > 1000 + how_many(200, 60):
             break
     tokens.update(run_rest(engine, tokens))
     assert [tokens[id] for id in range(len(prompts))] == expected

@@ -62,7 +62,7 @@ async def test_who_reads_content_is_on_record_before_and_the_outcome_after(tmp_p
     async with lab(tmp_path, set_up=keeping) as made:
         request_id = await asked(made)
         assert (await replayed(made, request_id)).exit_code == 0
-        *read, compared = made.events()[-3:]
+        *read, compared = made.acts()[-3:]
         assert [event["type"] for event in read] == ["content.accessed"] * 2
         assert {(event["actor"], event["reason"]) for event in read} == {("cli", "replay")}
         assert [event["fields"] for event in read] == [["input", "input_original", "subject"], ["output", "subject"]]
@@ -83,7 +83,7 @@ async def test_another_answer_is_told_with_the_place_where_they_part_and_on_reco
         assert said["difference"] == {
             "choice": 0, "field": "content", "at": 15, "was": "The capital is Paris.", "now": "The capital is Rome.",
         }  # fmt: skip
-        assert made.events()[-1]["equal"] is False
+        assert made.acts()[-1]["equal"] is False
         told = (await replayed(made, request_id, json=False)).output
         assert "different: choice 0, content, behind 15 characters" in told
         assert "--batch-invariant" in told
@@ -94,7 +94,7 @@ async def test_a_server_on_this_host_can_be_asked_instead_of_the_one_that_answer
         request_id = await asked(made)
         done = await replayed(made, request_id, "--url", other.url)
         assert (done.exit_code, len(other.bodies)) == (0, 1), done.output
-        assert "backend_id" not in made.events()[-1]
+        assert "backend_id" not in made.acts()[-1]
         await asyncio.to_thread(made.control.revoke_backend, "acme", "acme-1")
         gone = await replayed(made, request_id)
         assert gone.exit_code == 2
@@ -145,7 +145,7 @@ async def test_whether_the_weights_are_the_same_is_told_and_recorded_though_the_
         done = await replayed(made, request_id)
         said = json.loads(done.stdout)
         assert (said["equal"], said["same_weights"]) == (True, same)
-        assert made.events()[-1].get("same_weights") == same
+        assert made.acts()[-1].get("same_weights") == same
         told = (await replayed(made, request_id, json=False)).output
         assert {True: "from the same weights.", False: "different weights", None: "is not known"}[same] in told
 
