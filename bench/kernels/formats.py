@@ -1,6 +1,7 @@
 """Cases of weight formats of eight bits (FP8 in blocks, INT8) and of mixtures of experts.
 
-Each is a function with its arguments, so that another process can make it again (`formats_tune.py` compiles so).
+Each is a function with its arguments, so that another process can make it again (`formats_tune.py` compiles so), and
+launches no kernel before it runs.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.kernels import fused
+from backend.kernels import fused, reference
 from backend.kernels.launching.launch import FP8
 from backend.kernels.linear import fp8_block, fp8_block_reference, int8, int8_reference
 from backend.kernels.moe import blocks, products, routing
@@ -57,6 +58,7 @@ def specs() -> Iterator[Spec]:
     for tokens in (1, 128, 8192):
         yield partial(quantise_groups_case, LLAMA_8B, tokens)
         yield partial(norm_groups_case, LLAMA_8B, tokens)
+        yield partial(quantise_int8_case, LLAMA_8B, tokens)
     for tokens in TOKENS:
         yield partial(routing_case, QWEN3_30B, tokens)
         yield partial(routing_case, DEEPSEEK_V3, tokens)
@@ -94,7 +96,7 @@ def block_case(rows: int, outputs: int, width: int, kind: str, device: torch.dev
     n = sets_of(size)
     weights = torch.randn(n, both, width, device=device, dtype=torch.bfloat16).to(FP8)
     scale = (torch.rand(both // 128, width // 128, device=device) + 0.5) / width**0.5
-    x, x_scale = fp8_block.quantize_groups(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
+    x, x_scale = fp8_block_reference.quantize_groups(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
 
     def run(module: Any, i: int) -> tuple[Tensor, ...]:
         if kind == "parts":
@@ -121,7 +123,7 @@ def int8_case(rows: int, outputs: int, width: int, kind: str, device: torch.devi
     n = sets_of(size)
     weights = torch.randint(-127, 128, (n, both, width), device=device, dtype=torch.int8)
     scale = (torch.rand(both, 1, device=device) + 0.5) / 75 / width**0.5
-    x, x_scale = int8.quantize_int8(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
+    x, x_scale = int8_reference.quantize_int8(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
 
     def run(module: Any, i: int) -> tuple[Tensor, ...]:
         if kind == "parts":
@@ -143,6 +145,14 @@ def quantise_groups_case(shape: Shape, tokens: int, device: torch.device) -> Cas
     return Case(
         label("silu_mul_groups", tokens, shape.ff_width), 1, tokens * shape.ff_width * 5,
         lambda i: fp8_block.silu_mul_groups(gate_up), lambda i: fp8_block_reference.silu_mul_groups(gate_up), 1e-2,
+    )  # fmt: skip
+
+
+def quantise_int8_case(shape: Shape, tokens: int, device: torch.device) -> Case:
+    x = torch.randn(tokens, shape.ff_width, device=device, dtype=torch.bfloat16)
+    return Case(
+        label("quantize_int8", tokens, shape.ff_width), 1, tokens * shape.ff_width * 3,
+        lambda i: int8.quantize_int8(x), lambda i: int8_reference.quantize_int8(x), 1e-2,
     )  # fmt: skip
 
 
@@ -191,11 +201,11 @@ def experts_case(mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool
     outputs, width = (mixture.width, mixture.inner) if second else (mixture.inner, mixture.width)
     both, rows = outputs if second else 2 * outputs, pairs if second else tokens
     chosen = chosen_of(mixture, tokens, device)
-    laid_out = blocks.blocks_by_expert(chosen, experts, block_size(pairs, experts))
+    laid_out = moe_reference.blocks_by_expert(chosen, experts, block_size(pairs, experts))
     weight = (torch.randn(experts, both, width, device=device, dtype=torch.bfloat16) / width**0.5).to(dtype)
     x, scales = torch.randn(rows, width, device=device, dtype=torch.bfloat16), None
     if dtype == FP8:
-        x, x_scale = fused.quantize_rows(x)
+        x, x_scale = reference.quantize_rows(x)
         scales = x_scale, torch.rand(experts, both, 1, device=device) + 0.5
     options: dict[str, Any] = {"per_token": per_token, "gated": not second, "scales": scales}
     if second:
