@@ -67,6 +67,8 @@ def specs() -> Iterator[Spec]:
             for dtype in (torch.bfloat16, FP8):
                 for second in (False, True):
                     yield partial(experts_case, mixture, tokens, dtype, second)
+        for second in (False, True):
+            yield partial(experts_case, QWEN3_30B, tokens, FP8, second, 128)
         yield partial(combine_case, QWEN3_30B, tokens)
 
 
@@ -195,8 +197,13 @@ def blocks_case(mixture: Mixture, tokens: int, device: torch.device) -> Case:
     )  # fmt: skip
 
 
-def experts_case(mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool, device: torch.device) -> Case:
-    """second: the products of what the first ones made, each times its factor."""
+def experts_case(
+    mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool, *rest: Any
+) -> Case:  # fmt: skip
+    """second: the products of what the first ones made, each times its factor. rest: the span of a block's scale, where
+    FP8 is in blocks, and the device."""
+    *spans, device = rest
+    span = spans[0] if spans else 0
     experts, per_token, pairs = mixture.experts, mixture.per_token, tokens * mixture.per_token
     outputs, width = (mixture.width, mixture.inner) if second else (mixture.inner, mixture.width)
     both, rows = outputs if second else 2 * outputs, pairs if second else tokens
@@ -205,21 +212,22 @@ def experts_case(mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool
     weight = (torch.randn(experts, both, width, device=device, dtype=torch.bfloat16) / width**0.5).to(dtype)
     x, scales = torch.randn(rows, width, device=device, dtype=torch.bfloat16), None
     if dtype == FP8:
-        x, x_scale = reference.quantize_rows(x)
-        scales = x_scale, torch.rand(experts, both, 1, device=device) + 0.5
-    options: dict[str, Any] = {"per_token": per_token, "gated": not second, "scales": scales}
+        x, x_scale = fp8_block_reference.quantize_groups(x) if span else reference.quantize_rows(x)
+        shape = (experts * both // span, width // 128) if span else (experts, both, 1)
+        scales = x_scale, torch.rand(shape, device=device) + 0.5
+    options: dict[str, Any] = {"per_token": per_token, "gated": not second, "scales": scales, "span": span}
     if second:
         options["factors"] = torch.rand(tokens, per_token, device=device)
         options["out_dtype"] = torch.float32 if tokens <= 128 else torch.bfloat16
     met = experts * (1 - (1 - per_token / experts) ** tokens)  # experts that somebody takes, on average
     return Case(
-        label("grouped_linear", mixture.name, tokens, "down" if second else "gate_up", dtype), 1,
+        label("grouped_linear", mixture.name, tokens, "down" if second else "gate_up", dtype, "blocks" * (span > 0)), 1,
         met * both * width * dtype.itemsize + rows * width * x.itemsize + pairs * outputs * 2,
         lambda i: (products.grouped_linear(x, weight, laid_out, **options),),
         lambda i: (moe_reference.grouped_linear(x, weight, laid_out, **options),), 1e-2,
         flops=2 * pairs * both * width,
         candidates=tuple(
-            products.candidates(laid_out.size, outputs, width, dtype.itemsize, gated=not second)
+            products.candidates(laid_out.size, outputs, width, dtype.itemsize, gated=not second, in_blocks=span > 0)
         ),
     )  # fmt: skip
 
