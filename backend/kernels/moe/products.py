@@ -181,15 +181,19 @@ def _choice(
     x: Tensor, outputs: int, width: int, size: int, experts: int, gated: bool, in_blocks: bool
 ) -> tuning.Choice:  # fmt: skip
     kind = ("gated " if gated else "") + ("blocks " if in_blocks else "") + str(x.dtype).removeprefix("torch.")
-    default = default_choice(size, outputs, width, x.element_size(), gated=gated)
+    default = default_choice(size, outputs, width, x.element_size(), gated=gated, in_blocks=in_blocks)
     return tuning.choice("grouped_linear", f"b{size} e{experts} n{outputs} k{width} {kind}", default)
 
 
-def default_choice(size: int, outputs: int, width: int, item_size: int, *, gated: bool) -> tuning.Choice:
-    """By the rules that hold for `linear.narrow`; not timed yet."""
+def default_choice(
+    size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
+) -> tuning.Choice:  # fmt: skip
+    """By the rules that hold for `linear.narrow`; not timed yet. in_blocks: sums of a group take registers as well."""
     block_k = {1: 128, 4: 32}.get(item_size, 64)
     if size <= 32:
         block_n, warps, stages = 64, 4, 4
+    elif in_blocks:
+        block_n, warps, stages = 64, 8, 3
     else:
         block_n, warps, stages = (64, 4, 3) if gated else (128, 8, 3)
     return tuning.Choice.of(
