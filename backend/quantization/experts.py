@@ -1,4 +1,4 @@
-"""The products of a mixture of experts, in the model's dtype or in FP8 by channel.
+"""The products of a mixture of experts, in the model's dtype or in FP8, by channel or in blocks.
 
 A router's logits say which experts a token takes (`kernels.moe`). What comes out are parts, one for each of a token's
 experts, whose sum is what the layer adds to the residual.
@@ -18,14 +18,20 @@ Scales = tuple["Tensor", "Tensor"]
 
 
 class Experts:
-    """gate_up: [experts, 2 * inner, width]; down: [experts, width, inner]. scales: of both if they are float8_e4m3fn,
-    float32 [experts, 2 * inner, 1] and [experts, width, 1]; activations are then quantised pair by pair."""
+    """gate_up: [experts, 2 * inner, width]; down: [experts, width, inner].
+
+    scales: of both if they are float8_e4m3fn, float32 [experts, 2 * inner, 1] and [experts, width, 1]; activations are
+    then quantised row by row. spans: of both if they are in blocks, whose scales are float32 [rows of all experts /
+    span, columns / 128].
+    """
 
     def __init__(
-        self, kernels: Kernels, routing: Routing, gate_up: Tensor, down: Tensor, scales: Scales | None = None
-    ) -> None:
+        self, kernels: Kernels, routing: Routing, gate_up: Tensor, down: Tensor, scales: Scales | None = None,
+        spans: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
         self.kernels, self.routing = kernels, routing
-        self.gate_up, self.down, self.scales = gate_up, down, scales
+        self.gate_up, self.down, self.scales, self.spans = gate_up, down, scales, spans
+        self._in_groups: Any
         self._route: Any
         self._blocks: Any
         self._products: Any
@@ -34,10 +40,13 @@ class Experts:
             from backend.kernels.moe import routing as choice
 
             self._route, self._blocks, self._products = choice.route, blocks.blocks_by_expert, products
+            from backend.kernels.linear.fp8_block import quantize_groups
         else:
             from backend.kernels.moe import reference
 
             self._route, self._blocks, self._products = reference.route, reference.blocks_by_expert, reference
+            from backend.kernels.linear.fp8_block_reference import quantize_groups
+        self._in_groups = quantize_groups
 
     def tensors(self) -> list[Tensor]:
         """All that it multiplies by."""
@@ -56,11 +65,18 @@ class Experts:
         blocks = self._blocks(chosen, len(self.gate_up), size)
         rows, scales = self._operand(x, 0)
         inner = self._products.grouped_linear(
-            rows, self.gate_up, blocks, per_token=per_token, gated=True, scales=scales, out_dtype=x.dtype
+            rows,
+            self.gate_up,
+            blocks,
+            per_token=per_token,
+            gated=True,
+            scales=scales,
+            span=self.spans[0],
+            out_dtype=x.dtype,
         )
         rows, scales = self._operand(inner, 1)
         found: Tensor = self._products.grouped_linear(
-            rows, self.down, blocks, per_token=per_token, scales=scales, factors=factors,
+            rows, self.down, blocks, per_token=per_token, scales=scales, span=self.spans[1], factors=factors,
             out_dtype=torch.float32 if wide else x.dtype,
         )  # fmt: skip
         return found
@@ -75,7 +91,7 @@ class Experts:
     def _operand(self, x: Tensor, matrix: int) -> tuple[Tensor, Scales | None]:
         if self.scales is None:
             return x, None
-        quantised, scale = self.kernels.quantize_rows(x)
+        quantised, scale = self._in_groups(x) if self.spans[matrix] else self.kernels.quantize_rows(x)
         return quantised, (scale, self.scales[matrix])
 
 

@@ -125,6 +125,7 @@ class Quantization(ABC):
         unit: what a card's tensor cores must have ("fp8"); None for nothing special.
         gpu_only: the CPU does not multiply by it; a checkpoint of it is dequantised there.
         batch_invariant: its products can be computed so that a row does not depend on its batch.
+        groups_stored: it multiplies a mixture's experts as a checkpoint stores them, too.
         as_stored: the engine keeps such weights as the checkpoint stores them, unless told otherwise.
         from_any: the engine can make them from the weights of any checkpoint.
         becomes: other formats by name that its checkpoints may be brought into, beside "none".
@@ -141,6 +142,7 @@ class Quantization(ABC):
     unit: ClassVar[str | None] = None
     gpu_only: ClassVar[bool] = True
     batch_invariant: ClassVar[bool] = False
+    groups_stored: ClassVar[bool] = False
     as_stored: ClassVar[bool] = False
     from_any: ClassVar[bool] = True
     becomes: ClassVar[tuple[str, ...]] = ()
@@ -230,6 +232,10 @@ class Quantization(ABC):
         from backend.quantization.experts import Experts
 
         return Experts(kernels, routing, gate_up, down)
+
+    def stored_experts(self, kernels: Kernels, routing: Routing, gate_up: Packed, down: Packed) -> Experts:
+        """The same by weights that are kept as stored, those of all experts one below another (`groups_stored`)."""
+        raise UnsupportedModel(f"experts in {self.name} are not kept as a checkpoint stores them")
 
     def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
         """Of one expert's matrix on the card."""

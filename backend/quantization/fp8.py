@@ -46,6 +46,7 @@ class Fp8(Quantization):
     summary = "8 bits a weight (e4m3), activations quantised token by token"
     methods = (METHOD, "fp8", MODELOPT)
     as_stored = True
+    groups_stored = True
     dtypes = ("bfloat16",)
     unit = "fp8"
     width_multiple = 16
@@ -109,6 +110,16 @@ class Fp8(Quantization):
 
     def experts(self, kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
         return fp8_experts(kernels, routing, gate_up, down)
+
+    def stored_experts(self, kernels: Kernels, routing: Routing, gate_up: Packed, down: Packed) -> Experts:
+        from backend.quantization.experts import Experts
+
+        weights = [
+            packed.parts["weight"].view(routing.experts, -1, packed.parts["weight"].shape[1])
+            for packed in (gate_up, down)
+        ]
+        scales = [packed.parts["scale"].view(routing.experts, -1, 1) for packed in (gate_up, down)]
+        return Experts(kernels, routing, weights[0], weights[1], (scales[0], scales[1]))
 
     def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
         return self.matrix_bytes(outputs, width, element_size)

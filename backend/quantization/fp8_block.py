@@ -20,7 +20,6 @@ from backend.quantization.fp8 import (
     SCALE_BYTES,
     fill_normal,
     fp8_dense,
-    fp8_experts,
     fp8_part,
     fp8_shape,
     stored_fp8,
@@ -29,7 +28,7 @@ from backend.quantization.linear import Hidden, Linear, Operand
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from backend.kernels.interface import Kernels
     from backend.kernels.moe.rule import Routing
@@ -46,6 +45,7 @@ class Fp8Block(Quantization):
     unit = "fp8"
     batch_invariant = True
     as_stored = True
+    groups_stored = True
     from_any = False
     becomes = ("fp8",)
     few_rows = 0
@@ -100,12 +100,20 @@ class Fp8Block(Quantization):
     def linear(self, kernels: Kernels, packed: Packed) -> Linear:
         return Fp8BlockLinear(kernels, packed.parts["weight"], packed.parts["scale"], packed.span["scale"])
 
-    def experts(self, kernels: Kernels, routing: Routing, gate_up: nn.Parameter, down: nn.Parameter) -> Experts:
-        """By channel: grouped products have no scales by block, so that experts are rounded once more."""
-        return fp8_experts(kernels, routing, gate_up, down)
+    def stored_experts(self, kernels: Kernels, routing: Routing, gate_up: Packed, down: Packed) -> Experts:
+        from backend.quantization.experts import Experts
+
+        shapes = [packed.parts["weight"].shape for packed in (gate_up, down)]
+        weights = [
+            packed.parts["weight"].view(routing.experts, rows // routing.experts, width)
+            for packed, (rows, width) in zip((gate_up, down), shapes, strict=True)
+        ]
+        scales = gate_up.parts["scale"], down.parts["scale"]
+        spans = gate_up.span["scale"], down.span["scale"]
+        return Experts(kernels, routing, weights[0], weights[1], scales, spans)
 
     def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
-        return outputs * (width + SCALE_BYTES)
+        return self.matrix_bytes(outputs, width, element_size)
 
     def matrix_bytes(self, outputs: int, width: int, element_size: int) -> int:
         return outputs * width + SCALE_BYTES * -(-outputs // BLOCK) * (width // BLOCK)

@@ -1,6 +1,7 @@
 """Cases of weight formats of eight bits (FP8 in blocks, INT8) and of mixtures of experts.
 
-Each is a function with its arguments, so that another process can make it again (`formats_tune.py` compiles so).
+Each is a function with its arguments, so that another process can make it again (`formats_tune.py` compiles so), and
+launches no kernel before it runs.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.kernels import fused
+from backend.kernels import fused, reference
 from backend.kernels.launching.launch import FP8
 from backend.kernels.linear import fp8_block, fp8_block_reference, int8, int8_reference
 from backend.kernels.moe import blocks, products, routing
@@ -57,6 +58,7 @@ def specs() -> Iterator[Spec]:
     for tokens in (1, 128, 8192):
         yield partial(quantise_groups_case, LLAMA_8B, tokens)
         yield partial(norm_groups_case, LLAMA_8B, tokens)
+        yield partial(quantise_int8_case, LLAMA_8B, tokens)
     for tokens in TOKENS:
         yield partial(routing_case, QWEN3_30B, tokens)
         yield partial(routing_case, DEEPSEEK_V3, tokens)
@@ -65,6 +67,8 @@ def specs() -> Iterator[Spec]:
             for dtype in (torch.bfloat16, FP8):
                 for second in (False, True):
                     yield partial(experts_case, mixture, tokens, dtype, second)
+        for second in (False, True):
+            yield partial(experts_case, QWEN3_30B, tokens, FP8, second, 128)
         yield partial(combine_case, QWEN3_30B, tokens)
 
 
@@ -94,7 +98,7 @@ def block_case(rows: int, outputs: int, width: int, kind: str, device: torch.dev
     n = sets_of(size)
     weights = torch.randn(n, both, width, device=device, dtype=torch.bfloat16).to(FP8)
     scale = (torch.rand(both // 128, width // 128, device=device) + 0.5) / width**0.5
-    x, x_scale = fp8_block.quantize_groups(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
+    x, x_scale = fp8_block_reference.quantize_groups(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
 
     def run(module: Any, i: int) -> tuple[Tensor, ...]:
         if kind == "parts":
@@ -121,7 +125,7 @@ def int8_case(rows: int, outputs: int, width: int, kind: str, device: torch.devi
     n = sets_of(size)
     weights = torch.randint(-127, 128, (n, both, width), device=device, dtype=torch.int8)
     scale = (torch.rand(both, 1, device=device) + 0.5) / 75 / width**0.5
-    x, x_scale = int8.quantize_int8(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
+    x, x_scale = int8_reference.quantize_int8(torch.randn(rows, width, device=device, dtype=torch.bfloat16))
 
     def run(module: Any, i: int) -> tuple[Tensor, ...]:
         if kind == "parts":
@@ -143,6 +147,14 @@ def quantise_groups_case(shape: Shape, tokens: int, device: torch.device) -> Cas
     return Case(
         label("silu_mul_groups", tokens, shape.ff_width), 1, tokens * shape.ff_width * 5,
         lambda i: fp8_block.silu_mul_groups(gate_up), lambda i: fp8_block_reference.silu_mul_groups(gate_up), 1e-2,
+    )  # fmt: skip
+
+
+def quantise_int8_case(shape: Shape, tokens: int, device: torch.device) -> Case:
+    x = torch.randn(tokens, shape.ff_width, device=device, dtype=torch.bfloat16)
+    return Case(
+        label("quantize_int8", tokens, shape.ff_width), 1, tokens * shape.ff_width * 3,
+        lambda i: int8.quantize_int8(x), lambda i: int8_reference.quantize_int8(x), 1e-2,
     )  # fmt: skip
 
 
@@ -185,31 +197,37 @@ def blocks_case(mixture: Mixture, tokens: int, device: torch.device) -> Case:
     )  # fmt: skip
 
 
-def experts_case(mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool, device: torch.device) -> Case:
-    """second: the products of what the first ones made, each times its factor."""
+def experts_case(
+    mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool, *rest: Any
+) -> Case:  # fmt: skip
+    """second: the products of what the first ones made, each times its factor. rest: the span of a block's scale, where
+    FP8 is in blocks, and the device."""
+    *spans, device = rest
+    span = spans[0] if spans else 0
     experts, per_token, pairs = mixture.experts, mixture.per_token, tokens * mixture.per_token
     outputs, width = (mixture.width, mixture.inner) if second else (mixture.inner, mixture.width)
     both, rows = outputs if second else 2 * outputs, pairs if second else tokens
     chosen = chosen_of(mixture, tokens, device)
-    laid_out = blocks.blocks_by_expert(chosen, experts, block_size(pairs, experts))
+    laid_out = moe_reference.blocks_by_expert(chosen, experts, block_size(pairs, experts))
     weight = (torch.randn(experts, both, width, device=device, dtype=torch.bfloat16) / width**0.5).to(dtype)
     x, scales = torch.randn(rows, width, device=device, dtype=torch.bfloat16), None
     if dtype == FP8:
-        x, x_scale = fused.quantize_rows(x)
-        scales = x_scale, torch.rand(experts, both, 1, device=device) + 0.5
-    options: dict[str, Any] = {"per_token": per_token, "gated": not second, "scales": scales}
+        x, x_scale = fp8_block_reference.quantize_groups(x) if span else reference.quantize_rows(x)
+        shape = (experts * both // span, width // 128) if span else (experts, both, 1)
+        scales = x_scale, torch.rand(shape, device=device) + 0.5
+    options: dict[str, Any] = {"per_token": per_token, "gated": not second, "scales": scales, "span": span}
     if second:
         options["factors"] = torch.rand(tokens, per_token, device=device)
         options["out_dtype"] = torch.float32 if tokens <= 128 else torch.bfloat16
     met = experts * (1 - (1 - per_token / experts) ** tokens)  # experts that somebody takes, on average
     return Case(
-        label("grouped_linear", mixture.name, tokens, "down" if second else "gate_up", dtype), 1,
+        label("grouped_linear", mixture.name, tokens, "down" if second else "gate_up", dtype, "blocks" * (span > 0)), 1,
         met * both * width * dtype.itemsize + rows * width * x.itemsize + pairs * outputs * 2,
         lambda i: (products.grouped_linear(x, weight, laid_out, **options),),
         lambda i: (moe_reference.grouped_linear(x, weight, laid_out, **options),), 1e-2,
         flops=2 * pairs * both * width,
         candidates=tuple(
-            products.candidates(laid_out.size, outputs, width, dtype.itemsize, gated=not second)
+            products.candidates(laid_out.size, outputs, width, dtype.itemsize, gated=not second, in_blocks=span > 0)
         ),
     )  # fmt: skip
 

@@ -31,13 +31,20 @@ def _tile(ptr, n, k, width, EVEN: tl.constexpr):
     return tl.load(at, (k < width)[None, :], 0.0)
 
 
+@triton.jit
+def _scales(ptr, n, start, width, SPAN: tl.constexpr):
+    """Of rows n of the weights, all experts' one below another, for the group of 128 columns from `start` on."""
+    return tl.load(ptr + n // SPAN * (width // 128) + start // 128)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _grouped_linear(
     x_ptr, weight_ptr, slot_ptr, expert_ptr, y_ptr, row_scale_ptr, column_scale_ptr, factor_ptr, rows, outputs, width,
-    PER_TOKEN: tl.constexpr, OWN: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, EVEN: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
+    PER_TOKEN: tl.constexpr, OWN: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, SPAN: tl.constexpr,
+    EVEN: tl.constexpr, SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """OWN: x has a row for each pair, whose product is multiplied by its factor and goes to its part."""
+    """OWN: x has a row for each pair, whose product is multiplied by its factor and goes to its part. SPAN: rows of a
+    weight that a scale of each group of 128 columns is for; 0 for none such."""
     if CHAINED:
         cuda.gdc_wait()
     block = tl.program_id(1)
@@ -59,12 +66,20 @@ def _grouped_linear(
         k = start + lane
         inside = taken[None, :] if EVEN else taken[None, :] & (k < width)[:, None]
         x = tl.load(x_row + k[:, None], inside, 0.0)
-        acc = tl.dot(_tile(weight, real, k, width, EVEN), x, acc, input_precision="ieee")
-        if GATED:
-            up = tl.dot(_tile(weight, outputs + real, k, width, EVEN), x, up, input_precision="ieee")
+        if SPAN > 0:
+            by_group = tl.load(row_scale_ptr + start // 128 * rows + row, taken, 0.0)[None, :]
+            part = tl.dot(_tile(weight, real, k, width, EVEN), x)
+            acc += part * (_scales(column_scale_ptr, first + real, start, width, SPAN)[:, None] * by_group)
+            if GATED:
+                part = tl.dot(_tile(weight, outputs + real, k, width, EVEN), x)
+                up += part * (_scales(column_scale_ptr, first + outputs + real, start, width, SPAN)[:, None] * by_group)
+        else:
+            acc = tl.dot(_tile(weight, real, k, width, EVEN), x, acc, input_precision="ieee")
+            if GATED:
+                up = tl.dot(_tile(weight, outputs + real, k, width, EVEN), x, up, input_precision="ieee")
     if CHAINED:
         cuda.gdc_launch_dependents()
-    if SCALED:
+    if SCALED and SPAN == 0:
         by_row = tl.load(row_scale_ptr + row, taken, 0.0)[None, :]
         acc *= by_row * tl.load(column_scale_ptr + first + real)[:, None]
         if GATED:
@@ -93,7 +108,8 @@ def _combine(part_ptr, residual_ptr, y_ptr, width, PARTS: tl.constexpr, BLOCK: t
 
 def grouped_linear(
     x: Tensor, weight: Tensor, blocks: Blocks, *, per_token: int, gated: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None, factors: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    scales: tuple[Tensor, Tensor] | None = None, span: int = 0, factors: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
     """The product of each pair by its expert's weight.
 
@@ -102,7 +118,8 @@ def grouped_linear(
         weight: [experts, outputs, width], contiguous, of x's dtype.
         blocks: of the pairs, see `blocks.blocks_by_expert`. per_token: experts of a token.
         gated: weights hold gate and up, [experts, 2 * outputs, width]; the result is ``silu(gate) * up``.
-        scales: of FP8, float32 [rows of x, 1] and [experts, weight's rows, 1].
+        scales: of FP8, float32 [rows of x, 1] and [experts, weight's rows, 1]; with span, as `linear.fp8_block` has
+            them, [width / 128, rows of x] and [rows of all weights / span, width / 128].
         factors: float32 [tokens, per_token], that products are multiplied by.
         out_dtype: of the result; None: x's, of FP8 bfloat16.
     Returns:
@@ -111,7 +128,7 @@ def grouped_linear(
     Raises:
         KernelArgumentError: shapes or dtypes that do not fit.
     """
-    pairs, outputs = require_grouped(x, weight, blocks, per_token, gated, scales, factors)
+    pairs, outputs = require_grouped(x, weight, blocks, per_token, gated, scales, span, factors)
     require(blocks.size in (8, *SIZES), f"blocks of {blocks.size}; a power of two from 8 to {SIZES[-1]}")
     dtype = out_dtype or (torch.bfloat16 if x.dtype == FP8 else x.dtype)
     shape = (pairs, outputs) if factors is None else (per_token, pairs // per_token, outputs)
@@ -119,12 +136,13 @@ def grouped_linear(
     if pairs == 0:
         return y
     width = x.shape[1]
-    choice = _choice(x, outputs, width, blocks.size, len(weight), gated)
+    choice = _choice(x, outputs, width, blocks.size, len(weight), gated, span > 0)
     arguments = choice.arguments()
+    require(span == 0 or arguments["BLOCK_K"] == 128, f"{choice} does not go with scales of 128 columns")
     row_scale, column_scale = scales or (None, None)
     _grouped_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), len(blocks.experts))](
         x, weight, blocks.slots, blocks.experts, y, row_scale, column_scale, factors, len(x), outputs, width,
-        PER_TOKEN=per_token, OWN=factors is not None, GATED=gated, SCALED=scales is not None,
+        PER_TOKEN=per_token, OWN=factors is not None, GATED=gated, SCALED=scales is not None, SPAN=span,
         EVEN=width % arguments["BLOCK_K"] == 0, SIZE=blocks.size, **arguments, **chained(),
     )  # fmt: skip
     return y
@@ -159,17 +177,23 @@ def combine(parts: Tensor, residual: Tensor) -> Tensor:
     return y
 
 
-def _choice(x: Tensor, outputs: int, width: int, size: int, experts: int, gated: bool) -> tuning.Choice:
-    kind = ("gated " if gated else "") + str(x.dtype).removeprefix("torch.")
-    default = default_choice(size, outputs, width, x.element_size(), gated=gated)
+def _choice(
+    x: Tensor, outputs: int, width: int, size: int, experts: int, gated: bool, in_blocks: bool
+) -> tuning.Choice:  # fmt: skip
+    kind = ("gated " if gated else "") + ("blocks " if in_blocks else "") + str(x.dtype).removeprefix("torch.")
+    default = default_choice(size, outputs, width, x.element_size(), gated=gated, in_blocks=in_blocks)
     return tuning.choice("grouped_linear", f"b{size} e{experts} n{outputs} k{width} {kind}", default)
 
 
-def default_choice(size: int, outputs: int, width: int, item_size: int, *, gated: bool) -> tuning.Choice:
-    """By the rules that hold for `linear.narrow`; not timed yet."""
+def default_choice(
+    size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
+) -> tuning.Choice:  # fmt: skip
+    """By the rules that hold for `linear.narrow`; not timed yet. in_blocks: sums of a group take registers as well."""
     block_k = {1: 128, 4: 32}.get(item_size, 64)
     if size <= 32:
         block_n, warps, stages = 64, 4, 4
+    elif in_blocks:
+        block_n, warps, stages = 64, 8, 3
     else:
         block_n, warps, stages = (64, 4, 3) if gated else (128, 8, 3)
     return tuning.Choice.of(
@@ -177,7 +201,9 @@ def default_choice(size: int, outputs: int, width: int, item_size: int, *, gated
     )
 
 
-def candidates(size: int, outputs: int, width: int, item_size: int, *, gated: bool) -> list[tuning.Choice]:
+def candidates(
+    size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
+) -> list[tuning.Choice]:  # fmt: skip
     """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
     unit = 2 // item_size if item_size < 2 else 1
     tiles = [(32, 128, 2, 4), (64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 64, 8, 3)]
@@ -188,5 +214,5 @@ def candidates(size: int, outputs: int, width: int, item_size: int, *, gated: bo
     return [
         tuning.Choice.of(warps, stages, BLOCK_N=block_n, BLOCK_K=block_k * unit)
         for block_n, block_k, warps, stages in tiles
-        if block_k * unit <= triton.next_power_of_2(width)
+        if block_k * unit <= triton.next_power_of_2(width) and (not in_blocks or block_k * unit == 128)
     ]

@@ -16,6 +16,7 @@ from backend.kernels.launching.launch import require
 from backend.kernels.moe.rule import Routing
 
 MOST_EXPERTS = 512
+GROUP = 128  # columns of a block
 SIZES = (16, 32, 64, 128)  # of blocks
 INVARIANT_SIZE = 32
 
@@ -99,19 +100,25 @@ def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:
 
 def grouped_linear(
     x: Tensor, weight: Tensor, blocks: Blocks, *, per_token: int, gated: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None, factors: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    scales: tuple[Tensor, Tensor] | None = None, span: int = 0, factors: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
     """See `products.grouped_linear`."""
-    pairs, outputs = require_grouped(x, weight, blocks, per_token, gated, scales, factors)
+    pairs, outputs = require_grouped(x, weight, blocks, per_token, gated, scales, span, factors)
     own = factors is not None
     y = torch.zeros(pairs, outputs, dtype=torch.float32, device=x.device)
-    values = x.float() if scales is None else x.float() * scales[0]
+    values, by_row = x.float(), None
+    if scales is not None and span:
+        values = values * scales[0].t().repeat_interleave(GROUP, 1)
+        by_row = scales[1].repeat_interleave(span, 0).repeat_interleave(GROUP, 1).view(weight.shape)
+    elif scales is not None:
+        values, by_row = values * scales[0], scales[1]
     for block, expert in enumerate(blocks.experts.tolist()):
         if expert < 0:
             continue
         slots = blocks.slots[block * blocks.size : (block + 1) * blocks.size].long()
         slots = slots[slots >= 0]
-        matrix = weight[expert].float() if scales is None else weight[expert].float() * scales[1][expert]
+        matrix = weight[expert].float() if by_row is None else weight[expert].float() * by_row[expert]
         product = F.linear(values[slots if own else slots // per_token], matrix)
         if gated:
             gate, up = product.chunk(2, -1)
@@ -133,7 +140,7 @@ def combine(parts: Tensor, residual: Tensor) -> Tensor:
 
 def require_grouped(
     x: Tensor, weight: Tensor, blocks: Blocks, per_token: int, gated: bool, scales: tuple[Tensor, Tensor] | None,
-    factors: Tensor | None,
+    span: int, factors: Tensor | None,
 ) -> tuple[int, int]:  # fmt: skip
     """(pairs, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     require(x.dim() == 2 and x.is_contiguous(), f"x must be a contiguous matrix, got shape {tuple(x.shape)}")
@@ -145,7 +152,11 @@ def require_grouped(
     require(not gated or weight_rows % 2 == 0, f"a gated weight has as many rows of up as of gate, not {weight_rows}")
     require((scales is not None) == (x.dtype == torch.float8_e4m3fn), "FP8 comes with scales, and nothing else does")
     if scales is not None:
-        fits = scales[0].shape == (rows, 1) and scales[1].shape == (experts, weight_rows, 1)
+        shapes: tuple[tuple[int, ...], tuple[int, ...]] = (rows, 1), (experts, weight_rows, 1)
+        if span:
+            require(width % GROUP == 0 and weight_rows % span == 0, f"blocks of {span} × {GROUP} leave something over")
+            shapes = (width // GROUP, rows), (experts * weight_rows // span, width // GROUP)
+        fits = (scales[0].shape, scales[1].shape) == shapes
         require(fits and scales[0].is_contiguous() and scales[1].is_contiguous(), "a scale a row of x and of a weight")
     pairs = rows * per_token if factors is None else rows
     require(factors is None or (factors.numel() == rows and rows % per_token == 0), f"factors are of {rows} pairs")

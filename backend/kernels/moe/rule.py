@@ -8,7 +8,7 @@ class Routing:
     """How a token's experts are found from its logits.
 
     Attributes:
-        per_token: experts that a token takes.
+        experts: that there are; 0 leaves it to the logits. per_token: experts that a token takes.
         sigmoid: logits become scores by a sigmoid each, not by a softmax over all (DeepSeek-AI 2024, V3).
         normalised: weights of those taken add up to 1. scale: multiplies weights last.
         groups, groups_taken: experts of the best `groups_taken` of so many groups of neighbours alone are taken; a
@@ -16,6 +16,7 @@ class Routing:
     """
 
     per_token: int
+    experts: int = 0
     sigmoid: bool = False
     normalised: bool = True
     scale: float = 1.0

@@ -50,7 +50,10 @@ class DecoderLayer(Matrices):
         self.post_norm = empty(config.hidden_size)
         experts = config.experts
         if experts is not None and index not in experts.dense_layers:
-            self.experts: ExpertLayer | None = ExpertLayer(experts, config.hidden_size, dtype, device)
+            self.experts: ExpertLayer | None = ExpertLayer(
+                experts, config.hidden_size, dtype, device, quantization if self._packs_experts() else None
+            )
+            self.packed |= {f"experts.{name}": packed for name, packed in self.experts.packed.items()}
         else:
             self.experts = None
             self.gate_up, self.down = self.matrix("gate_up"), self.matrix("down")
@@ -72,6 +75,9 @@ class DecoderLayer(Matrices):
             return hidden + mixed
         gate, up = linear(x, self.gate_up).chunk(2, -1)
         return hidden + linear(F.silu(gate) * up, self.down)
+
+    def packed_places(self) -> dict[str, Packed]:
+        return super().packed_places() | ({} if self.experts is None else self.experts.packed_places())
 
     def places(self) -> dict[str, Tensor]:
         """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""

@@ -49,8 +49,13 @@ class FusedDecoder(PagedDecoder):
         mixed = layer.experts
         if mixed is None:
             return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._linear(layer, "down"))
-        format = NONE if self.config.keeps_experts(layer.index) else self.quantization
-        experts = format.experts(self.kernels, mixed.shape.routing, mixed.gate_up, mixed.down)
+        routing = mixed.shape.routing
+        if mixed.packed:
+            gate_up, down = mixed.packed["gate_up"], mixed.packed["down"]
+            experts = gate_up.format.stored_experts(self.kernels, routing, gate_up, down)
+        else:
+            format = NONE if self.config.keeps_experts(layer.index) else self.quantization
+            experts = format.experts(self.kernels, routing, mixed.gate_up, mixed.down)
         return MixtureLayer(**attending, router=DenseLinear(self.kernels, mixed.router), experts=experts)
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:

@@ -36,7 +36,7 @@ class Experts:
 
     @property
     def routing(self) -> Routing:
-        return Routing(self.per_token, normalised=self.normalised)
+        return Routing(self.per_token, self.count, normalised=self.normalised)
 
     def __post_init__(self) -> None:
         if self.count <= 0 or self.intermediate_size <= 0 or not 0 < self.per_token <= self.count:

@@ -9,21 +9,35 @@ from torch import Tensor, nn
 
 from backend.models.families.family import Experts
 from backend.models.layers.linear import linear
+from backend.quantization.format import Packed, Quantization
 
 
 class ExpertLayer(nn.Module):
-    """Weights of all experts of one layer: gate_up [count, 2 * inner, hidden], down [count, hidden, inner]."""
+    """Weights of all experts of one layer: gate_up [count, 2 * inner, hidden], down [count, hidden, inner].
 
-    def __init__(self, shape: Experts, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    packed: both by name where `quantization` keeps them as stored, all experts' rows one below another; the parameters
+    then have no memory. Only the decoders of the kernels multiply by such.
+    """
+
+    def __init__(
+        self, shape: Experts, hidden: int, dtype: torch.dtype, device: torch.device,
+        quantization: Quantization | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
 
-        def empty(*size: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(*size, dtype=dtype, device=device), requires_grad=False)
+        def empty(*size: int, on: torch.device) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*size, dtype=dtype, device=on), requires_grad=False)
 
+        inner, count = shape.intermediate_size, shape.count
         self.shape = shape
-        self.router = empty(shape.count, hidden)
-        self.gate_up = empty(shape.count, 2 * shape.intermediate_size, hidden)
-        self.down = empty(shape.count, hidden, shape.intermediate_size)
+        self.router = empty(count, hidden, on=device)
+        self.packed: dict[str, Packed] = {}
+        if quantization is not None:
+            self.packed["gate_up"] = quantization.empty(count * 2 * inner, hidden, dtype, device, (inner,))
+            self.packed["down"] = quantization.empty(count * hidden, inner, dtype, device, (hidden,))
+            device = torch.device("meta")
+        self.gate_up = empty(count, 2 * inner, hidden, on=device)
+        self.down = empty(count, hidden, inner, on=device)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [tokens, hidden]; so is what comes back."""
@@ -46,4 +60,18 @@ class ExpertLayer(nn.Module):
             gate, up = self.gate_up[expert].chunk(2)
             places |= {names.gate.format(expert): gate, names.up.format(expert): up}
             places[names.down.format(expert)] = self.down[expert]
+        return places
+
+    def packed_places(self) -> dict[str, Packed]:
+        """As `places`, of experts that are kept as stored."""
+        if not self.packed:
+            return {}
+        names, places = self.shape.names, {}
+        gate_up, down = self.packed["gate_up"], self.packed["down"]
+        inner, hidden = self.shape.intermediate_size, self.down.shape[1]
+        for expert in range(self.shape.count):
+            begin = 2 * inner * expert
+            places[names.gate.format(expert)] = gate_up.rows(begin, begin + inner)
+            places[names.up.format(expert)] = gate_up.rows(begin + inner, begin + 2 * inner)
+            places[names.down.format(expert)] = down.rows(hidden * expert, hidden * (expert + 1))
         return places

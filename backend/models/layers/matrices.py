@@ -53,6 +53,12 @@ class Matrices(nn.Module):
         """Whether that matrix stays in the model's dtype since the checkpoint has it in higher precision."""
         return self._config.keeps(self.index, name)
 
+    def _packs_experts(self) -> bool:
+        """Whether the experts of a mixture are kept as stored."""
+        stored, format = self._config.stored_weights, self._quantization
+        kept = stored is not None and stored.format is format and format.as_stored and format.groups_stored
+        return kept and not self._config.keeps_experts(self.index)
+
     def _packs(self, name: str) -> bool:
         """Whether that matrix is kept as stored. Raises UnsupportedModel if the modules that share it differ."""
         stored = self._config.stored_weights

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from backend.kernels.launching.launch import FP8, KernelArgumentError
+from backend.kernels.linear.fp8_block import quantize_groups
 from backend.kernels.linear.quant import quantize_rows
 from backend.kernels.moe import blocks, products, reference, routing
 from backend.kernels.moe.reference import blocks_needed
@@ -159,6 +160,44 @@ def test_fp8_by_rows_is_the_product_of_numbers_and_scales(tokens, device):
             gate, up = ((weight[expert].double() * scale[expert].double()) @ rows[pair // per_token]).chunk(2)
             assert error(found[pair], F.silu(gate) * up) < 2e-2
     assert x.dtype == FP8
+
+
+@pytest.mark.parametrize(("tokens", "outputs", "span"), [(2, 128, 128), (20, 96, 32)])
+@pytest.mark.parametrize("second", [False, True], ids=["gated", "with factors"])
+def test_fp8_in_blocks_is_the_product_of_numbers_and_scales(tokens, outputs, span, second, device):
+    experts, per_token, width = 3, 2, 256
+    rows, both = (tokens * per_token, outputs) if second else (tokens, 2 * outputs)
+    x, x_scale = quantize_groups(torch.randn(rows, width, device=device))
+    weight = torch.randn(experts, both, width, device=device).to(FP8)
+    scale = torch.rand(experts * both // span, width // 128, device=device) + 0.1
+    exact_w = weight.double() * scale.double().repeat_interleave(span, 0).repeat_interleave(128, 1).view(weight.shape)
+    exact_x = x.double() * x_scale.double().t().repeat_interleave(128, 1)
+    laid_out = blocks.blocks_by_expert(chosen := chosen_of(tokens, experts, per_token, device), experts, 16)
+    factors = torch.rand(tokens, per_token, device=device) if second else None
+    for module in (products, reference):
+        found = module.grouped_linear(
+            x, weight, laid_out, per_token=per_token, gated=not second, scales=(x_scale, scale), span=span,
+            factors=factors, out_dtype=torch.float32,
+        )  # fmt: skip
+        by_pair = found.transpose(0, 1).reshape(-1, outputs) if second else found
+        for pair, expert in enumerate(chosen.flatten().tolist()):
+            product = exact_w[expert] @ exact_x[pair if second else pair // per_token]
+            if not second:
+                gate, up = product.chunk(2)
+                product = F.silu(gate) * up
+            else:
+                product = product * factors.flatten()[pair].double()
+            assert error(by_pair[pair], product) < 5e-3
+
+
+def test_blocks_that_leave_something_over_are_refused(device):
+    x, x_scale = quantize_groups(torch.randn(2, 128, device=device))
+    laid_out = blocks.blocks_by_expert(chosen_of(2, 3, 1, device), 3, 16)
+    weight, scale = torch.zeros(3, 100, 128, device=device).to(FP8), torch.ones(3, 1, device=device)
+    with pytest.raises(KernelArgumentError, match="blocks of 64 × 128 leave something over"):
+        products.grouped_linear(x, weight, laid_out, per_token=1, scales=(x_scale, scale), span=64)
+    with pytest.raises(KernelArgumentError, match="a scale a row of x and of a weight"):
+        products.grouped_linear(x, weight, laid_out, per_token=1, scales=(x_scale, scale), span=50)
 
 
 def test_a_token_has_the_same_bits_alone_and_anywhere_among_others(dtype, device):
