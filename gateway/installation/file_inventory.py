@@ -134,6 +134,8 @@ def describe_missing(paths: Collection[str]) -> str:
             f"{', '.join(keys)} {verb} missing, and a new key would not open what the old one closed; put the key set"
             " back with: domicile init --keys KEY_SET"
         )
+    if any(key.endswith(("signer.key", "root.key")) for key in keys):
+        said[-1] += ", or, where it is in Vault, set secrets.provider and secrets.vault.signing_key"
     if databases:
         verb = "is" if len(databases) == 1 else "are"
         said.append(f"{', '.join(databases)} {verb} missing; put it back from a backup with: domicile backup restore")
