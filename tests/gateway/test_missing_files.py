@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from audit.cli.frame import open_keys, open_replacement
 from audit.errors import AuditError
 from audit.incidents.evidence import evidence_sources
-from audit.storage import place
-from audit.storage.place import use_urls_of
+from audit.storage import location
+from audit.storage.location import use_urls_of
 from gateway.cli import app as cli
 from gateway.configuration.settings import load_settings
 from gateway.database.errors import DatabaseUnavailable
@@ -103,7 +103,7 @@ def domicile(data, *words):
 @contextmanager
 def as_the_program():
     """What `domicile` tells the commands of `audit` holds for the block only."""
-    sources, url = list(evidence_sources), place._source[0]
+    sources, url = list(evidence_sources), location._source[0]
     tokens = [(one, one.set(one.get())) for one in (open_keys, open_replacement)]
     try:
         yield
