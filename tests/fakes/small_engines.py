@@ -18,6 +18,7 @@ OPTIONS = ("--kv-blocks", "4096", "--threads", "1")
 def small_engines() -> Iterator[None]:
     """While the block runs, what `LocalLauncher` starts in this process has a small cache."""
     defaults = LocalLauncher.__init__.__kwdefaults__
+    assert defaults is not None
     defaults["command"] = (*COMMAND, *OPTIONS)
     try:
         yield
