@@ -72,8 +72,9 @@ def specs() -> Iterator[Spec]:
         yield partial(combine_case, QWEN3_30B, tokens)
 
 
-def cases(device: torch.device) -> Iterator[Case]:
-    for spec in specs():
+def cases(device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
+    """Of the model's dtype that these formats go with; none of another."""
+    for spec in specs() if dtype == torch.bfloat16 else ():
         yield spec(device)
 
 

@@ -55,5 +55,4 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
     for rows in (1, 128, 256):
         yield from sampling_cases(LLAMA_8B, rows, device)
     yield from step_cases(256, device)
-    if dtype == torch.bfloat16:
-        yield from formats.cases(device)
+    yield from formats.cases(device, dtype)

@@ -79,7 +79,7 @@ def _grouped_linear(
                 up = tl.dot(_tile(weight, outputs + real, k, width, EVEN), x, up, input_precision="ieee")
     if CHAINED:
         cuda.gdc_launch_dependents()
-    if SCALED and SPAN == 0:
+    if SCALED:
         by_row = tl.load(row_scale_ptr + row, taken, 0.0)[None, :]
         acc *= by_row * tl.load(column_scale_ptr + first + real)[:, None]
         if GATED:
@@ -142,7 +142,7 @@ def grouped_linear(
     row_scale, column_scale = scales or (None, None)
     _grouped_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), len(blocks.experts))](
         x, weight, blocks.slots, blocks.experts, y, row_scale, column_scale, factors, len(x), outputs, width,
-        PER_TOKEN=per_token, OWN=factors is not None, GATED=gated, SCALED=scales is not None, SPAN=span,
+        PER_TOKEN=per_token, OWN=factors is not None, GATED=gated, SCALED=scales is not None and not span, SPAN=span,
         EVEN=width % arguments["BLOCK_K"] == 0, SIZE=blocks.size, **arguments, **chained(),
     )  # fmt: skip
     return y
