@@ -25,6 +25,9 @@ class WrappedKeys(Protocol):
     def is_shared(self) -> bool:
         """Whether several hosts use the same."""
 
+    def name_of(self, owner: str) -> str:
+        """Of one key, in words, for messages."""
+
     def owners(self) -> list[str]:
         """All that ever had a key, sorted."""
 
@@ -55,6 +58,9 @@ class KeyFolder:
     @property
     def place(self) -> str:
         return str(self._folder)
+
+    def name_of(self, owner: str) -> str:
+        return str(self._path(owner))
 
     def owners(self) -> list[str]:
         return sorted(path.stem for path in self._folder.glob("*.kek"))

@@ -89,8 +89,8 @@ class KeyRing:
         kept = self.kept.read(_checked(tenant))
         if kept is None:
             raise KeyProviderError(
-                f"the key of tenant {tenant} is missing in {self.kept.place}; put the key set back with: domicile init"
-                " --keys KEY_SET"
+                f"{self.kept.name_of(tenant)}, the key of tenant {tenant}, is missing; put the key set back with:"
+                " domicile init --keys KEY_SET"
             )
         opened = self._opening(tenant, kept)
         try:

@@ -238,6 +238,9 @@ class KeyTable:
         self._writing = _Connection(url)
         self._inside = threading.local()  # .yes: this thread is in `changing`
 
+    def name_of(self, owner: str) -> str:
+        return f"{owner} in {self.place}"
+
     def owners(self) -> list[str]:
         return [owner for (owner,) in self._asked("SELECT owner FROM owner_key ORDER BY owner")]
 

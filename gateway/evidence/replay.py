@@ -313,5 +313,5 @@ def _parting(was: Sequence[Any], now: Sequence[Any], tolerance: float = 0.0) -> 
 
 def _near(left: Sequence[Any], right: Sequence[Any], tolerance: float) -> bool:
     """Whether both are the same token, with about the same log probability."""
-    (token, value), (other, there) = left, right
-    return bool(token == other and None not in (value, there) and abs(value - there) <= tolerance)
+    (word, value), (other, there) = left, right
+    return bool(word == other and None not in (value, there) and abs(value - there) <= tolerance)

@@ -334,7 +334,7 @@ CAUGHT: list[tuple[Callable[[Insider], None], str]] = [
     (move_a_ciphertext, "input of record 0 was changed in the side store"),
     (delete_a_value, "acme, record 4: input: it or its key is not kept and no certificate"),
     (delete_all_data_keys, "it or its key is not kept and no certificate"),
-    (delete_the_tenants_key, "tenant acme has no key"),
+    (delete_the_tenants_key, "the key of tenant acme, is missing"),
     (remove_a_certificate, "acme, record 2: input: it or its key is not kept and no certificate"),
     (widen_a_certificate, "no record announces the certificate"),
     (change_a_time, "something in records"),

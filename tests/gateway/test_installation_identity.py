@@ -108,8 +108,13 @@ def test_a_folder_that_is_not_there_is_refused_and_not_made(cell):
 def test_a_refused_argument_leaves_no_trace(cell):
     before = state(cell)
     files = sorted(cell.rglob("*"))
-    for line in ("tenant create Acme", "tenant create acme", "project create acme p --purpose x --legal-basis none"):
-        domicile(*line.split(), "--data", cell, code=1)
+    refused = {
+        "tenant create Acme": 1,
+        "tenant create acme": 1,
+        "project create acme p --purpose x --legal-basis none": 2,
+    }
+    for line, code in refused.items():
+        domicile(*line.split(), "--data", cell, code=code)
     assert state(cell) == before
     assert sorted(cell.rglob("*")) == files
 

@@ -14,7 +14,7 @@ import sqlalchemy
 from sqlmodel import select
 
 from audit.errors import StoreError
-from audit.private.log_and_value_store import open_values
+from audit.private.value_location import open_values
 from audit.storage.location import DATABASE_VARIABLE
 from gateway.database.database import Database
 from gateway.database.epoch import bump_epoch

@@ -80,7 +80,7 @@ class PaddedGroup:
 
 
 class BatchLayout:
-    """Where those of a batch lie. alike: by length, so that no padding is longer than its text."""
+    """Where the texts of a batch lie. `groups`: by length, so that no padding is longer than its text."""
 
     def __init__(self, lengths: list[int], device: torch.device) -> None:
         self.lengths = lengths

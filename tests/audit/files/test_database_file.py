@@ -191,7 +191,7 @@ def test_threads_that_open_a_new_database_at_once_all_keep_their_locks(tmp_path:
 
 LOW_LEVEL_OPENS = {
     "audit/files/database_file.py": 1,  # creation with O_EXCL
-    "audit/keys/owner_keys.py": 1,  # the lock file of the key folder
+    "audit/keys/key_files.py": 1,  # the lock file of the key folder
     "audit/log/node.py": 2,  # lock files of nodes
     "audit/files/new_file.py": 2,  # a draft with O_EXCL; a folder, to make names durable
     "audit/log/reserve.py": 1,  # the reserve, which no database is
@@ -211,7 +211,7 @@ LOW_LEVEL_OPENS = {
 CONNECTS = {
     "audit/files/database_file.py": 1,
     "audit/storage/sqlite.py": 1,
-    "audit/private/value_store.py": 1,
+    "audit/private/value_database.py": 1,
     "audit/verification/selftest.py": 2,
     "gateway/installation/backup.py": 3,
 }

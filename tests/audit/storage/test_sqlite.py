@@ -129,12 +129,12 @@ from contextlib import suppress
 from pathlib import Path
 from audit.errors import AuditUnavailable
 from audit.log.audit_log import AuditSettings
-from audit.log.sequencer import Limits
+from audit.log.sequencer import QueueLimits
 from tests.audit.conftest import FAST, Home, accepted, completed
 
 async def main(folder):
     home = Home(folder)
-    limits = Limits(heal_every_s=0.02, reserve_bytes=1 << 20)
+    limits = QueueLimits(heal_every_s=0.02, reserve_bytes=1 << 20)
     ballast = folder / "ballast"
     async with await home.open(settings=AuditSettings(limits=limits, cadence=FAST.cadence)) as log:
         await asyncio.gather(*(log.append(accepted(f"r{n}")) for n in range(100)))

@@ -264,7 +264,7 @@ def login(**more):
 def test_an_id_token_is_for_our_login_and_this_one():
     login()
     login(azp="domicile")
-    with pytest.raises(JwtRefused, match="somebody else"):
+    with pytest.raises(JwtRefused, match="issued to another client"):
         login(azp="another")
     for nonce in ("m", None, ["n"], ""):
         with pytest.raises(JwtRefused, match="another login"):

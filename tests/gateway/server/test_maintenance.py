@@ -18,7 +18,7 @@ from audit.log.node import NodeLock
 from audit.private.erasure import erase
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.attested_files import files_beside
-from audit.witness.anchor_attestations import vouchers
+from audit.witness.anchor_attestations import attestations
 from gateway.configuration.settings import Audit
 from gateway.installation.installation import Installation
 from gateway.server import maintenance as chores_module
@@ -170,7 +170,7 @@ async def test_the_anchor_is_time_stamped_in_its_interval_and_not_again_after_a_
                 await until(lambda: types(context, "_system").count("system.clock") == 2)
                 await asyncio.sleep(0.2)
             assert len(tsa.asked) == asked
-        (voucher, *_) = vouchers(files_beside(folder))
+        (voucher, *_) = attestations(files_beside(folder))
         assert voucher.token is not None
         assert any(sha256(voucher.token).hexdigest() == event.token_sha256 for event in stamps(context))
 
@@ -195,7 +195,7 @@ async def test_an_authority_that_fails_is_on_record_and_stops_nothing(tmp_path, 
                 await context.record(intent("b"))
                 await until(lambda: types(context, "_anchor").count("checkpoint.anchored") > before)
     assert "time-stamping could not be done" in caplog.text
-    assert vouchers(files_beside(folder)) == []
+    assert attestations(files_beside(folder)) == []
 
 
 async def test_without_an_authority_nothing_is_stamped(tmp_path):

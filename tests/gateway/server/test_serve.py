@@ -119,7 +119,7 @@ async def test_either_signal_asks_to_stop_and_ends_nothing_by_itself(number):
             loop.remove_signal_handler(installed)
 
 
-@pytest.mark.parametrize(("content", "why"), [(None, "No such file or directory"), ("no PEM", "it is no certificate")])
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file or directory"), ("no PEM", "not a certificate")])
 async def test_a_certificate_that_cannot_be_used_is_named_with_its_setting(tmp_path, content, why):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     if content is not None:

@@ -302,7 +302,7 @@ def test_plain_http_is_refused_and_outside_of_a_pod_it_says_so(tmp_path, monkeyp
     with pytest.raises(ClusterError, match="CA"):
         Cluster("https://10.0.0.1", "x", token_file=tmp_path / "t", ca_file=tmp_path / "c")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ClusterError, match="no pod"):
+    with pytest.raises(ClusterError, match="not a pod"):
         Cluster.of_this_pod("x", tmp_path)
 
 

@@ -158,9 +158,9 @@ def test_texts_that_are_padded_together_see_what_they_see_alone(lengths: list[in
     texts = BatchLayout(lengths, torch.device("cpu"))
     qkv = torch.randn(sum(lengths), 3, 4, 16)
     torch.testing.assert_close(together(qkv, texts), one_by_one(qkv, texts), atol=1e-5, rtol=1e-5)
-    padded = sum(group.count * group.longest for group in texts.alike)
+    padded = sum(group.count * group.longest for group in texts.groups)
     assert padded < 2 * sum(lengths)
-    assert sum(len(group.rows) for group in texts.alike) == sum(lengths)
+    assert sum(len(group.rows) for group in texts.groups) == sum(lengths)
 
 
 @pytest.mark.parametrize("pooling", Pooling)

@@ -54,7 +54,7 @@ def test_what_the_host_has_left_is_read_in_bytes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_host_without_room_refuses_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_sleeper, "available", lambda: 100)
+    monkeypatch.setattr(gpu_sleeper, "available_host_memory", lambda: 100)
     weights = torch.ones(64)
     sleeper = GpuSleeper(None, None, [weights], None, (weights, weights))  # type: ignore[arg-type]
     with pytest.raises(CannotSleep, match="take 256 bytes of the host, and 100 are available"):

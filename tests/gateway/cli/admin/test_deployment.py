@@ -69,12 +69,12 @@ def test_a_place_that_the_catalogue_does_not_have_is_refused(run):
     ],
 )
 def test_what_cannot_be_is_told_by_its_name(run, more, said):
-    assert said in run(*CREATE, *more, status=1)
+    assert said in run(*CREATE, *more, status=2)
 
 
 def test_a_name_that_leaves_no_room_for_its_replicas_is_refused(run):
     long = [each if each != "small" else "a" * 23 for each in CREATE[:4]]
-    assert "id: " in run(*long, *CREATE[4:], status=1)
+    assert "id: " in run(*long, *CREATE[4:], status=2)
 
 
 def test_auto_takes_the_first_card_that_the_planner_finds_enough(run, monkeypatch):
@@ -103,13 +103,13 @@ def test_the_planner_itself_is_asked_by_its_command(tmp_path):
 
 def test_the_cost_of_nothing_is_no_line(run):
     assert json.loads(run("usage", "cost", "--json")) == []
-    assert "not by 'colour'" in run("usage", "cost", "--by", "colour", status=1)
+    assert "not by 'colour'" in run("usage", "cost", "--by", "colour", status=2)
 
 
 def test_what_if_names_what_it_cannot_read(run):
     run(*CREATE)
-    assert "does not read CARD=EUR" in run("usage", "cost", "--what-if", "h100", status=1)
-    assert "the planner knows" in run("usage", "cost", "--what-if", "abacus=1", status=1)
+    assert "write CARD=EUR" in run("usage", "cost", "--what-if", "h100", status=2)
+    assert "not known to the planner" in run("usage", "cost", "--what-if", "abacus=1", status=2)
     (line,) = json.loads(run("usage", "cost", "--what-if", "h100=2.5", "--json"))
     assert (line["deployment"], line["tokens_per_second"]) == ("small", None)
     assert "the planner cannot read m.gguf" in line["refusal"]

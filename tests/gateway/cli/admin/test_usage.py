@@ -59,7 +59,7 @@ def test_usage_is_shown_as_a_table_and_as_json(domicile):
 
 
 def test_a_dimension_or_a_tenant_that_is_not_there_is_told(domicile):
-    assert "by tenant, project, key" in domicile("usage", "show", "--by", "colour", status=1)
+    assert "by tenant, project, key" in domicile("usage", "show", "--by", "colour", status=2)
     assert "no tenant 'nobody'" in domicile("usage", "show", "nobody", status=1)
 
 
@@ -100,7 +100,7 @@ def test_prices_are_set_and_listed(domicile):
 
 @pytest.mark.parametrize("wrong", ["-1", "much", "NaN", "0.00000001"])
 def test_a_price_that_is_none_is_refused(domicile, wrong):
-    domicile("usage", "create-price", "small", f"--input={wrong}", "--output", "1", status=1)
+    domicile("usage", "create-price", "small", f"--input={wrong}", "--output", "1", status=2)
     assert json.loads(domicile("usage", "list-prices", "--json")) == []
 
 
@@ -119,12 +119,12 @@ WRONG = ("--rpm=-1", "--rpm=0.5", "--tpm=1e3", "--concurrent=many", "--eur-per-d
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_limit_that_is_none_is_refused_and_named(domicile, wrong):
-    said = domicile("limit", "update", "acme", wrong, status=1)
+    said = domicile("limit", "update", "acme", wrong, status=2)
     assert wrong.partition("=")[2] in said
     assert json.loads(domicile("limit", "list", "acme", "--json")) == []
 
 
 def test_a_limit_command_that_names_no_limit_or_nobody_says_so(domicile):
-    assert "at least one limit" in domicile("limit", "update", "acme", status=1)
+    assert "name at least one, as --rpm 600" in domicile("limit", "update", "acme", status=2)
     assert "no tenant 'nobody'" in domicile("limit", "update", "nobody", "--rpm", "1", status=1)
     assert "no key" in domicile("limit", "show", "acme", "--key", "k9", status=1)
