@@ -152,6 +152,7 @@ async def lab(tmp_path, *, set_up=None, backends=None, **settings):
     backends = {"acme/eu-fr-par/acme-1": FakeBackend()} if backends is None else backends
     (set_up or (lambda made: made.tenant("acme")))(built)
     async with AsyncExitStack() as stack:
+        stack.callback(built.control._database.close)
         for place, backend in backends.items():
             tenant, region, name = place.split("/")
             built.backends[name] = await stack.enter_async_context(running(backend))
