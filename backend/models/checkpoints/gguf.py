@@ -61,6 +61,8 @@ class GGUFFile:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+            raise CorruptCheckpoint(f"{path.name} is not a regular file; put the weights themselves there")
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

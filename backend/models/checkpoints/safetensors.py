@@ -9,6 +9,7 @@ from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from backend.models.config import ModelConfig, from_hugging_face
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_JSON = 64 << 20  # bytes; the index of a model of 1,000 shards has some 10 MB
 MODELOPT_FILE = "hf_quant_config.json"
 DERIVED = ("rotary_emb.inv_freq",)  # old exports carry the RoPE table; it follows from config.json
 
@@ -30,7 +31,11 @@ def read_list(path: Path) -> list[Any]:
 
 
 def _content(path: Path) -> Any:
+    if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+        raise CorruptCheckpoint(f"{path.name} is not a regular file; put the file itself there")
     try:
+        if (size := path.stat().st_size) > MAX_JSON:
+            raise CorruptCheckpoint(f"{path.name} has {size} bytes, more than the {MAX_JSON} that are read")
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelNotFound(f"no {path.name} in {path.parent}") from None

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,19 @@ def test_a_path_of_neither_kind_is_refused(tmp_path: Path) -> None:
         Checkpoint(tmp_path / "model.bin")
     with pytest.raises(ModelNotFound):
         Checkpoint(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["weights.gguf", "folder/config.json", "folder/model.safetensors.index.json"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(CorruptCheckpoint, match=f"{path.name} is not a regular file"):
+        Checkpoint(path) if path.suffix == ".gguf" else safetensors.read_json(path)
+
+
+def test_a_description_of_more_than_it_can_need_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(safetensors.MAX_JSON + 1)
+    with pytest.raises(CorruptCheckpoint, match="more than the"):
+        Checkpoint(tmp_path).config  # noqa: B018
