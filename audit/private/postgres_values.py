@@ -231,11 +231,11 @@ class KeyTable:
 
     is_shared = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, create: bool = True) -> None:
         """Connects when it is first asked. Raises StoreError for what is no URL of a database."""
         self.place = str(database_of(url, "the URL of the side store"))
-        self._reading = _Connection(url)
-        self._writing = _Connection(url)
+        self._reading = _Connection(url, create)
+        self._writing = _Connection(url, create)
         self._inside = threading.local()  # .yes: this thread is in `changing`
 
     def name_of(self, owner: str) -> str:
@@ -304,9 +304,10 @@ class KeyTable:
 class _Connection:
     """Made when it is needed, and closed at the latest when nobody holds this any more: a key ring has no end."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, create: bool) -> None:
         self.lock = threading.RLock()
         self._url = url
+        self._create = create  # until it was there once: tables that are gone are not made again
         self._db: psycopg.Connection[Row] | None = None
 
     def tried(self) -> psycopg.Connection[Row]:
@@ -323,6 +324,7 @@ class _Connection:
 
     def connected(self) -> psycopg.Connection[Row]:
         if self._db is None or self._db.closed:
-            self._db = connect_values(self._url)
+            self._db = connect_values(self._url, create=self._create)
+            self._create = False
             weakref.finalize(self, self._db.close)
         return self._db

@@ -14,7 +14,7 @@ from audit.keys.key_files import KeyFolder, WrappedKeys
 from audit.keys.owner_keys import KeyProvider, NoKeys
 from audit.private.value_store import ValueStore, value_store_errors
 from audit.storage.location import UrlSource
-from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created
+from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created, read_marker
 from audit.tree.note import VerifierKey
 
 VALUES_VARIABLE = "DOMICILE_VALUES_DATABASE_URL"
@@ -62,7 +62,7 @@ def open_values_at(url: str | None, side: Path, keys: KeyProvider, *, create: bo
     if url is None:
         return ValueStore.open(side, keys, create=create)
     with value_store_errors():
-        return ValueStore(_postgres().PostgresValues.open(url), keys)
+        return ValueStore(_postgres().PostgresValues.open(url, create=create), keys)
 
 
 def open_claimed_values(side: Path, keys: KeyProvider, key: VerifierKey | None, source: UrlSource) -> ValueStore:
@@ -97,7 +97,11 @@ def has_values(side: Path, source: UrlSource = values_url) -> bool:
 def wrapped_keys(folder: Path, source: UrlSource = values_url) -> WrappedKeys:
     """Those above the values, in the same place: a folder of this machine, or the database. Raises StoreError."""
     url = source()
-    return KeyFolder(folder) if url is None else _postgres().KeyTable(url)
+    if url is None:
+        return KeyFolder(folder)
+    kept = read_marker(values_of(folder.with_name(FILE)))  # which may name another place while the store is moved
+    keys: WrappedKeys = _postgres().KeyTable(url, create=kept is None or kept.server is None or not kept.made)
+    return keys
 
 
 def move_values(side: Path, folder: Path, url: str) -> tuple[int, int]:
