@@ -302,7 +302,7 @@ class KeyTable:
 
 
 class _Connection:
-    """Made when it is needed, and closed at the latest when nobody holds this any more: a key ring has no end."""
+    """Opened when first used. A key ring is never closed, so deleting this object closes the connection."""
 
     def __init__(self, url: str, create: bool) -> None:
         self.lock = threading.RLock()
