@@ -15,13 +15,14 @@ from contextlib import closing, contextmanager, suppress
 
 import psycopg
 
-from audit.errors import KeyProviderError, StoreError, StoreFull
+from audit.errors import KeyProviderError, StoreError
 from audit.private.value_database import FORMAT_VERSION, Row, Rows
 from audit.private.value_store import ValueStore
 from audit.storage.dsn import database_of
-from audit.storage.postgres_server import connect, has_schema, has_table, require_durability
+from audit.storage.postgres_server import connect, first_line, has_schema, has_table, require_durability, store_errors
 
 SCHEMA = "domicile_values"
+WHAT = "the side store"
 LOCK_SECONDS = 30
 """How long a writer waits for a deletion, which may hold the lock while it reads the record."""
 HUNG_SECONDS = 120
@@ -79,7 +80,7 @@ _SCRUBBED = ("value", "data_key", "pepper")
 def connect_values(url: str, *, create: bool = True) -> psycopg.Connection[Row]:
     """A connection whose tables are there. Raises StoreError: the server is away, would not keep what it commits, has
     something else under our name, or, unless it is to be made, has no side store."""
-    with values_errors():
+    with store_errors(WHAT):
         db = connect(url)
         try:
             require_durability(db)
@@ -124,21 +125,6 @@ def _format_of(db: psycopg.Connection[Row]) -> int | None:
     return FORMAT_VERSION
 
 
-@contextmanager
-def values_errors() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.errors.DiskFull as error:
-        raise StoreFull(f"the side store cannot be used: {brief(error)}") from error
-    except (psycopg.Error, OSError) as error:
-        raise StoreError(f"the side store cannot be used: {brief(error)}") from error
-
-
-def brief(error: Exception) -> str:
-    """The first line: others may quote values."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 class PostgresValues:
     """`audit.private.value_database.ValueDatabase` on a connection of its own."""
 
@@ -155,28 +141,28 @@ class PostgresValues:
         return self._db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
     def execute(self, query: str, parameters: Sequence[object] = ()) -> Rows:
-        with values_errors():
+        with store_errors(WHAT):
             return self._db.execute(_placed(query), parameters)
 
     def executemany(self, query: str, parameters: Iterable[Sequence[object]]) -> int:
-        with values_errors(), self._db.cursor() as cursor:
+        with store_errors(WHAT), self._db.cursor() as cursor:
             cursor.executemany(_placed(query), parameters)
             return max(cursor.rowcount, 0)
 
     @contextmanager
     def transaction(self, *, adds_only: bool) -> Iterator[None]:
         kind = "_shared" if adds_only else ""
-        with values_errors(), self._db.transaction():
+        with store_errors(WHAT), self._db.transaction():
             self._db.execute(f"SELECT pg_advisory_xact_lock{kind}(%s)", (_VALUES_LOCK,))
             yield
 
     def has_table(self, name: str) -> bool:
-        with values_errors():
+        with store_errors(WHAT):
             return has_table(self._db, name, SCHEMA)
 
     def scrub(self) -> None:
         """A transaction elsewhere that is older than the deletion keeps its rows until a later vacuum."""
-        with values_errors():
+        with store_errors(WHAT):
             self._db.execute(f"VACUUM {', '.join(_SCRUBBED)}")
 
     def close(self) -> None:
@@ -203,7 +189,7 @@ _MANIFEST = "SELECT id, tenant FROM data_key UNION ALL SELECT id, tenant FROM de
 
 def copy_into(url: str, source: ValueStore, keys: Sequence[tuple[str, bytes]]) -> tuple[int, int]:
     """Fill an empty side store in one transaction; how many values and how many wrapped keys. Raises StoreError."""
-    with values_errors(), closing(connect_values(url)) as db, db.transaction():
+    with store_errors(WHAT), closing(connect_values(url)) as db, db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_VALUES_LOCK,))
         if there := {row for row in db.execute(_MANIFEST)}:
             if there == set(source.all_rows(_MANIFEST)):
@@ -298,7 +284,7 @@ class KeyTable:
         try:
             yield
         except (psycopg.Error, OSError, StoreError) as error:
-            raise KeyProviderError(f"the keys in {self.place} cannot be used: {brief(error)}") from error
+            raise KeyProviderError(f"the keys in {self.place} cannot be used: {first_line(error)}") from error
 
 
 class _Connection:

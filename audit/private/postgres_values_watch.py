@@ -12,8 +12,9 @@ from secrets import token_hex
 import psycopg
 
 from audit.errors import StoreError
-from audit.private.postgres_values import SCHEMA, brief, connect_values
+from audit.private.postgres_values import SCHEMA, WHAT, connect_values
 from audit.private.value_database import Row
+from audit.storage.postgres_server import first_line
 from audit.storage.watched import FolderStates, StoreReplaced
 
 MARK_EVERY_S = 60.0
@@ -39,7 +40,7 @@ class ValuesWatch:
             self._put(db, *self._marks)
             self._tables = self._identity(db)
         except (psycopg.Error, OSError) as error:
-            raise StoreError(f"the side store cannot be watched: {brief(error)}") from error
+            raise StoreError(f"{WHAT} cannot be watched: {first_line(error)}") from error
 
     def look(self, seen: FolderStates | None = None) -> None:
         """No check within microseconds can show it: the closer look does."""

@@ -54,17 +54,18 @@ INSERT INTO format VALUES (1)
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
+def store_errors(what: str = "the audit database") -> Iterator[None]:
+    """Errors of the server as StoreError, StoreFull where its disk is full; `what` names the database in sentences."""
     try:
         yield
     except psycopg.errors.DiskFull as error:
-        raise StoreFull(f"the audit database cannot be used: {_brief(error)}") from error
+        raise StoreFull(f"{what} cannot be used: {first_line(error)}") from error
     except (psycopg.Error, OSError, ProofError) as error:
-        raise StoreError(f"the audit database cannot be used: {_brief(error)}") from error
+        raise StoreError(f"{what} cannot be used: {first_line(error)}") from error
 
 
-def _brief(error: Exception) -> str:
-    """The first line: others may quote values."""
+def first_line(error: Exception) -> str:
+    """Of the message of an error: other lines may quote values."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
