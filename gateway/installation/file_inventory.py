@@ -1,4 +1,4 @@
-"""Which keys and databases a data folder has had: one that is missing is an error and is never made anew.
+"""Which keys and databases a data folder has had: one that is missing is an error and is never created again.
 
 A key that is made again under the same name opens nothing of what the first one closed: hashes of API keys, wrapped
 keys, certificates of backends. So their names are listed in a file of the folder once they exist, and are taken off
@@ -83,9 +83,9 @@ class FileInventory:
         except FileNotFoundError:
             return set()
         except ValueError as error:
-            raise OSError(f"{self._file} is damaged; remove it, and it is written anew: {error}") from error
+            raise OSError(f"{self._file} is damaged; remove it, and it is written again: {error}") from error
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            raise OSError(f"{self._file} is damaged; remove it, and it is written anew")
+            raise OSError(f"{self._file} is damaged; remove it, and it is written again")
         return set(listed)
 
     def _write(self, names: Collection[str]) -> None:
@@ -103,7 +103,7 @@ class FileInventory:
 
 
 class FilesMadeOnce:
-    """`SecretFiles` that makes no file anew that the inventory lists."""
+    """`SecretFiles` that creates no file that the inventory lists."""
 
     def __init__(self, files: SecretFiles, inventory: FileInventory) -> None:
         self._files = files

@@ -361,7 +361,7 @@ class Installation:
 
     @property
     def files_made_once(self) -> SecretFiles:
-        """`secret_files` for those that are made on first use: what was there once is not made anew."""
+        """`secret_files` for those that are made on first use: what existed once is not created again."""
         return FilesMadeOnce(self.secret_files, self.inventory_of_files)
 
     def context(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> AuditContext:

@@ -78,7 +78,7 @@ def import_keys(data: Path, folder: Path, cell: str | None = None) -> list[str]:
 
 
 def _require_whole(data: Path, folder: Path, found: Mapping[str, bytes]) -> None:
-    """Raises InstallationError if neither the key set nor `data` has a key that would then be made anew: the folder
+    """Raises InstallationError if neither the key set nor `data` has a key that would then be created again: the folder
     would be of another installation than the databases and gateways that it is for."""
     there = {*found, *key_files(data)}
     lacking = [name for name, paths in _NEEDED.items() if not any(re.fullmatch(paths, path) for path in there)]

@@ -125,12 +125,13 @@ def _answer(connection: socket.socket) -> int:
     os.environ.clear()
     os.environ.update(asked["environment"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    status = _run(asked["words"])
+    status = run_command(asked["words"])
     connection.sendall(str(status).encode())
     return 0
 
 
-def _run(words: list[str]) -> int:
+def run_command(words: list[str], crashed: int = 1) -> int:
+    """The exit status of `domicile` with these words in this process; `crashed` where it ends in a traceback."""
     from gateway.cli.app import main as command
 
     sys.modules["__main__"].__package__ = None  # else a usage message would name this module
@@ -143,7 +144,7 @@ def _run(words: list[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-        return 1
+        return crashed
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

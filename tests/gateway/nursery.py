@@ -11,14 +11,12 @@ import json
 import os
 import signal
 import sys
-import traceback
 from contextlib import asynccontextmanager, suppress
 
-from gateway.cli.app import main as main_command
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
 from tests.fakes.small_engines import small_engines
-from tests.fakes.warm_command import import_commands
+from tests.fakes.warm_command import import_commands, run_command
 
 
 class Nursery:
@@ -109,18 +107,7 @@ def _command(data, output, words):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ["DOMICILE_DATA"] = data
-    sys.argv = ["domicile", *words]
-    try:
-        main_command()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 70
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return 0
+    return run_command(words, crashed=70)
 
 
 def _gateway(data, node, log):
