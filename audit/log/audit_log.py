@@ -145,7 +145,12 @@ class AuditLog:
                 raise AuditUnavailable("too many events wait to be recorded")
         future: asyncio.Future[Receipt] = self._loop.create_future()
         self._sequencer.submit(Append(event, future, private))
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if event.step is Step.OPENS and _is_durable(future):
+                self._abandon(event)  # it became durable, and its caller was cancelled before it ran again
+            raise
 
     def _deliver(self, batch: Sequence[Append]) -> None:
         with suppress(RuntimeError):  # the loop is closed: no caller waits any more
@@ -213,3 +218,7 @@ class AuditLog:
         self._checkpointer.stop()
         self._sequencer.stop()
         self._lock.release()
+
+
+def _is_durable(append: "asyncio.Future[Receipt]") -> bool:
+    return append.done() and not append.cancelled() and append.exception() is None

@@ -1,19 +1,24 @@
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from audit.errors import AuditUnavailable, EventRejected, SignerError, StoreError
+from audit.events.base import Event
 from audit.events.event import AdminChanged, Decision, InferenceAborted, Reason, RoutingDecision
 from audit.log.audit_log import AuditSettings
 from audit.log.checkpointer import Cadence
 from audit.log.receipt import Receipt
-from audit.log.sequencer import QueueLimits
+from audit.log.sequencer import Append, QueueLimits
 from tests.audit.conftest import FAST, Faults, Home, accepted, completed, eventually
 
 ON_BOTH_STORES = True
+
+
+TENANT_CREATED = AdminChanged(type="admin.tenant.created", tenant="acme", actor="cli", target="acme", epoch=1)
 
 
 def moved_on(request_id: str) -> RoutingDecision:
@@ -147,6 +152,30 @@ async def test_an_intent_whose_append_is_cancelled_is_closed_by_the_log(home: Ho
         await eventually(lambda: len(home.types("acme")) == 2)
     assert home.events("acme")[1]["type"] == "inference.aborted"
     assert home.events("acme")[1]["reason"] == "cancelled"
+
+
+@pytest.mark.parametrize("event", [accepted("r1"), TENANT_CREATED], ids=["an intent", "another event"])
+async def test_what_is_cancelled_after_it_became_durable_and_before_its_caller_ran_again_is_closed(
+    home: Home, monkeypatch: pytest.MonkeyPatch, event: Event
+) -> None:
+    """The receipt is there, and the task that waits for it has not been woken yet: a client leaves in that moment."""
+    async with await home.open() as log:
+        task = asyncio.create_task(log.append(event))
+        resolve = log._resolve
+
+        def resolved(batch: Sequence[Append]) -> None:
+            resolve(batch)
+            task.cancel()
+
+        monkeypatch.setattr(log, "_resolve", resolved)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        monkeypatch.setattr(log, "_resolve", resolve)
+    if event is TENANT_CREATED:
+        assert home.types("acme") == ["admin.tenant.created"]
+    else:
+        assert home.types("acme") == ["inference.accepted", "inference.aborted"]
+        assert home.events("acme")[1]["reason"] == "cancelled"
 
 
 async def test_an_outcome_whose_append_is_cancelled_is_recorded_all_the_same(home: Home, faults: Faults) -> None:
