@@ -82,7 +82,11 @@ def connect(url: str) -> Rows:
         keepalives_count=3,
         tcp_user_timeout=30_000,
     )
-    db.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
+    try:
+        db.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlmodel import Session
 
 from audit.files.database_file import connect_existing, create_database_file
@@ -55,6 +56,8 @@ class Database:
                 )
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")  # one view for a block
         self._writer = self._engine.execution_options(begin="IMMEDIATE")
+        self._closed = False
+        event.listen(self._engine, "checkin", self._close_late)
 
     @classmethod
     def open(
@@ -160,7 +163,14 @@ class Database:
             yield session
 
     def close(self) -> None:
+        """What is in use, in a thread whose caller was cancelled, say, is closed when it is given back."""
+        self._closed = True
         self._engine.dispose()
+
+    def _close_late(self, _connection: Any, record: ConnectionPoolEntry) -> None:
+        """The pool that it goes back to is one that nobody asks or closes any more."""
+        if self._closed:
+            record.close()
 
 
 def _heads() -> set[str]:

@@ -230,6 +230,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
     settings, installation, database, memory = base.settings, base.installation, base.database, base.memory
     enter = stack.enter_async_context
     log = await enter(await _open_log(base))
+    await asyncio.to_thread(installation.require_whole)  # lists what a first start has made
     recorder = Recorder(log, base.telemetry, settings.audit.address_days)
     names = await enter(NameFinder(settings.names))
     inspection = await enter(Inspection(settings.inspection))
@@ -274,7 +275,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
 async def _open_log(base: _Base) -> AuditLog:
     """The record, whose stores acknowledge only while the watches see the databases that were opened."""
     settings, installation = base.settings, base.installation
-    opened = await AuditLog.open(
+    return await AuditLog.open(
         installation.audit_log,
         signer=base.signer,
         node=settings.node,
@@ -284,8 +285,6 @@ async def _open_log(base: _Base) -> AuditLog:
             open_log_and_values(installation.side_store, base.keys, installation.record_url, installation.values_url)
         ),
     )
-    await asyncio.to_thread(installation.require_whole)  # lists what a first start has made
-    return opened
 
 
 def _pipeline(base: _Base, parts: _Parts) -> Pipeline:

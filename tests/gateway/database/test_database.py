@@ -163,3 +163,30 @@ def test_what_is_no_url_is_told_by_the_variable_and_not_quoted(tmp_path, url):
     with pytest.raises(DatabaseUnavailable, match=r"DOMICILE_DATABASE_URL is no URL.*postgresql://") as refused:
         Database.open(tmp_path, url=url)
     assert "secret" not in str(refused.value)
+
+
+def test_a_connection_that_is_in_use_when_the_database_closes_is_closed_when_it_comes_back(database):
+    """As in a thread whose caller was cancelled: it is told of nothing, and the pool that it returns to is gone."""
+    with database.read() as session:
+        session.exec(select(TenantRow)).all()
+        pooled = session.connection().connection
+        driver = pooled.dbapi_connection
+        database.close()
+        session.exec(select(TenantRow)).all()
+    assert is_closed(driver)
+
+
+def test_a_closed_database_that_is_used_again_keeps_no_connection(database):
+    database.close()
+    with database.read() as session:
+        session.exec(select(TenantRow)).all()
+        driver = session.connection().connection.dbapi_connection
+    assert is_closed(driver)
+
+
+def is_closed(driver):
+    if isinstance(driver, sqlite3.Connection):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+            driver.execute("SELECT 1")
+        return True
+    return driver.closed
