@@ -80,6 +80,9 @@ class Requests(Section):
     body_timeout_s: float = Field(30, gt=0)
     connect_timeout_s: float = Field(5, gt=0)
     silence_timeout_s: float = Field(300, gt=0, description="longest wait for the first or the next byte of an answer")
+    comment_after_s: float = Field(
+        15, ge=0, le=3600, description="silence in a stream before its client gets a comment; 0 for never"
+    )
     max_attempts: int = Field(3, ge=1, le=10, description="backends tried before the first byte")
     default_max_tokens: int = Field(512, ge=1, description="answer length reserved when a request names none")
 

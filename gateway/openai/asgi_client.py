@@ -136,13 +136,13 @@ class Client:
             self._watch.cancel()
             self._watch = None
 
-    async def hold(self, headers: Iterable[Header]) -> None:
+    async def hold(self, headers: Iterable[Header], comment: bytes) -> None:
         """Keep a stream open that has nothing to say yet; `headers` go out the first time. Nothing of the answer is
         sent by that: what it will begin with, `start`, can still be anything."""
         if not self.started:
             await self.start(200, headers)
             self.held = True
-        await self.write(b": waiting for a backend\n\n")
+        await self.write(comment)
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Of a stream that was held, the headers that are ours follow as comments: the others are out."""

@@ -25,6 +25,7 @@ LOOK_S = 0.5
 """How often a waiting call checks the fleet without a notification: a backend may become available again after its
 back-off."""
 COMMENT_S = 5.0
+COMMENT = b": waiting for a backend\n\n"
 PATIENCE_S = 5.0
 """How long calls wait for a deployment whose last starts failed: long enough for the reconciler to see the demand and
 start it again."""
@@ -77,7 +78,7 @@ class Parking:
                         await self._news.wait()
                 if request.call.stream and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
                     attempts.comments += 1
-                    await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)])
+                    await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)], COMMENT)
         return True
 
     def _allowed(self, decision: Decision, deployment: Deployment | None) -> frozenset[str]:

@@ -19,6 +19,7 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.endpoints import Endpoint
 from gateway.request.answer.attempt import Attempt
 from gateway.request.answer.delivery import Delivery
+from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -80,9 +81,11 @@ class Pipeline:
                         exchange.accepted = accepted = await self.recorder.accepted(routed, exchange.accepted)
                     received = exchange.received
                     received.called = perf_counter()
+                    silence = self.delivery.keep_alive(accepted, received)
                     with step("call"):  # 8. call: mutual TLS, exact identity
-                        async with self._call(accepted) as answer:
-                            answered = await self.delivery.restore(accepted, answer, received, call)  # 9. restore
+                        async with self._call(accepted, silence) as answer:
+                            # 9. restore
+                            answered = await self.delivery.restore(accepted, answer, received, call, silence)
                             with step("record"):  # 10. record: durable before the last byte
                                 receipt = await self.recorder.completed(accepted, received)
                             finished = self.delivery.finish(answered, receipt)
@@ -107,7 +110,7 @@ class Pipeline:
             f"req-{_random_id().hex()}", client, principal, call, subject, trace_id, offered, counted, perf_counter()
         )
 
-    def _call(self, accepted: Accepted) -> AbstractAsyncContextManager[Answer]:
+    def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[Answer]:
         request, routed = accepted.request, accepted.routed
         return self.upstream.call(
             self.routes.target(routed.route.backend),
@@ -117,4 +120,5 @@ class Pipeline:
             str(accepted.intent),  # the token names it: a backend of ours takes no call that is not on record
             request.principal.project,
             partial(self.evaluation.check, routed),  # at the moment of the connect
+            silence,
         )

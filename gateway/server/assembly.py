@@ -306,7 +306,9 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         routes=memory.routes,
         recorder=parts.recorder,
         upstream=parts.upstream,
-        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data),
+        delivery=Delivery(
+            parts.inspection, enforcement, memory.routes, telemetry, settings.data, settings.requests.comment_after_s
+        ),
         outcome=Outcome(parts.recorder, telemetry, enforcement.offers),
         telemetry=telemetry,
         settings=settings.requests,

@@ -20,7 +20,16 @@ from backend.wire import PING_PATH
 from gateway.configuration.settings import Requests, is_loopback
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.openai.refusal import refusal
-from gateway.upstream.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
+from gateway.upstream.http1 import (
+    ConnectError,
+    Connection,
+    ConnectionLost,
+    Peer,
+    Pool,
+    ProtocolError,
+    Response,
+    Silence,
+)
 from gateway.upstream.request_token import RequestSigner
 from regions.fleet.fleet import Backend
 from regions.identity.trust import Trust
@@ -85,10 +94,25 @@ class Answer:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises BackendTimeout on silence, BackendFailed when the connection breaks."""
+    async def pieces(self, silence: Silence | None = None) -> AsyncIterator[bytes]:
+        """The body as it comes; `silence` is called while nothing does. Raises BackendTimeout where that lasts too
+        long, BackendFailed when the connection breaks."""
+        most = self._silence_s
+        wait_s = most if silence is None else min(most, silence.every_s)
+        silent_s = 0.0
         try:
-            while piece := await self._response.read(self._silence_s):
+            while True:
+                try:
+                    piece = await self._response.read(wait_s)
+                except TimeoutError:
+                    silent_s += wait_s
+                    if silence is None or silent_s >= most:
+                        raise
+                    await silence.silent(wait_s)
+                    continue
+                if not piece:
+                    return
+                silent_s = 0.0
                 yield piece
         except TimeoutError as error:
             raise BackendTimeout("The backend fell silent inside its answer") from error
@@ -138,19 +162,20 @@ class Upstream:
         decision: str = "",
         project: str = "",
         check: Callable[[], None] = lambda: None,
+        silence: Silence | None = None,
     ) -> "AnsweredCall":
         """POST `body`, with a token of `decision` to a backend of our own; the block begins once it has answered 200.
         Leaving it early closes the connection, which cancels the sequence in the engine.
 
         `check` is called immediately before a connection is opened and before the first byte of the request is written
-        to one; what it raises prevents that.
+        to one; what it raises prevents that. `silence` is called while the backend does not begin to answer.
 
         Entering raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
             BackendRefused: a 4xx about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: anything else that is not an answer.
         """
-        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check))
+        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check, silence))
 
     async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
         """Whatever the status is, the connection has to be released."""
@@ -162,7 +187,7 @@ class Upstream:
             token = self._token(target.backend, "POST", path, outgoing.project, outgoing.decision, digest)
             return pool.head("POST", path, len(body), outgoing.request_id, token, project=outgoing.project)
 
-        return pool, *await self._send(target, pool, head, body, outgoing.check)
+        return pool, *await self._send(target, pool, head, body, outgoing.check, outgoing.silence)
 
     async def ready(self, target: Target, path: str, timeout_s: float) -> bool:
         """Whether `path` answers 200. Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError where there is
@@ -212,6 +237,7 @@ class Upstream:
         head: Callable[[], bytes],
         body: bytes,
         check: Callable[[], None] = lambda: None,
+        silence: Silence | None = None,
     ) -> tuple[Connection, Response]:
         """Send on a kept connection, or on a new one where the backend has closed that meanwhile. `head`: made for
         each, since its token is taken once."""
@@ -228,7 +254,7 @@ class Upstream:
                 if not kept and target.backend is not None:
                     await self._connected(target.backend, connection.peer)
                 check()
-                return connection, await connection.request(head(), body, self._settings.silence_timeout_s)
+                return connection, await connection.request(head(), body, self._settings.silence_timeout_s, silence)
             except ConnectionLost as error:
                 pool.release(connection)
                 if not kept:
@@ -301,6 +327,7 @@ class Outgoing(NamedTuple):
     decision: str
     project: str
     check: Callable[[], None]
+    silence: Silence | None
 
 
 class AnsweredCall:

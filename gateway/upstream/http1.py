@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import quote, urlsplit
 
 import httptools
@@ -51,6 +51,17 @@ class Peer(NamedTuple):
     certificate_sha256: str | None
     uri: str | None
     tls_version: str | None
+
+
+class Silence(Protocol):
+    """What is to happen while a backend sends nothing."""
+
+    @property
+    def every_s(self) -> float:
+        """How long nothing has to come before each call of `silent`."""
+
+    async def silent(self, for_s: float = 0.0) -> None:
+        """Nothing has come for `for_s` seconds; what this raises ends the wait."""
 
 
 class Response:
@@ -201,9 +212,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # What the pool and the response call
 
-    async def request(self, head: bytes, body: bytes, head_s: float) -> Response:
+    async def request(self, head: bytes, body: bytes, head_s: float, silence: Silence | None = None) -> Response:
         """Send one request and wait for the answer's head: `head_s` seconds for all of it, however often a part of it
-        or an interim answer arrives. Raises TimeoutError, ConnectionLost, ProtocolError."""
+        or an interim answer arrives; `silence` is called meanwhile. Raises TimeoutError, ConnectionLost, ProtocolError,
+        and what `silence` raises."""
         self._parser = httptools.HttpResponseParser(self)
         self.status, self.fields, self._head_size, self._arrived = 0, {}, 0, 0
         self.complete, self.head_here, self._failure = False, False, None
@@ -212,7 +224,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.writelines((head, body))
         until = self._loop.time() + head_s
         while not self.head_here:
-            await self.progress(max(0.0, until - self._loop.time()))
+            left = max(0.0, until - self._loop.time())
+            if silence is None or left <= silence.every_s:
+                await self.progress(left)
+                continue
+            try:
+                await self.progress(silence.every_s)
+            except TimeoutError:
+                await silence.silent(silence.every_s)
         return Response(self)
 
     def take(self) -> bytes:

@@ -17,6 +17,7 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.headers import EVENT_STREAM, JSON, provenance
+from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
 from gateway.request.answer.spool import PIECE, Spool
@@ -45,15 +46,31 @@ class Delivery:
         routes: Routes,
         telemetry: Telemetry,
         folder: Path,
+        comment_s: float = 0.0,
     ) -> None:
-        """`folder`: where large answers wait, encrypted, for clients that read slowly."""
+        """`folder`: where large answers wait, encrypted, for clients that read slowly. `comment_s`: seconds of silence
+        before a stream gets a comment; 0 for none."""
+        self._comment_s = comment_s
         self._folder = folder
         self._inspection = inspection
         self._enforcement = enforcement
         self._routes = routes
         self._step = telemetry.step
 
-    def restore(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Awaitable[Answered]:
+    def keep_alive(self, accepted: Accepted, received: ReceivedAnswer) -> KeepAlive | None:
+        """What fills the silences of this attempt; None for a whole answer, and where no comments are wanted."""
+        if not accepted.request.call.stream or not self._comment_s:
+            return None
+        return KeepAlive(accepted, received, self._comment_s)
+
+    def restore(
+        self,
+        accepted: Accepted,
+        answer: Answer,
+        received: ReceivedAnswer,
+        call: Call,
+        silence: KeepAlive | None = None,
+    ) -> Awaitable[Answered]:
         """Filter the answer, and send of it what may leave before the outcome is on record.
 
         Notes in `received` what came, and tells `call` once the backend has begun a good answer. Raises RedactionError
@@ -61,7 +78,7 @@ class Delivery:
         stopped the call.
         """
         if accepted.request.call.stream:
-            return self._stream(accepted, answer, received, call)
+            return self._stream(accepted, answer, received, call, silence)
         return self._whole(accepted, answer, received, call)
 
     async def finish(self, answered: Answered, receipt: Receipt) -> None:
@@ -116,7 +133,9 @@ class Delivery:
         received.bytes_out = len(raw)
         return Answered(request, accepted, LastBytes(raw), begun=False)
 
-    async def _stream(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
+    async def _stream(
+        self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
+    ) -> Answered:
         if not answer.is_event_stream:
             raise BackendFailed("The backend answered a stream with something else")
         request, routed = accepted.request, accepted.routed
@@ -125,8 +144,12 @@ class Delivery:
         relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None)
         with self._step("restore"):
             try:
-                async for piece in relay.pieces(answer.pieces()):
+                async for piece in relay.pieces(answer.pieces(silence)):
                     self._enforcement.check_running(request)
+                    if not piece:
+                        if silence is not None:
+                            await silence.silent()
+                        continue
                     if not sender.begun:  # until here another backend may still take the call
                         self._routes.answered(request, call, received.called)
                         await sender.begin()

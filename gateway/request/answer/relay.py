@@ -50,7 +50,8 @@ class StreamRelay:
         self._chances = CHANCES
 
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Bytes for the client, as they come. Raises BackendFailed when the stream ends before the answer does."""
+        """Bytes for the client, as they come; none where what came is not for the client, or not yet. Raises
+        BackendFailed when the stream ends before the answer does."""
         async for data in source:
             frames: list[bytes] = []
             failure: BackendFailed | None = None
@@ -63,7 +64,7 @@ class StreamRelay:
                         frames += await asyncio.to_thread(self._frames, payload)
             except BackendFailed as error:
                 failure = error
-            if frames:  # also of what came before the fault
+            if frames or failure is None:  # also what came before the fault
                 yield b"".join(frames)
             if failure is not None:
                 raise failure

@@ -1,0 +1,45 @@
+"""Comments in the silences of a streamed answer, so that no proxy or client takes its connection for dead.
+
+Clients skip them (HTML Living Standard, server-sent events, §9.2.6); §9.2.7 recommends one about every 15 seconds.
+"""
+
+import asyncio
+
+from gateway.openai.asgi_client import Client
+from gateway.request.answer.headers import EVENT_STREAM, provenance
+from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.stages import Accepted
+
+COMMENT = b": the answer goes on\n\n"
+
+
+class KeepAlive:
+    """For one attempt of one streamed call. `every_s`: seconds without a byte for the client before each comment.
+
+    The first comment sends the status with it. What fails later reaches the client as an event of the stream.
+    """
+
+    __slots__ = ("_accepted", "_client", "_received", "_sent", "_since", "every_s")
+
+    def __init__(self, accepted: Accepted, received: ReceivedAnswer, every_s: float) -> None:
+        self.every_s = every_s
+        self._accepted = accepted
+        self._client: Client = accepted.request.client
+        self._received = received
+        self._sent = received.bytes_out
+        self._since = asyncio.get_running_loop().time()
+
+    async def silent(self, for_s: float = 0.0) -> None:
+        """Nothing has come from the backend for `for_s` seconds, or only what is not for the client: send a comment if
+        the client has had nothing for `every_s`."""
+        now = asyncio.get_running_loop().time()
+        if self._sent != self._received.bytes_out:
+            self._sent, self._since = self._received.bytes_out, now - for_s
+        if now - self._since < self.every_s:
+            return
+        self._since = now
+        if self._client.held or not self._client.started:
+            routed = self._accepted.routed
+            await self._client.hold([*EVENT_STREAM, *provenance(routed.redacted, None, None)], COMMENT)
+        else:
+            await self._client.write(COMMENT)
