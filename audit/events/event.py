@@ -389,6 +389,15 @@ class SystemStop(Event):
     tenant: TenantId = SYSTEM_TENANT
 
 
+class SettingsReloaded(Event):
+    """A running gateway took over changed settings. Names alone: `applied`, and `pending` until it is restarted."""
+
+    type: Literal["system.reloaded"] = "system.reloaded"
+    tenant: TenantId = SYSTEM_TENANT
+    applied: Annotated[tuple[Code, ...], Field(strict=False)] = ()
+    pending: Annotated[tuple[Code, ...], Field(strict=False)] = ()
+
+
 class SystemSelftest(Event):
     """A probe's durable write; or, with `check`, whether a regular test of a safeguard passed (GDPR 32(1)(d))."""
 
@@ -473,6 +482,7 @@ AnyEvent = Annotated[
     | AuthorityRequest
     | SystemStart
     | SystemStop
+    | SettingsReloaded
     | SystemSelftest
     | SystemClock
     | SigningDelayed

@@ -87,6 +87,7 @@ OCSF_CLASSES: dict[str, tuple[int, int, int, int]] = {
     "authority_request.answered": (6002, 99, 1, 1),
     "system.start": (6002, 3, 1, 1),
     "system.stop": (6002, 4, 1, 1),
+    "system.reloaded": (6002, 99, 1, 1),
     "system.selftest": (6002, 99, 1, 1),
     "system.clock": (6002, 99, 1, 1),
     "system.signing_delayed": (6002, 99, 1, 1),

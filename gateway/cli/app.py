@@ -4,6 +4,7 @@ What a command needs is imported when it runs, so that ``--help`` is quick and t
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,12 +159,13 @@ def up(
     from gateway.configuration.settings import SettingsError, load_settings
     from gateway.server.serve import run
 
+    read = partial(load_settings, config, **({"data": data} if data is not None else {}))
     try:
-        settings = load_settings(config, **({"data": data} if data is not None else {}))
+        settings = read()
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    raise typer.Exit(run(run_gateway(settings)))
+    raise typer.Exit(run(run_gateway(settings, read)))
 
 
 def _registers(data: Path, tenant: str) -> "Evidence":

@@ -4,7 +4,11 @@ import asyncio
 import gc
 import logging
 import shlex
+import signal
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 from audit.errors import AuditError
 from audit.files.reasons import describe_os_error
@@ -12,9 +16,10 @@ from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
-from gateway.server.assembly import open_gateway
+from gateway.server.assembly import Gateway, open_gateway
 from gateway.server.log_lines import log_to_stderr
-from gateway.server.serve import serving, stop_signal
+from gateway.server.reload import reload_settings
+from gateway.server.serve import RunningServer, Signals, running_server
 from regions.errors import RegionsError
 
 SWITCH_S = 0.001
@@ -24,25 +29,31 @@ OUTSIDE_S = 10.0
 """What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
 
 
-async def run_gateway(settings: Settings) -> int:
-    """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why."""
+async def run_gateway(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
+    """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why.
+
+    `read` reads the settings again, for a reload.
+    """
     log_to_stderr(logging.INFO)
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         async with open_gateway(settings) as gateway:
-            stop = stop_signal()  # before anybody can be promised an answer
-            async with serving(gateway.app, settings.listen, settings.requests.body_timeout_s) as port:
+            signals = Signals()  # before anybody can be promised an answer
+            async with running_server(gateway.app, settings.listen, gateway.bounds) as server:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
                 warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
                 log_warnings(gateway.configuration_warnings)
-                print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
+                print(f"domicile: listening on {scheme}://{host}:{server.port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
                     print(f"domicile: there is no operator yet; create the first one with: {hint}", file=sys.stderr)
-                await stop.wait()
+                reload = partial(
+                    reload_settings, gateway.settings, read or (lambda: settings), server.renew_certificate, gateway.log
+                )
+                await _until_stopped(signals, reload, gateway, server, settings.listen.lame_duck_s)
                 warming.cancel()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
             if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
@@ -57,3 +68,22 @@ async def run_gateway(settings: Settings) -> int:
         if external := sys.modules.get("audit.external"):
             external.resume()  # the process may go on, with another gateway for one
     return 0
+
+
+async def _until_stopped(
+    signals: Signals,
+    reload: Callable[[], Awaitable[object]],
+    gateway: Gateway,
+    server: RunningServer,
+    lame_duck_s: float,
+) -> None:
+    """Serve until a signal to stop. After SIGTERM calls are still taken for `lame_duck_s` seconds, or until a second
+    signal: a balancer goes on sending them until it has seen that the gateway is not ready."""
+    if await signals.stop(reload) is not signal.SIGTERM or not lame_duck_s:
+        return
+    gateway.health.stop()
+    server.ask_to_leave()
+    print(f"domicile: not ready any more; taking calls for {lame_duck_s:g} s", file=sys.stderr, flush=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(lame_duck_s):
+            await signals.stop(reload)

@@ -50,6 +50,9 @@ class Listen(Section):
     key_file: Path | None = None
     tls_ended_by_proxy: bool = False
     operations_from: tuple[Network, ...] | None = None
+    lame_duck_s: float = Field(
+        0, ge=0, le=300, description="after SIGTERM, how long calls are still taken while /readyz answers 503"
+    )
 
     @property
     def operators(self) -> tuple[IPv4Network | IPv6Network, ...]:

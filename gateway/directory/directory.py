@@ -371,6 +371,11 @@ class Directory:
                 if not self._failed and self._monotonic() - self._read_at > STALE_AFTER_S:
                     await self._check_quietly()
 
+    def set_prices(self, prices: Iterable[Price]) -> None:
+        """Those of the settings, from now on; prices of the control database go before them."""
+        self._configured_prices = tuple(prices)
+        self._prices = PriceBook([*self._configured_prices, *self._snapshot.prices.values()])
+
     async def _check_quietly(self) -> None:
         try:
             await self._check()

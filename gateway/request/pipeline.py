@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 
 from audit.random_pieces import RandomPieces
-from gateway.configuration.settings import Requests
+from gateway.configuration.bounds import Bounds
 from gateway.content.inspection import Inspection
 from gateway.content.retained_content import subject_of
 from gateway.openai.asgi_client import Client
@@ -50,7 +50,7 @@ class Pipeline:
     delivery: Delivery
     outcome: Outcome
     telemetry: Telemetry
-    settings: Requests
+    bounds: Bounds
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors become answers, and so does the server's cancellation when it ends."""
@@ -99,7 +99,7 @@ class Pipeline:
         Raises InvalidRequest; LimitReached where a large body comes from a caller over its limits.
         """
         client, principal = authenticated.client, authenticated.principal
-        raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
+        raw = await client.body(self.bounds.max_body_bytes, self.bounds.body_timeout_s)
         async with self.limiter.admission(principal, len(raw)) as counted:
             call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant)
         subject = subject_of(client.headers, call.body)

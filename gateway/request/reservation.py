@@ -6,6 +6,7 @@ from math import floor, isinf
 from types import TracebackType
 from typing import Final, Protocol
 
+from gateway.configuration.bounds import Bounds
 from gateway.errors import InvalidRequest, LimitReached, PolicyDenied, RequestExceedsLimit
 from gateway.identity.principal import Principal
 from gateway.limits.limit_kinds import KINDS
@@ -32,10 +33,10 @@ class Consumption(Protocol):
 
 
 class CallLimiter:
-    def __init__(self, limiter: Limiter, price_of: PriceOf, default_max_tokens: int) -> None:
+    def __init__(self, limiter: Limiter, price_of: PriceOf, bounds: Bounds) -> None:
         self._limiter = limiter
         self._price_of = price_of
-        self._default_max_tokens = default_max_tokens
+        self._bounds = bounds
 
     @asynccontextmanager
     async def admission(self, principal: Principal, size: int) -> AsyncIterator[bool]:
@@ -76,7 +77,7 @@ class CallLimiter:
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
                     raise PolicyDenied([Reason(f"limits.{counter.kind.name}", None, because)])
         prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
-        answer = call.most_tokens(self._default_max_tokens)
+        answer = call.most_tokens(self._bounds.default_max_tokens)
         if request.counted:
             counters = tuple(counter for counter in counters if counter.kind.is_held)
         try:

@@ -5,6 +5,7 @@ from functools import partial
 from time import perf_counter
 from types import TracebackType
 
+from gateway.configuration.bounds import Bounds
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
 from gateway.request.stages import Parsed, Route
@@ -21,21 +22,21 @@ MAX_DECISIONS = 10_000
 
 
 class Routes:
-    """`max_attempts`: how many backends are tried for one request before the first byte of its answer."""
+    """`bounds` say how many backends are tried for one request before the first byte of its answer."""
 
     def __init__(
         self,
         fleet: Fleet,
         registry: BackendRegistry,
         credentials: TenantCredentials,
-        max_attempts: int,
+        bounds: Bounds,
         tracker: DemandTracker | None = None,
     ) -> None:
         self._tracker = tracker or DemandTracker()
         self._fleet = fleet
         self._registry = registry
         self._credentials = credentials
-        self._max_attempts = max_attempts
+        self._bounds = bounds
         self._targets: dict[str, Target] = {}  # by id: hashing a backend reads all of its fields
         self._prefixes = PrefixIndex()
         self._caches: dict[str, Backend] = {}  # the backends whose caches the index describes
@@ -49,10 +50,10 @@ class Routes:
         prefix = block_hashes(text, request.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
-        most = self._max_attempts + len(tried)  # so that enough are left without those tried
+        most = self._bounds.max_attempts + len(tried)  # so that enough are left without those tried
         ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
         if tried:
-            ordered = [each for each in ordered if each.id not in tried][: self._max_attempts - len(tried)]
+            ordered = [each for each in ordered if each.id not in tried][: self._bounds.max_attempts - len(tried)]
         return [self._route(backend, decision, prefix) for backend in ordered]
 
     def trials(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
@@ -61,7 +62,7 @@ class Routes:
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
         prefix = block_hashes(request.call.leading_text.encode(), request.principal.project.encode())
-        return [self._route(backend, decision, prefix) for backend in left[: self._max_attempts - len(tried)]]
+        return [self._route(backend, decision, prefix) for backend in left[: self._bounds.max_attempts - len(tried)]]
 
     def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
         return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)

@@ -35,6 +35,7 @@ _KNOWN = frozenset(ROUTES)
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
+Operators = Callable[[], Sequence[Network]]
 Handler = Callable[[Request], Awaitable[Response]]
 Refused = Callable[[Request, GatewayError], Awaitable[Response]]
 
@@ -66,9 +67,7 @@ class Handlers:
     `operators`: from where metrics and the details of readiness may be read.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, registry: BackendRegistry, health: Health, operators: Sequence[Network]
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, registry: BackendRegistry, health: Health, operators: Operators) -> None:
         self._authenticator = pipeline.authenticator
         self._telemetry = pipeline.telemetry
         self._recorder = pipeline.recorder
@@ -128,7 +127,7 @@ class Handlers:
 
     def _is_operator(self, request: Request) -> bool:
         address = caller_address(request.scope)
-        return address is not None and any(address in network for network in self._operators)
+        return address is not None and any(address in network for network in self._operators())
 
     async def _offered(self, request: Request) -> list[Model]:
         """The models of the caller's tenant; the principal is left in the request's state, for `refused`."""
@@ -142,7 +141,7 @@ def build_app(
     pipeline: Pipeline,
     registry: BackendRegistry,
     health: Health,
-    operators: Sequence[Network],
+    operators: Operators,
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
 from time import time
@@ -26,6 +27,7 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, OnRefused
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
+from gateway.configuration.bounds import LiveBounds
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
 from gateway.content.inspection import Inspection
@@ -48,7 +50,7 @@ from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
-from gateway.records.prices import configured
+from gateway.records.prices import Price, configured
 from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
@@ -69,6 +71,7 @@ from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.maintenance import Maintenance
 from gateway.server.probe import BackendProbe
+from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
 from gateway.upstream.client import Upstream
@@ -97,6 +100,9 @@ class Gateway:
     configuration_warnings: tuple[ConfigurationWarning, ...]
     watches: Watches
     inspection: Inspection
+    health: Health
+    bounds: LiveBounds
+    settings: LiveSettings
 
 
 @asynccontextmanager
@@ -123,7 +129,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
-        app = build_app(pipeline, memory.registry, health, settings.listen.operators, mounts)
+        operations = _Operations(settings.listen.operators)
+        app = build_app(pipeline, memory.registry, health, lambda: operations.allowed_from, mounts)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
             app,
@@ -134,7 +141,39 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             tuple(configuration_warnings(settings, state)),
             base.watches,
             parts.inspection,
+            health,
+            memory.bounds,
+            _live_settings(settings, memory.bounds, parts.directory, operations),
         )
+
+
+@dataclass(slots=True)
+class _Operations:
+    """From where metrics and the details of readiness may be read now."""
+
+    allowed_from: Sequence[IPv4Network | IPv6Network]
+
+
+def _prices_of(settings: Settings) -> list[Price]:
+    return configured({model: price.amounts for model, price in settings.prices.items()})
+
+
+def _live_settings(
+    settings: Settings, bounds: LiveBounds, directory: Directory, operations: _Operations
+) -> LiveSettings:
+    """The settings that a reload can change, each with what puts it in force."""
+
+    def allow_operators(new: Settings) -> None:
+        operations.allowed_from = new.listen.operators
+
+    return LiveSettings(
+        settings,
+        {
+            "requests": lambda new: bounds.become(new.requests),
+            "prices": lambda new: directory.set_prices(_prices_of(new)),
+            "listen.operations_from": allow_operators,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +188,7 @@ class _Memory:
     parking: Parking
     stops: Stops
     routes: Routes
+    bounds: LiveBounds
 
     @classmethod
     def empty(cls, settings: Settings, installation: Installation) -> Self:
@@ -156,7 +196,7 @@ class _Memory:
         fleet = Fleet()
         registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
         credentials = installation.credentials()
-        tracker = DemandTracker()
+        tracker, bounds = DemandTracker(), LiveBounds.of(settings.requests)
         return cls(
             fleet=fleet,
             registry=registry,
@@ -165,7 +205,8 @@ class _Memory:
             tracker=tracker,
             parking=Parking(registry, fleet, tracker, settings.fleet.waiting_per_tenant),
             stops=Stops(),
-            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, tracker),
+            routes=Routes(fleet, registry, credentials, bounds, tracker),
+            bounds=bounds,
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
@@ -234,7 +275,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
     recorder = Recorder(log, base.telemetry, settings.audit.address_days)
     names = await enter(NameFinder(settings.names))
     inspection = await enter(Inspection(settings.inspection))
-    upstream = await enter(Upstream(settings.requests, recorder.connected, installation.find_request_signer))
+    upstream = await enter(Upstream(memory.bounds, recorder.connected, installation.find_request_signer))
     directory = await enter(
         Directory(
             database,
@@ -242,7 +283,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
             hasher=installation.hasher(),
             compile_policy=memory.policies.compile,
             on_change=lambda read: memory.renew(read, upstream),
-            prices=configured({model: price.amounts for model, price in settings.prices.items()}),
+            prices=_prices_of(settings),
         )
     )
     ledger = await enter(
@@ -295,9 +336,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
-        limiter=CallLimiter(
-            parts.limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
-        ),
+        limiter=CallLimiter(parts.limiter, lambda model: directory.prices.at(model, time()), memory.bounds),
         inspection=parts.inspection,
         enforcement=enforcement,
         evaluation=Evaluation(
@@ -306,12 +345,10 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         routes=memory.routes,
         recorder=parts.recorder,
         upstream=parts.upstream,
-        delivery=Delivery(
-            parts.inspection, enforcement, memory.routes, telemetry, settings.data, settings.requests.comment_after_s
-        ),
+        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
         outcome=Outcome(parts.recorder, telemetry, enforcement.offers),
         telemetry=telemetry,
-        settings=settings.requests,
+        bounds=memory.bounds,
     )
 
 

@@ -20,7 +20,6 @@ runs before a head is complete, and after a refusal none reads the rest of the b
 import re
 from asyncio import Event, TimerHandle, Transport
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -491,6 +490,10 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()
 
 
-def bounded(body_timeout_s: float, head_s: float = HEAD_S) -> Callable[..., BoundedConnection]:
+def bounded(body_timeout_s: Callable[[], float], head_s: float = HEAD_S) -> Callable[..., BoundedConnection]:
     """What uvicorn makes its connections with, where the gateway gives a body `body_timeout_s` seconds."""
-    return partial(BoundedConnection, head_s=head_s, body_s=body_timeout_s + BODY_MARGIN_S)
+
+    def connection(*args: Any, **named: Any) -> BoundedConnection:
+        return BoundedConnection(*args, head_s=head_s, body_s=body_timeout_s() + BODY_MARGIN_S, **named)
+
+    return connection

@@ -39,11 +39,18 @@ class Health:
         self._backends = backends
         self._asking = asyncio.Lock()
         self._report: tuple[float, HealthReport] | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Not ready any more: balancers are to send their calls elsewhere."""
+        self._stopping, self._report = True, None
 
     async def report(self) -> HealthReport:
         async with self._asking:
             if self._report is None or monotonic() - self._report[0] > CACHE_S:
                 parts, backends = await asyncio.gather(_all(self._parts), _all(self._backends()))
+                if self._stopping:
+                    parts["gateway"] = ComponentHealth(status="failed", because="it is being stopped")
                 ready = all(part.status == "ready" for part in parts.values()) and (
                     not backends or any(part.status == "ready" for part in backends.values())
                 )

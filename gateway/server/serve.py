@@ -5,14 +5,16 @@ import errno
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from hashlib import sha256
 from typing import TypeVar
 
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Listen, Requests
 from gateway.server.connection import bounded
 
@@ -38,18 +40,55 @@ class _Server(uvicorn.Server):
         yield
 
 
+class RunningServer:
+    """A server that takes connections at `port`."""
+
+    def __init__(self, server: _Server, port: int, listen: Listen) -> None:
+        self.port = port
+        self._server = server
+        self._listen = listen
+        self._loaded = _contents(listen)
+
+    def ask_to_leave(self) -> None:
+        """Each answer from now on closes its connection: clients with kept connections open their next one elsewhere
+        (RFC 9112 §9.6)."""
+        config, state = self._server.config, self._server.server_state
+        config.encoded_headers = [*config.encoded_headers, (b"connection", b"close")]  # what the next second's are of
+        state.default_headers = [*state.default_headers, (b"connection", b"close")]
+
+    def renew_certificate(self) -> bool:
+        """Read the certificate and its key again, for connections to come; whether they changed.
+
+        Raises OSError with the setting where they cannot be used; then the ones before stay.
+        """
+        read = _contents(self._listen)
+        if read == self._loaded or self._server.config.ssl is None:
+            return False
+        _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._listen)  # a pair that does not fit harms no live context
+        _load(self._server.config.ssl, self._listen)
+        self._loaded = read
+        return True
+
+
 @asynccontextmanager
 async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) -> AsyncIterator[int]:
-    """Serve `app` inside the block; yields the port. `body_timeout_s`: what `app` gives a request's body to arrive.
+    """`running_server`, with one bound that stays; yields the port."""
+    async with running_server(app, listen, Requests(body_timeout_s=body_timeout_s)) as server:
+        yield server.port
 
-    Raises OSError if the address cannot be bound.
+
+@asynccontextmanager
+async def running_server(app: ASGIApp, listen: Listen, bounds: Bounds) -> AsyncIterator[RunningServer]:
+    """Serve `app` inside the block. `bounds` say what `app` gives a request's body to arrive.
+
+    Raises OSError if the address cannot be bound, or the certificate cannot be used.
     """
     config = uvicorn.Config(
         app,
         host=listen.host,
         port=listen.port,
         loop="uvloop",
-        http=bounded(body_timeout_s),  # type: ignore[arg-type]  # called like the class that it makes
+        http=bounded(lambda: bounds.body_timeout_s),  # type: ignore[arg-type]  # called like the class that it makes
         ws="none",
         lifespan="off",
         access_log=False,  # paths and addresses of callers belong into the record, under its rules
@@ -60,7 +99,7 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
         timeout_graceful_shutdown=GRACE_S,
         ssl_certfile=str(listen.cert_file) if listen.cert_file else None,
         ssl_keyfile=str(listen.key_file) if listen.key_file else None,
-        ssl_context_factory=_tls if listen.cert_file else None,
+        ssl_context_factory=(lambda config, default: _tls(listen)) if listen.cert_file else None,
     )
     config.load()
     listener = listening(listen.host, listen.port)
@@ -72,7 +111,7 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
                 await running
                 raise OSError(f"the gateway could not listen on {listen.host}:{listen.port}")
             await asyncio.sleep(0.01)
-        yield listener.getsockname()[1]
+        yield RunningServer(server, listener.getsockname()[1], listen)
     finally:
         server.should_exit = True
         await running
@@ -83,18 +122,36 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
             await asyncio.wait(set(cut), timeout=CUT_S)
 
 
-def _tls(config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+def _tls(listen: Listen) -> ssl.SSLContext:
     """TLS 1.2 and above, regardless of the system's OpenSSL settings (RFC 9325 §3.1.1)."""
-    try:
-        context = make()
-    except OSError as error:  # ssl.SSLError is one; neither names a file
-        named = f"listen.cert_file {config.ssl_certfile} or listen.key_file {config.ssl_keyfile}"
-        missing = isinstance(error, FileNotFoundError | PermissionError)
-        reason = error.strerror if missing else "not a certificate with its key; name two files in PEM"
-        raise OSError(f"{named}: {reason}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, listen)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     return context
+
+
+def _load(context: ssl.SSLContext, listen: Listen) -> None:
+    """Raises OSError that names the settings."""
+    try:
+        context.load_cert_chain(str(listen.cert_file), str(listen.key_file), password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; neither names a file
+        named = f"listen.cert_file {listen.cert_file} or listen.key_file {listen.key_file}"
+        reason = "not a certificate with its key; name two files in PEM"
+        if isinstance(error, FileNotFoundError | PermissionError):
+            reason = f"{error.strerror}; name files that the gateway may read"
+        raise OSError(f"{named}: {reason}") from error
+
+
+def _no_password() -> str:
+    """Where a key is encrypted OpenSSL would ask at the terminal, and wait."""
+    raise ValueError("the key is encrypted")
+
+
+def _contents(listen: Listen) -> tuple[bytes, ...]:
+    """The certificate's file and its key's, to tell whether they change. Raises OSError."""
+    files = (listen.cert_file, listen.key_file)
+    return tuple(sha256(file.read_bytes()).digest() for file in files if file is not None)
 
 
 def run(main: Coroutine[None, None, T]) -> T:
@@ -120,6 +177,23 @@ def listening(host: str, port: int) -> socket.socket:
         hint = "; another program has it: stop that, or take another port" if error.errno == errno.EADDRINUSE else ""
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
     return listener
+
+
+class Signals:
+    """Those that a gateway acts on, in the order in which they come: SIGTERM and SIGINT to stop, SIGHUP to read its
+    settings again. Make it before serving: until then each ends the process as it is."""
+
+    def __init__(self) -> None:
+        self._come: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._come.put_nowait, number)
+
+    async def stop(self, reload: Callable[[], Awaitable[object]]) -> signal.Signals:
+        """The signal to stop; `reload` is run at each SIGHUP before it."""
+        while (number := await self._come.get()) is signal.SIGHUP:
+            await reload()
+        return number
 
 
 def stop_signal() -> asyncio.Event:

@@ -17,7 +17,8 @@ from urllib.parse import quote, urlsplit
 
 from audit.files.secret_file import read_secret
 from backend.wire import PING_PATH
-from gateway.configuration.settings import Requests, is_loopback
+from gateway.configuration.bounds import Bounds
+from gateway.configuration.settings import is_loopback
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.openai.refusal import refusal
 from gateway.upstream.http1 import (
@@ -125,7 +126,7 @@ class Upstream:
 
     def __init__(
         self,
-        settings: Requests,
+        bounds: Bounds,
         connected: Connected = _no_token,
         find_signer: Callable[[], RequestSigner | None] = lambda: None,
     ) -> None:
@@ -133,7 +134,7 @@ class Upstream:
         self._find_signer = find_signer
         self._signer: RequestSigner | None = None
         self._next_look = 0.0  # for a signer, by the loop's clock
-        self._settings = settings
+        self._bounds = bounds
         self._connected = connected
         self._pools: dict[str, tuple[Target, Pool]] = {}
 
@@ -254,7 +255,7 @@ class Upstream:
                 if not kept and target.backend is not None:
                     await self._connected(target.backend, connection.peer)
                 check()
-                return connection, await connection.request(head(), body, self._settings.silence_timeout_s, silence)
+                return connection, await connection.request(head(), body, self._bounds.silence_timeout_s, silence)
             except ConnectionLost as error:
                 pool.release(connection)
                 if not kept:
@@ -299,7 +300,7 @@ class Upstream:
         pool = Pool(
             target.url,
             self._tls(target),
-            self._settings.connect_timeout_s,
+            self._bounds.connect_timeout_s,
             server_name=trust.name if trust is not None else None,
             bearer=_bearer(trust),
         )
@@ -347,7 +348,7 @@ class AnsweredCall:
                 raise await _refusal(response)
             finally:
                 self._pool.release(self._connection)
-        return Answer(response, upstream._settings.silence_timeout_s)
+        return Answer(response, upstream._bounds.silence_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from audit.log.receipt import Receipt
+from gateway.configuration.bounds import Bounds
 from gateway.content.inspection import Inspection
 from gateway.content.whole_answer import Handling
 from gateway.errors import BackendFailed, BackendTimeout
@@ -46,11 +47,10 @@ class Delivery:
         routes: Routes,
         telemetry: Telemetry,
         folder: Path,
-        comment_s: float = 0.0,
+        bounds: Bounds,
     ) -> None:
-        """`folder`: where large answers wait, encrypted, for clients that read slowly. `comment_s`: seconds of silence
-        before a stream gets a comment; 0 for none."""
-        self._comment_s = comment_s
+        """`folder`: where large answers wait, encrypted, for clients that read slowly."""
+        self._bounds = bounds
         self._folder = folder
         self._inspection = inspection
         self._enforcement = enforcement
@@ -59,9 +59,8 @@ class Delivery:
 
     def keep_alive(self, accepted: Accepted, received: ReceivedAnswer) -> KeepAlive | None:
         """What fills the silences of this attempt; None for a whole answer, and where no comments are wanted."""
-        if not accepted.request.call.stream or not self._comment_s:
-            return None
-        return KeepAlive(accepted, received, self._comment_s)
+        every_s = self._bounds.comment_after_s
+        return KeepAlive(accepted, received, every_s) if every_s and accepted.request.call.stream else None
 
     def restore(
         self,

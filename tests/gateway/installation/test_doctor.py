@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,10 +231,10 @@ def test_the_doctor_judges_the_file_that_the_gateway_is_given(data, tmp_path):
 
 async def test_up_tells_each_once_and_starts(data, caplog, monkeypatch):
     class Now:
-        async def wait(self):
-            return None
+        async def stop(self, reload):
+            return signal.SIGINT
 
-    monkeypatch.setattr("gateway.cli.up.stop_signal", Now)
+    monkeypatch.setattr("gateway.cli.up.Signals", Now)
     monkeypatch.setattr("gateway.cli.up.logging.basicConfig", lambda **_: None)
     settings = load_settings(data=data, node="gw", listen={"port": 0}, audit={"reserve_bytes": 0})
     assert await run_gateway(settings) == 0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.configuration.settings import Requests
 from gateway.errors import BackendUnavailable, InternalError
 from gateway.request.routes import Routes
 from gateway.upstream.credentials import TenantCredentials
@@ -17,7 +18,12 @@ PLACES = (*HOME, "acme/us-east/acme-us", "globex/eu-fr-par/globex-1")
 
 def routes(world, max_attempts=3):
     nowhere = Path("/nonexistent")
-    return Routes(world.fleet, world.registry, TenantCredentials(nowhere, "eu-1", nowhere, None), max_attempts)
+    return Routes(
+        world.fleet,
+        world.registry,
+        TenantCredentials(nowhere, "eu-1", nowhere, None),
+        Requests(max_attempts=max_attempts),
+    )
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ async def sleeper(answer):
 
 async def asked_to(what, backend):
     async with Upstream(Requests()) as upstream:
-        return await getattr(EngineLifecycle(upstream, Routes(Fleet(), None, None, 1)), what)(backend)
+        return await getattr(EngineLifecycle(upstream, Routes(Fleet(), None, None, Requests(max_attempts=1))), what)(
+            backend
+        )
 
 
 async def test_an_engine_that_sleeps_has_wiped_its_cache_and_says_how_much():
