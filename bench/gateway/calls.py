@@ -142,7 +142,7 @@ class Caller:
     """A client on a kept connection to the gateway."""
 
     def __init__(self, app: Any, loop: ScriptedLoop) -> None:
-        make: Any = bounded(60)
+        make: Any = bounded(lambda: 60)
         config = uvicorn.Config(
             app, http=make, ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
             proxy_headers=False,

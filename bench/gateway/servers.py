@@ -47,7 +47,7 @@ def serve_uvicorn(http: str, port: int) -> None:
 
     from gateway.server.connection import bounded
 
-    protocol: Any = bounded(30.0) if http == "ours" else http
+    protocol: Any = bounded(lambda: 30.0) if http == "ours" else http
     uvicorn.run(app, port=port, http=protocol, loop="uvloop", ws="none", lifespan="off", log_level="error")
 
 

@@ -147,15 +147,17 @@ def demo(
 def up(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; see docs/configuration.md.")] = None,
     data: Annotated[Path | None, typer.Option("--data", envvar="DOMICILE_DATA", help="Overrides the file's.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=256, help="Processes that take calls; overrides the file's.")
+    ] = None,
 ) -> None:
     """Run the gateway until it is stopped.
 
-    Example: domicile up -c config.yaml
+    Example: domicile up -c config.yaml --workers 4
     """
     import gc
 
     gc.disable()  # until it listens: what is made by then stays, and looking through it takes a sixth of the time
-    from gateway.cli.up import run_gateway
     from gateway.configuration.settings import SettingsError, load_settings
     from gateway.server.serve import run
 
@@ -165,6 +167,13 @@ def up(
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+    places = settings.listen.workers if workers is None else workers
+    if places > 1:
+        from gateway.cli.workers import run_workers
+
+        raise typer.Exit(run(run_workers(settings, places, config, data)))
+    from gateway.cli.up import run_gateway
+
     raise typer.Exit(run(run_gateway(settings, read)))
 
 

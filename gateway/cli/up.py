@@ -5,6 +5,7 @@ import gc
 import logging
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,6 +21,8 @@ from gateway.server.assembly import Gateway, open_gateway
 from gateway.server.log_lines import log_to_stderr
 from gateway.server.reload import reload_settings
 from gateway.server.serve import RunningServer, Signals, running_server
+from gateway.workers.membership import Membership
+from gateway.workers.peer import PeerGone
 from regions.errors import RegionsError
 
 SWITCH_S = 0.001
@@ -29,35 +32,41 @@ OUTSIDE_S = 10.0
 """What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
 
 
-async def run_gateway(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
+async def run_gateway(
+    settings: Settings,
+    read: Callable[[], Settings] | None = None,
+    member: Membership | None = None,
+    listener: socket.socket | None = None,
+) -> int:
     """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why.
 
-    `read` reads the settings again, for a reload.
+    `read` reads the settings again, for a reload. `member` and `listener`: where this is one of several workers.
     """
     log_to_stderr(logging.INFO)
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
-        async with open_gateway(settings) as gateway:
+        async with open_gateway(settings, member) as gateway:
             signals = Signals()  # before anybody can be promised an answer
-            async with running_server(gateway.app, settings.listen, gateway.bounds) as server:
-                scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
+            async with running_server(gateway.app, settings.listen, gateway.bounds, listener) as server:
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
                 warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
-                log_warnings(gateway.configuration_warnings)
-                print(f"domicile: listening on {scheme}://{host}:{server.port}/v1", file=sys.stderr, flush=True)
-                if not await asyncio.to_thread(gateway.has_operator):
-                    hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
-                    print(f"domicile: there is no operator yet; create the first one with: {hint}", file=sys.stderr)
+                watching = await _announce(settings, gateway, server, member, signals)
                 reload = partial(
                     reload_settings, gateway.settings, read or (lambda: settings), server.renew_certificate, gateway.log
                 )
                 await _until_stopped(signals, reload, gateway, server, settings.listen.lame_duck_s)
-                warming.cancel()
-                print("domicile: finishing running answers", file=sys.stderr, flush=True)
+                for task in (warming, *watching):
+                    task.cancel()
+                if member is None:
+                    print("domicile: finishing running answers", file=sys.stderr, flush=True)
             if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
                 external.stop_within(OUTSIDE_S)  # external services have this long to answer
+        if member is not None:
+            await member.leave()
+    except PeerGone:  # the supervisor ended before this worker was ready
+        return 1
     except (InstallationError, StoreError, RegionsError, SettingsError, AuditError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -68,6 +77,30 @@ async def run_gateway(settings: Settings, read: Callable[[], Settings] | None = 
         if external := sys.modules.get("audit.external"):
             external.resume()  # the process may go on, with another gateway for one
     return 0
+
+
+async def _announce(
+    settings: Settings, gateway: Gateway, server: RunningServer, member: Membership | None, signals: Signals
+) -> list[asyncio.Task[None]]:
+    """Say that calls are taken: a worker to its supervisor, which it does not outlive; its first one also to people
+    what only one is to say."""
+    tasks = []
+    if member is not None:
+        await member.ready(gateway.telemetry.exposition, server.ask_to_leave)
+        tasks.append(asyncio.create_task(signals.stop_when(member.gone), name="supervisor"))
+    if member is None or member.is_first:
+        log_warnings(gateway.configuration_warnings)
+    if member is None:
+        say_listening(settings, server.port)
+    if (member is None or member.is_first) and not await asyncio.to_thread(gateway.has_operator):
+        hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
+        print(f"domicile: there is no operator yet; create the first one with: {hint}", file=sys.stderr)
+    return tasks
+
+
+def say_listening(settings: Settings, port: int) -> None:
+    scheme = "https" if settings.listen.cert_file else "http"
+    print(f"domicile: listening on {scheme}://{settings.listen.host}:{port}/v1", file=sys.stderr, flush=True)
 
 
 async def _until_stopped(

@@ -50,6 +50,7 @@ class Listen(Section):
     key_file: Path | None = None
     tls_ended_by_proxy: bool = False
     operations_from: tuple[Network, ...] | None = None
+    workers: int = Field(1, ge=1, le=256, description="processes that take calls on this machine")
     lame_duck_s: float = Field(
         0, ge=0, le=300, description="after SIGTERM, how long calls are still taken while /readyz answers 503"
     )

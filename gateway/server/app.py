@@ -36,6 +36,8 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
 Operators = Callable[[], Sequence[Network]]
+Exposition = Callable[[], Awaitable[bytes]]
+"""The metrics, in Prometheus' text format."""
 Handler = Callable[[Request], Awaitable[Response]]
 Refused = Callable[[Request, GatewayError], Awaitable[Response]]
 
@@ -64,12 +66,19 @@ class GatewayApp:
 class Handlers:
     """Answers at every path but those of inference: models, health and metrics; and answers every error.
 
-    `operators`: from where metrics and the details of readiness may be read.
+    `operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics.
     """
 
-    def __init__(self, pipeline: Pipeline, registry: BackendRegistry, health: Health, operators: Operators) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        registry: BackendRegistry,
+        health: Health,
+        operators: Operators,
+        exposition: Exposition,
+    ) -> None:
+        self._exposition = exposition
         self._authenticator = pipeline.authenticator
-        self._telemetry = pipeline.telemetry
         self._recorder = pipeline.recorder
         self._registry = registry
         self._health = health
@@ -105,7 +114,7 @@ class Handlers:
         """Prometheus' text format; 404 for all but operators."""
         if not self._is_operator(request):
             return await self.http_error(request, HTTPException(404))
-        return Response(self._telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
+        return Response(await self._exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
     async def refused(self, request: Request, error: GatewayError) -> Response:
         """OpenAI's error body for `error`. Nothing else stands for the request on record, so it is counted."""
@@ -142,10 +151,12 @@ def build_app(
     registry: BackendRegistry,
     health: Health,
     operators: Operators,
+    exposition: Exposition,
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> GatewayApp:
-    """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
-    handlers = Handlers(pipeline, registry, health, operators)
+    """`operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics. `mounts`:
+    applications by path."""
+    handlers = Handlers(pipeline, registry, health, operators, exposition)
     routes = [
         Route("/v1/models", handlers.models, methods=["GET"]),
         Route("/v1/models/{model:path}", handlers.model, methods=["GET"]),

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Self
 
+from audit.errors import AuditUnavailable
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
@@ -62,7 +63,7 @@ from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
-from gateway.server.app import GatewayApp, build_app
+from gateway.server.app import Exposition, GatewayApp, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
@@ -77,6 +78,7 @@ from gateway.store.reports.usage_report import spent
 from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
 from gateway.version import build
+from gateway.workers.membership import Membership
 from regions.errors import CatalogueError
 from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import Backend, Fleet
@@ -106,11 +108,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
-    """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
+async def open_gateway(settings: Settings, member: Membership | None = None) -> AsyncIterator[Gateway]:
+    """`member`: where this is one of several workers. Raises what keeps it from starting: InstallationError,
+    DatabaseUnavailable, AuditUnavailable, RegionsError."""
     async with AsyncExitStack() as stack:
         base = await _open_base(stack, settings)
-        parts = await _open_parts(stack, base)
+        parts = await _open_parts(stack, base, member)
         installation, memory = base.installation, base.memory
         _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
         pipeline = _pipeline(base, parts)
@@ -130,7 +133,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         operations = _Operations(settings.listen.operators)
-        app = build_app(pipeline, memory.registry, health, lambda: operations.allowed_from, mounts)
+        exposition = _own(base.telemetry) if member is None else member.metrics
+        app = build_app(pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
             app,
@@ -152,6 +156,13 @@ class _Operations:
     """From where metrics and the details of readiness may be read now."""
 
     allowed_from: Sequence[IPv4Network | IPv6Network]
+
+
+def _own(telemetry: Telemetry) -> Exposition:
+    async def exposition() -> bytes:
+        return telemetry.exposition()
+
+    return exposition
 
 
 def _prices_of(settings: Settings) -> list[Price]:
@@ -265,12 +276,15 @@ class _Parts:
     limiter: Limiter
 
 
-async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
+async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | None) -> _Parts:
     """Each is closed by `stack`, but for the recorder, which is closed with what runs in the background. Raises
     AuditUnavailable, DatabaseUnavailable, RegionsError."""
     settings, installation, database, memory = base.settings, base.installation, base.database, base.memory
     enter = stack.enter_async_context
-    log = await enter(await _open_log(base))
+    log = await enter(await _open_log(base, settings.node))
+    if member is not None:
+        for name in await asyncio.to_thread(member.left_behind, installation.audit_log.parent):
+            await _close_open_calls(base, name)
     await asyncio.to_thread(installation.require_whole)  # lists what a first start has made
     recorder = Recorder(log, base.telemetry, settings.audit.address_days)
     names = await enter(NameFinder(settings.names))
@@ -296,7 +310,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
         )
     )
     machines = await enter(_machines(base.provider, settings.oidc))
-    limit_store = await enter(_limit_store(database, ledger, installation.urls.redis))
+    limit_store = await enter(_limit_store(database, ledger, installation.urls.redis, member))
     limiter = await enter(Limiter(limit_store))
     await enter(
         running_fleet(
@@ -313,13 +327,19 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
     return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
 
 
-async def _open_log(base: _Base) -> AuditLog:
+async def _close_open_calls(base: _Base, name: str) -> None:
+    """Of a worker that was killed and whose name nobody has again."""
+    with suppress(AuditUnavailable):  # it lives
+        await (await _open_log(base, name)).close()
+
+
+async def _open_log(base: _Base, node: str) -> AuditLog:
     """The record, whose stores acknowledge only while the watches see the databases that were opened."""
     settings, installation = base.settings, base.installation
     return await AuditLog.open(
         installation.audit_log,
         signer=base.signer,
-        node=settings.node,
+        node=node,
         build=build(),
         settings=AuditSettings(limits=QueueLimits(reserve_bytes=settings.audit.reserve_bytes)),
         open_store=base.watches.guarding(
@@ -445,9 +465,11 @@ def _region_of(installation: Installation) -> Callable[[str], None]:
 
 
 @asynccontextmanager
-async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> AsyncIterator[LimitStore]:
-    """Where limits hold across gateways: in the Redis at `url`, else in the database if that is
-    PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
+async def _limit_store(
+    database: Database, ledger: Ledger, url: str | None, member: Membership | None
+) -> AsyncIterator[LimitStore]:
+    """Where limits hold across gateways: in the Redis at `url`, else in the database if that is PostgreSQL. Else of
+    this process alone, or of all workers together; budgets go on from what the ledger says was spent."""
     store: LimitStore
     if url is not None:
         from gateway.limits.redis_store import RedisLimitStore  # of the extra domicile[redis]
@@ -457,7 +479,8 @@ async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> A
         store = PostgresLimitStore(database)
     else:
         await ledger.catch_up()
-        store = MemoryLimitStore(spent=await asyncio.to_thread(spent, database, datetime.now(UTC).date()))
+        so_far = await asyncio.to_thread(spent, database, datetime.now(UTC).date())
+        store = MemoryLimitStore(spent=so_far) if member is None else member.limit_store(so_far)
     try:
         yield store
     finally:

@@ -78,8 +78,11 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
 
 
 @asynccontextmanager
-async def running_server(app: ASGIApp, listen: Listen, bounds: Bounds) -> AsyncIterator[RunningServer]:
-    """Serve `app` inside the block. `bounds` say what `app` gives a request's body to arrive.
+async def running_server(
+    app: ASGIApp, listen: Listen, bounds: Bounds, listener: socket.socket | None = None
+) -> AsyncIterator[RunningServer]:
+    """Serve `app` inside the block, on `listener` if one is given. `bounds` say what `app` gives a request's body to
+    arrive.
 
     Raises OSError if the address cannot be bound, or the certificate cannot be used.
     """
@@ -102,7 +105,7 @@ async def running_server(app: ASGIApp, listen: Listen, bounds: Bounds) -> AsyncI
         ssl_context_factory=(lambda config, default: _tls(listen)) if listen.cert_file else None,
     )
     config.load()
-    listener = listening(listen.host, listen.port)
+    listener = listener or listening(listen.host, listen.port)
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -160,13 +163,24 @@ def run(main: Coroutine[None, None, T]) -> T:
         return runner.run(main)
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Raises OSError with the address and what to do."""
+def listening_together(host: str, port: int, places: int) -> list[socket.socket]:
+    """A listener for each of several processes on one port, among which the kernel spreads connections. Raises OSError
+    as `listening`: the address has to be free, since another gateway could share it unseen."""
+    listening(host, port).close()
+    first = listening(host, port, shared=True)
+    others = range(1, places)
+    return [first, *(listening(host, first.getsockname()[1], shared=True) for _ in others)]
+
+
+def listening(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """`shared`: others of this user may listen there too. Raises OSError with the address and what to do."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     # The protocol is named: where it reads 0, asyncio leaves Nagle's algorithm on for every connection it accepts, and
     # short writes then wait 40 ms for the client's delayed acknowledgement.
     listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections have it from the listener
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
     try:
@@ -183,11 +197,19 @@ class Signals:
     """Those that a gateway acts on, in the order in which they come: SIGTERM and SIGINT to stop, SIGHUP to read its
     settings again. Make it before serving: until then each ends the process as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *also: signal.Signals) -> None:
         self._come: asyncio.Queue[signal.Signals] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *also):
             loop.add_signal_handler(number, self._come.put_nowait, number)
+
+    async def stop_when(self, over: asyncio.Event) -> None:
+        """Act as at SIGTERM once `over` is set."""
+        await over.wait()
+        self._come.put_nowait(signal.SIGTERM)
+
+    async def next(self) -> signal.Signals:
+        return await self._come.get()
 
     async def stop(self, reload: Callable[[], Awaitable[object]]) -> signal.Signals:
         """The signal to stop; `reload` is run at each SIGHUP before it."""
