@@ -18,6 +18,7 @@ from gateway.database.database import Database
 from gateway.installation.installation import Installation
 from gateway.installation.rotation import unencrypted_files
 from gateway.store.reports.posture import Posture, posture
+from gateway.workers.names import gateway_of
 
 logger = logging.getLogger("domicile.weak")
 
@@ -126,11 +127,12 @@ def _stores(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning
             )
         )
     shared = (state.database_url or "").startswith("postgres")
-    if state.redis_url is None and not shared and len(state.nodes) > 1:
+    gateways = {gateway_of(node) for node in state.nodes}  # the workers of one have their limits together
+    if state.redis_url is None and not shared and len(gateways) > 1:
         found.append(
             ConfigurationWarning(
                 "limits_of_one_process",
-                f"{len(state.nodes)} gateways use this folder, and each allows the whole of every limit",
+                f"{len(gateways)} gateways use this folder, and each allows the whole of every limit",
                 "set DOMICILE_REDIS_URL, or DOMICILE_DATABASE_URL to PostgreSQL",
             )
         )

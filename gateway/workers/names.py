@@ -11,6 +11,12 @@ def worker_name(node: str, place: int, generation: str) -> str:
     return f"{node}-{place}{generation}"
 
 
+def gateway_of(node: str) -> str:
+    """The gateway that the worker called `node` is of; `node` itself where it is no worker's name."""
+    named = re.fullmatch(rf"(.+)-\d+[{GENERATIONS}]", node)
+    return node if named is None else named[1]
+
+
 def left_behind(folder: Path, node: str, place: int, generation: str, places: int) -> list[str]:
     """Names of workers that were killed and that nobody will be called again: for the worker at `place`, its other
     generation; for the first one, also those at places beyond the present number. Read from their locks in `folder`,

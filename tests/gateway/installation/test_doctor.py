@@ -96,6 +96,7 @@ def test_a_setting_is_named_while_it_is_weak_and_no_longer(code, weak, mended):
         ("nothing_masked", {"posture": Posture(mask_nothing=("acme",))}, {}),
         ("no_limits", {"posture": Posture(unlimited=("acme",))}, {}),
         ("limits_of_one_process", {"nodes": ("a", "b")}, {"nodes": ("a",)}),
+        ("limits_of_one_process", {"nodes": ("a-1a", "b-1a")}, {"nodes": ("a-1a", "a-2a", "a-2b", "a-12a")}),
         ("limits_of_one_process", {"nodes": ("a", "b")}, {"nodes": ("a", "b"), "redis_url": "rediss://r.example"}),
         (
             "limits_of_one_process",
