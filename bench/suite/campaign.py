@@ -6,7 +6,7 @@
     python bench/suite/campaign.py --factor 5 --out FILE.json tests/gateway/test_failover.py  (100 failures)
     python bench/suite/campaign.py --factor 32 --out FILE.json tests/gateway/test_side_store_campaign.py  (1,024 calls)
     python bench/suite/campaign.py --factor 9 --out FILE.json tests/audit/test_crash.py  (540 kills a store, commands)
-    python bench/suite/campaign.py --factor 25 --jobs 0 --out FILE.json tests/gateway/test_four_hosts.py  (30 minutes)
+    python bench/suite/campaign.py --factor 25 --jobs 1 --out FILE.json tests/gateway/test_four_hosts.py  (30 minutes)
 
 The ordinary suite runs the same properties, and other tests that draw (marked `campaign`), on a seeded sample. A
 failure prints how to reproduce it.
