@@ -52,6 +52,10 @@ class Valkey:
         self.url = f"unix://{self._folder}/socket"
         self._process = None
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def start(self):
         options = ("--port", "0", "--unixsocket", f"{self._folder}/socket", "--dir", self._folder, "--save", "",
                    "--appendonly", "yes", "--appendfsync", "always")  # fmt: skip
