@@ -66,7 +66,9 @@ class Witness:
                 " (origin TEXT PRIMARY KEY, size INTEGER NOT NULL, root BLOB NOT NULL) WITHOUT ROWID"
             )
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"the memory of the witness cannot be used: {error}") from error
+            raise StoreError(
+                f"the memory of the witness cannot be used: {error}; check the folder given by --folder"
+            ) from error
 
     def add_checkpoint(self, body: bytes) -> Answer:
         """Answer a request: ``old <size>``, consistency proof, blank line, checkpoint.
@@ -103,7 +105,9 @@ class Witness:
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise StoreError(f"the memory of the witness cannot be used: {error}") from error
+            raise StoreError(
+                f"the memory of the witness cannot be used: {error}; check the folder given by --folder"
+            ) from error
         if answer is not None:
             return answer
         return Answer(200, cosign(checkpoint.text(), self._name, self._signer, int(self._clock())))

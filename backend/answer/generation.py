@@ -113,7 +113,8 @@ class GenerationResponse(Response):
         parts = choice.feed(progress)
         if choice.finish_reason == FinishReason.NOTHING_LEFT:
             raise InvalidRequest(
-                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit",
+                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit"
+                "; allow more tokens in allowed_token_ids or bad_words",
                 param="allowed_token_ids",
             )
         if choice.finish_reason in FAILED:

@@ -114,7 +114,10 @@ class GenerationApi(BaseApi):
 
     async def no_embeddings(self, _: Request) -> Response:
         raise InvalidRequest(
-            f"{self.served_name!r} writes text and makes no embeddings", param="model", code="no_embeddings"
+            f"{self.served_name!r} writes text and makes no embeddings"
+            "; use /v1/chat/completions or /v1/completions, or a model of embeddings",
+            param="model",
+            code="no_embeddings",
         )
 
     async def _read(self, request: Request, kind: type[G]) -> G:
@@ -150,12 +153,17 @@ class GenerationApi(BaseApi):
         grammar, param = await asyncio.to_thread(grammar_of, wire)
         if calls:
             if grammar:
-                raise InvalidRequest("an answer cannot be a call and of another form at once", param="tool_choice")
+                raise InvalidRequest(
+                    "tool_choice requires a call and the answer has another form too; leave one of the two out",
+                    param="tool_choice",
+                )
             grammar, param = calls, "tool_choice"
         if not grammar:
             return "", 0
         if not self.text_model.eos_ids:
-            raise InvalidRequest("this model has no end token, so it cannot be held to a form", param=param)
+            raise InvalidRequest(
+                "this model has no end token, so its answer cannot have a form; leave the form out", param=param
+            )
         try:
             return grammar, await self._grammars.size(grammar)
         except InvalidRequest as refused:

@@ -122,11 +122,14 @@ async def _read(request: Request) -> SleepRequest:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
+            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes; send a smaller body")
     try:
         return SleepRequest.model_validate_json(bytes(body) or b"{}")
     except ValidationError:
-        raise InvalidRequest('the body is {"grace_s": seconds from 0 to 3600}, or empty', param="grace_s") from None
+        raise InvalidRequest(
+            'the body is not one that this call takes; send {"grace_s": seconds from 0 to 3600}, or no body',
+            param="grace_s",
+        ) from None
 
 
 def _json(answer: Readiness | Slept | Woken, status: int = 200) -> Response:

@@ -111,7 +111,7 @@ def show_region(context: Context, region: Name, on: Day | None = None) -> Place:
 def policy_study(context: AdminContext) -> Iterator[PolicyStudy]:
     """What is wrong with a document is 422, in the policy's own words."""
     if context.policy_study is None:
-        raise NotReady("this gateway has no catalogue to judge by")
+        raise NotReady("this gateway has no catalogue; start it with one in its data folder")
     try:
         yield context.policy_study(context.inventory)
     except (PolicyError, CatalogueError) as error:

@@ -156,7 +156,10 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     def simulate_policy(context: Context, tenant: of, asked: Simulation) -> Impact:
         """What a draft would have done to recorded calls. Nothing is changed."""
         if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
-            raise Invalid("send either a document, or dpf_accepted: false")
+            raise Invalid(
+                "the document is missing, or dpf_accepted is sent beside it; send either a document, or "
+                "dpf_accepted: false"
+            )
         with policy_study(context) as study:
             draft = (
                 study.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)

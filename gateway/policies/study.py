@@ -135,7 +135,7 @@ class PolicyStudy:
         """
         text = self._active(tenant, None)
         if text is None and tenant is not None:
-            raise Invalid(f"tenant {tenant!r} has no active policy")
+            raise Invalid(f"tenant {tenant!r} has no active policy; submit one with `domicile policy submit`")
         said: dict[str, Any] = {"policy": "operator", "version": 1}
         if text is not None:
             said = load_document(text).model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -227,7 +227,8 @@ class PolicyStudy:
         own = levels.get("tenant")
         if own is None:
             if (operator := levels.get("operator")) is None or tenant is not None:
-                raise Invalid(f"tenant {tenant!r} has no active policy" if tenant else "the operator has no policy")
+                whose = f"tenant {tenant!r}" if tenant else "the operator"
+                raise Invalid(f"{whose} has no active policy; submit one with `domicile policy submit`")
             return compile_policy(_placed(operator), None, self._catalogue.country_sets())
         return compile_policy(
             own, levels.get("project"), self._catalogue.country_sets(), operator=levels.get("operator")

@@ -70,7 +70,10 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
         while not server.started:
             if running.done():
                 await running
-                raise OSError(f"the gateway could not listen on {listen.host}:{listen.port}")
+                raise OSError(
+                    f"the gateway could not listen on {listen.host}:{listen.port}"
+                    "; choose another listen.host or listen.port"
+                )
             await asyncio.sleep(0.01)
         yield listener.getsockname()[1]
     finally:
@@ -90,7 +93,11 @@ def _tls(config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLC
     except OSError as error:  # ssl.SSLError is one; neither names a file
         named = f"listen.cert_file {config.ssl_certfile} or listen.key_file {config.ssl_keyfile}"
         missing = isinstance(error, FileNotFoundError | PermissionError)
-        reason = error.strerror if missing else "not a certificate with its key; name two files in PEM"
+        reason = (
+            f"{error.strerror}; make both readable"
+            if missing
+            else "not a certificate with its key; name two files in PEM"
+        )
         raise OSError(f"{named}: {reason}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -117,8 +124,9 @@ def listening(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        hint = "; another program has it: stop that, or take another port" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+        taken = error.errno == errno.EADDRINUSE
+        hint = "stop the program that has it, or take another port" if taken else "change listen.host or listen.port"
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; {hint}") from error
     return listener
 
 

@@ -153,7 +153,7 @@ def read_text(file: Path) -> str:
     try:
         return read_untrusted(file, MAX_TEXT, follow_links=True).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {_why(error)}")
+        fail(f"{file} cannot be read: {_why(error)}; name a readable text file")
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
