@@ -152,9 +152,7 @@ async def _not_found(_request: Request, _: Exception) -> Response:
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:
-    return error_response(
-        _no_route(f"{request.method} is not allowed here; see docs/api.md", 405)
-    )
+    return error_response(_no_route(f"{request.method} is not allowed here; see docs/api.md", 405))
 
 
 def _no_route(message: str, status: int) -> RequestError:

@@ -42,7 +42,9 @@ class Trust(BaseModel):
     @model_validator(mode="after")
     def _takes_either(self) -> Self:
         if self.plain and self.priority:
-            raise ValueError("a server that refuses what is not OpenAI's own does not take priority; set one of plain and priority")
+            raise ValueError(
+                "a plain server, which refuses what is not OpenAI's own, does not take priority; set one of the two"
+            )
         return self
 
     @property

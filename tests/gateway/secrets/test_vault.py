@@ -273,7 +273,7 @@ def test_an_address_with_tls_or_on_this_host_is_taken(address):
 
 
 def test_the_provider_vault_needs_an_address_and_a_token():
-    with pytest.raises(ValidationError, match="needs vault"):
+    with pytest.raises(ValidationError, match=r"vault\.address or vault\.token_file is missing"):
         Secrets(provider="vault", vault=Vault(address="https://vault.example"))
     with pytest.raises(KeyProviderError, match=r"secrets\.vault\.address"):
         errors.VaultClient(Vault())
