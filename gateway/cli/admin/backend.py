@@ -205,7 +205,7 @@ def _pin(file: Path) -> str:
     try:
         return sha256(ssl.PEM_cert_to_DER_cert(read_text(file).strip())).hexdigest()
     except ValueError:
-        fail(f"{file} holds no certificate in PEM; give a certificate in PEM")
+        fail(f"{file} holds no certificate in PEM; give a certificate in PEM", USAGE)
 
 
 @app.command("create-token")
