@@ -163,8 +163,8 @@ def test_a_token_behind_a_link_is_taken_since_agents_write_it_so(connect, token_
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (TOKEN, 0o644, "everybody"),
-        (TOKEN, 0o602, "everybody"),
+        (TOKEN, 0o644, "run chmod o-rwx on it"),
+        (TOKEN, 0o602, "run chmod o-rwx on it"),
         ("", 0o600, "no token"),
         ("hvs.a\r\nx-evil: 1", 0o600, "no token"),
         ("hvs.ä", 0o600, "cannot be read"),
