@@ -30,7 +30,7 @@ MAX_SAID = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SelftestResult:
     """`says`: what is wrong, or what was looked at."""
 
     check: str
@@ -38,7 +38,7 @@ class Outcome:
     says: str
 
 
-async def selftest(context: AuditContext, log: Path | None = None) -> list[Outcome]:
+async def selftest(context: AuditContext, log: Path | None = None) -> list[SelftestResult]:
     """Run them all and put each on record. `log`: the log's file, if it is one; without it nothing is restored."""
     key = key_of(context.signer)
     checks: list[tuple[str, Callable[[], str]]] = [
@@ -56,11 +56,11 @@ async def selftest(context: AuditContext, log: Path | None = None) -> list[Outco
     return outcomes
 
 
-def _outcome_of(name: str, check: Callable[[], str]) -> Outcome:
+def _outcome_of(name: str, check: Callable[[], str]) -> SelftestResult:
     try:
-        return Outcome(name, True, check())
+        return SelftestResult(name, True, check())
     except AuditError as error:
-        return Outcome(name, False, str(error))
+        return SelftestResult(name, False, str(error))
 
 
 def _verifies(context: AuditContext, key: VerifierKey) -> str:

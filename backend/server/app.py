@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backend.answer.answers import Answer, CompletionAnswer
+from backend.answer.answers import AnswerFormat, CompletionAnswer
 from backend.answer.chat_answer import chat_answer
 from backend.answer.generation import GenerationResponse
 from backend.chat.conversation import ChatModel
@@ -170,7 +170,7 @@ class GenerationApi(BaseApi):
             raise type(refused)(refused.message, param=param) from None
 
     def _generate(
-        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel,
+        self, wire: GenerationRequest, job: Job, answer: AnswerFormat, arrived: float, text_model: TextModel,
         interpreter: Callable[[], Interpreter] | None = None,
     ) -> Response:  # fmt: skip
         if wire.skip_special_tokens is False:

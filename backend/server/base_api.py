@@ -22,7 +22,7 @@ from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
-from backend.server.lifecycle import Lifecycle, State
+from backend.server.lifecycle import Lifecycle, LifecycleState
 from backend.wire import FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList, WireModel
 
 MAX_BODY_BYTES = 8 << 20
@@ -57,7 +57,11 @@ class BaseApi:
         self.identity = identity
         self.lifecycle = Lifecycle(engine, error_response)
         self.metrics = Metrics(
-            served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP, meter
+            served_name,
+            lambda: engine.stats,
+            lambda: engine.alive,
+            lambda: self.lifecycle.state is LifecycleState.ASLEEP,
+            meter,
         )
         self._created = int(time.time())
 

@@ -18,7 +18,7 @@ from audit.storage.store import Reader
 from gateway.database.errors import Invalid, NotFound
 from gateway.records.control import BackendRecord, ProjectRecord
 from gateway.store.reports.inventory import Inventory
-from policy.analysis.check import Outcome, run_tests
+from policy.analysis.check import PolicyTestOutcome, run_tests
 from policy.analysis.diff import Difference, differences
 from policy.analysis.simulate import Impact, RecordedCalls, simulate
 from policy.decision.compile import CompiledPolicy, compile_policy
@@ -76,7 +76,7 @@ class PolicyStudy:
         self._now = now
         self._sinks = sinks
 
-    def check(self, draft: Draft) -> tuple[list[str], tuple[Outcome, ...]]:
+    def check(self, draft: Draft) -> tuple[list[str], tuple[PolicyTestOutcome, ...]]:
         """The faults of a draft under the documents above it, none if it may be proposed; and the outcomes of the tests
         in it, none if it does not compile."""
         try:

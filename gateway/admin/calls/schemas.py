@@ -67,6 +67,12 @@ class Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class ResponseBody(BaseModel):
+    """Base of bodies that are sent back; frozen."""
+
+    model_config = ConfigDict(frozen=True)
+
+
 def tagged(response: Response, record: Record) -> None:
     """Say which state the answer shows; sent back as If-Match, only that state is changed (RFC 9110 §8.8.3)."""
     response.headers["etag"] = f'"{record.digest()}"'
