@@ -70,9 +70,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ConfigError for a number outside its range."""
         for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s"):
             if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} {getattr(self, name)} is not positive; set it to at least 1"
-                )
+                raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
         if not 0 < self.gpu_memory <= 1:
             raise ConfigError(
                 f"gpu_memory {self.gpu_memory} is not a share of the card; set --gpu-memory above 0 and up to 1"
@@ -89,7 +87,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.load_format not in LOAD_FORMATS:
             raise ConfigError(
                 f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}"
-                "; set --load-format to one of them"
+                "; set load_format to one of them"
             )
         if self.quantization is not None:
             of_name(self.quantization)

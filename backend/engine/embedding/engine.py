@@ -58,7 +58,7 @@ class EmbeddingEngine(Engine):
         assert embedding is not None  # noqa: S101 -- who calls has looked
         if config.load_format != "auto":
             raise ConfigError(
-                f"an embedding model is loaded from its weights, not as {config.load_format!r}; set --load-format auto"
+                f"an embedding model is loaded from its weights, not as {config.load_format!r}; set load_format to auto"
             )
         if config.speculation:
             raise ConfigError(
