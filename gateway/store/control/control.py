@@ -123,9 +123,8 @@ class Control(
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}; register it in its own cell")
         if not _is_address(url):
-            raise InvalidValue(  # not quoted: it may hold a password
-                "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without user"
-            )
+            # not quoted: it may hold a password
+            raise InvalidValue("url: it is no URL of a server; write https://HOST:PORT/PATH (http: this machine only)")
         if not models:
             raise InvalidValue("a backend must serve a model; name one with --model")
         models = [checked_text(model, "model") for model in models]
