@@ -3,11 +3,12 @@
 AuditError
 ├── AuditUnavailable     nothing may be promised: refuse the call (503), send nothing anywhere
 ├── EventRejected        this one event cannot be recorded; the log itself is well
-├── CanonicalError       the value has no RFC 8785 form, or the bytes are not in it
-├── ProofError           a Merkle proof does not lead where it claims to
-├── NoteError            a signed note or verifier key is malformed or not signed by the key expected
+├── FormError            something that was given does not hold
+│   ├── CanonicalError   the value has no RFC 8785 form, or the bytes are not in it
+│   ├── ProofError       a Merkle proof does not lead where it claims to
+│   ├── NoteError        a signed note or verifier key is malformed or not signed by the key expected
+│   └── CommitmentError  a value shown is not the one a leaf commits to
 ├── VerificationFailed   what was presented is not what the log holds or signed
-├── CommitmentError      a value shown is not the one a leaf commits to
 ├── HeldError            a legal hold forbids the deletion
 ├── RestrictedError      the data may be kept but not used (GDPR 18)
 ├── SignerError          the signing key is missing, unsafe or out of reach
@@ -21,9 +22,20 @@ AuditError
     └── KeysOutOfReach   ... for want of a tenant's key, which another time may be had
 """
 
+from typing import ClassVar
+
 
 class AuditError(Exception):
-    """Base class; the message is a sentence for an operator and holds no content."""
+    """Base class; the message is for an operator, holds no content and has the form ``<what>; <how to fix it>``.
+
+    `fix` is the remedy of every message of the class that names none itself.
+    """
+
+    fix: ClassVar[str] = ""
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(f"{text}; {self.fix}" if self.fix and "; " not in text else text)
 
 
 class AuditUnavailable(AuditError):
@@ -34,15 +46,19 @@ class EventRejected(AuditError):
     """The event breaks a rule of the record: too large, a second outcome, an outcome without an intent."""
 
 
-class CanonicalError(AuditError, ValueError):
+class FormError(AuditError, ValueError):
+    """A value or proof that was given does not hold. Names no remedy: only the caller knows where the value is from."""
+
+
+class CanonicalError(FormError):
     pass
 
 
-class ProofError(AuditError, ValueError):
+class ProofError(FormError):
     pass
 
 
-class NoteError(AuditError, ValueError):
+class NoteError(FormError):
     pass
 
 
@@ -50,7 +66,7 @@ class VerificationFailed(AuditError):
     pass
 
 
-class CommitmentError(AuditError, ValueError):
+class CommitmentError(FormError):
     pass
 
 
@@ -58,7 +74,10 @@ class HeldError(AuditError):
     """`hold_ids` are the holds that stand in the way."""
 
     def __init__(self, hold_ids: tuple[str, ...]) -> None:
-        super().__init__(f"nothing was deleted: legal hold {', '.join(hold_ids)} stands")
+        super().__init__(
+            f"nothing was deleted: legal hold {', '.join(hold_ids)} stands"
+            "; release it first with `domicile audit hold release`"
+        )
         self.hold_ids = hold_ids
 
 

@@ -129,7 +129,10 @@ class ExternalService:
         try:
             return self._submit(method, url, content, headers).result()
         except CancelledError:
-            raise ExternalUnavailable(f"{self.name} was not waited for: this process ends", sent=True) from None
+            raise ExternalUnavailable(
+                f"the answer of {self.name} was not waited for, since this process ends; call again after the restart",
+                sent=True,
+            ) from None
 
     async def ask(
         self, method: str, url: str, *, content: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -171,7 +174,7 @@ class ExternalService:
         if self._turn is None:
             self._turn = asyncio.Semaphore(self._at_once)
         if self._waiting >= MAX_WAITING:
-            raise ExternalUnavailable(f"too many calls wait for {self.name}", sent=False)
+            raise ExternalUnavailable(f"too many calls wait for {self.name}; try again later", sent=False)
         self._waiting += 1
         began = False
         try:
@@ -180,15 +183,17 @@ class ExternalService:
                 answer = await self._exchange(method, url, content, headers)
         except TimeoutError:
             if not began:  # others of ours were in the way
-                raise ExternalUnavailable(f"too many calls wait for {self.name}", sent=False) from None
+                raise ExternalUnavailable(f"too many calls wait for {self.name}; try again later", sent=False) from None
             self._breaker.failed()
             raise ExternalUnavailable(
-                f"{self.name} did not answer within {self._deadline_s:g} seconds", sent=True
+                f"{self.name} did not answer within {self._deadline_s:g} seconds; check that it runs", sent=True
             ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             self._breaker.failed()
             unsent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.InvalidURL)
-            raise ExternalUnavailable(f"{self.name} cannot be reached: {_reason(error)}", sent=not unsent) from None
+            raise ExternalUnavailable(
+                f"{self.name} cannot be reached: {_reason(error)}; check its address and that it runs", sent=not unsent
+            ) from None
         finally:
             self._waiting -= 1
         self._breaker.succeeded()
@@ -217,7 +222,7 @@ class ExternalService:
             async for piece in answer.aiter_bytes():
                 size += len(piece)
                 if size > self._max_bytes:
-                    raise httpx2.ReadError(f"its answer is larger than {self._max_bytes} bytes")
+                    raise httpx2.ReadError(f"its answer is larger than {self._max_bytes} bytes; check its address")
                 pieces.append(piece)
             lowered = {name.lower(): value for name, value in answer.headers.items()}
             return ExternalAnswer(answer.status_code, lowered, b"".join(pieces))
@@ -287,7 +292,9 @@ class _Runner:
         task = asyncio.current_task()
         if self._ends_at is not None and self.loop.time() >= self._ends_at:
             call.close()
-            raise ExternalUnavailable("no outside service is asked any more: this process ends", sent=False)
+            raise ExternalUnavailable(
+                "this process ends, so it calls no outside service; call again after the restart", sent=False
+            )
         if task is not None:
             self._tasks.add(task)
         try:

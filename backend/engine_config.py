@@ -70,26 +70,33 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ConfigError for a number outside its range."""
         for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s"):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+                raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
         if not 0 < self.gpu_memory <= 1:
-            raise ConfigError(f"gpu_memory is a share of the card, above 0 and up to 1, not {self.gpu_memory}")
+            raise ConfigError(
+                f"gpu_memory {self.gpu_memory} is not a share of the card; set --gpu-memory above 0 and up to 1"
+            )
         if self.max_waiting < 0:
-            raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
+            raise ConfigError(f"max_waiting {self.max_waiting} is negative; set --max-waiting to at least 0")
         for name in ("num_blocks", "max_model_len", "threads", "max_per_project"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ConfigError(f"{name} must be positive, not {value}")
+                raise ConfigError(f"{name} {value} is not positive; set it to at least 1, or leave it out")
 
     def _check_choices(self) -> None:
         """Raises ConfigError for a name that is not one of those known."""
         if self.load_format not in LOAD_FORMATS:
-            raise ConfigError(f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
+            raise ConfigError(
+                f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}"
+                "; set load_format to one of them"
+            )
         if self.quantization is not None:
             of_name(self.quantization)
         if self.kv_dtype not in (None, "fp8"):
-            raise ConfigError(f"kv_dtype is fp8 or nothing, not {self.kv_dtype!r}")
+            raise ConfigError(f"kv_dtype {self.kv_dtype!r} is not known; set --kv-dtype fp8, or leave it out")
         if self.speculation not in (None, "ngram"):
-            raise ConfigError(f"speculation is ngram or nothing, not {self.speculation!r}")
+            raise ConfigError(
+                f"speculation {self.speculation!r} is not known; set --speculation ngram, or leave it out"
+            )
 
     def _check_combinations(self) -> None:
         """Raises ConfigError for values that do not go together."""
@@ -103,8 +110,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             require_invariant(self, format)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}), or running sequences could not all take a step"
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
+                f"({self.max_num_seqs}), so not all running sequences could take a step; raise the first or lower "
+                "the second"
             )
 
 
@@ -155,7 +163,10 @@ def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, ele
     if config.max_model_len is None:
         return CacheSize(num_blocks, min(model.max_position, room))
     if config.max_model_len > model.max_position:
-        raise ConfigError(f"max_model_len {config.max_model_len} is beyond the model's context, {model.max_position}")
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is beyond the model's context, {model.max_position}"
+            "; lower --max-model-len"
+        )
     if config.max_model_len > room:
         needed = -(-config.max_model_len // config.block_size)
         raise ConfigError(

@@ -18,12 +18,21 @@
     │   └── CannotWake           503: the memory is not available; the backend stays asleep
     └── EngineDead               503: the engine process is gone or hangs
 
-Messages never hold prompt text.
+Messages never hold prompt text. Each has the form ``<what>; <how to fix it>``: the remedy stands in the message, or in
+the class for all its messages (`fix`).
 """
+
+from typing import ClassVar
 
 
 class BackendError(Exception):
-    """Root of the tree."""
+    """Base of all of them. `fix`: the remedy of every message of the class that names none itself."""
+
+    fix: ClassVar[str] = ""
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(f"{text}; {self.fix}" if self.fix and "; " not in text else text)
 
 
 class ConfigError(BackendError):
@@ -39,11 +48,11 @@ class ModelNotFound(ModelError):
 
 
 class UnsupportedModel(ModelError):
-    pass
+    fix = "serve a model and a file format that docs/models.md lists"
 
 
 class CorruptCheckpoint(ModelError):
-    pass
+    fix = "download or convert the checkpoint again"
 
 
 class RequestError(BackendError):
@@ -58,7 +67,7 @@ class RequestError(BackendError):
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(self)
         self.param = param
         if code is not None:
             self.code = code
@@ -126,3 +135,5 @@ class CannotWake(RequestError):
 
 class EngineDead(BackendError):
     """The engine process ended or does not answer. Requests get 503 until this backend is replaced."""
+
+    fix = "restart the backend"

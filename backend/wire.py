@@ -250,7 +250,7 @@ class EmbeddingsRequest(GenerationRequest):
     @classmethod
     def _comes_whole(cls, stream: bool | None) -> bool | None:
         if stream:
-            raise ValueError("embeddings are not streamed")
+            raise ValueError("embeddings are not streamed; set stream to false")
         return stream
 
 

@@ -29,7 +29,8 @@
     └── BackendTimeout            504
 
 Bodies follow OpenAI's ``{"error": {message, type, param, code}}``, so the SDKs raise their own exception classes.
-No message ever quotes a prompt, an answer or a key.
+No message ever quotes a prompt, an answer or a key. Each has the form ``<what>; <how to fix it>``: the remedy stands in
+the message, or in the class for all its messages (`fix`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from pydantic_core import ErrorDetails, to_json
 
 from backend.wire import FIELDS
 from policy.decision.decision import Decision
+from policy.errors import invalid_value
 from policy.reason import Reason
 
 MOST_BRANCHES = 32
@@ -48,8 +50,12 @@ MOST_BRANCHES = 32
 
 
 class GatewayError(Exception):
-    """Base of all errors a client can see; subclasses fix status, type and default code."""
+    """Base of all errors a client can see; subclasses set status, type and default code.
 
+    `fix`: the remedy of every message of the class that names none itself.
+    """
+
+    fix: ClassVar[str] = ""
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
@@ -65,8 +71,8 @@ class GatewayError(Exception):
         retry_after_s: float | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = f"{message}; {self.fix}" if self.fix and "; " not in message else message
+        super().__init__(self.message)
         self.param = param
         self.code = code or self.code
         self.retry_after_s = retry_after_s
@@ -262,12 +268,14 @@ class BackendRefused(GatewayError):
 
 
 class InternalError(GatewayError):
+    fix = "try again, and report the request id to the operator"
     code = "internal_error"
 
 
 class BackendFailed(GatewayError):
     """`elsewhere`: what failed is the server or the connection, not what it answered."""
 
+    fix = "try again, and report the request id to the operator if it returns"
     status = 502
     code = "backend_error"
 
@@ -277,6 +285,7 @@ class BackendFailed(GatewayError):
 
 
 class BackendUnavailable(GatewayError):
+    fix = "try again, and report it to the operator if it returns"
     status = 503
     code = "backend_unavailable"
     elsewhere = True
@@ -293,21 +302,25 @@ class BackendCannotStart(BackendUnavailable):
 
 
 class AuditUnavailable(GatewayError):
+    fix = "try again later"
     status = 503
     code = "audit_unavailable"
 
 
 class DirectoryUnavailable(GatewayError):
+    fix = "try again later"
     status = 503
     code = "directory_unavailable"
 
 
 class IdentityUnavailable(GatewayError):
+    fix = "try again later, or send an API key"
     status = 503
     code = "identity_unavailable"
 
 
 class LimitsUnavailable(GatewayError):
+    fix = "try again later"
     status = 503
     code = "limits_unavailable"
 
@@ -315,11 +328,13 @@ class LimitsUnavailable(GatewayError):
 class GatewayStopping(GatewayError):
     """The gateway ends, and the call took longer than running answers get."""
 
+    fix = "try again"
     status = 503
     code = "gateway_stopped"
 
 
 class BackendTimeout(GatewayError):
+    fix = "try again, or ask for a shorter answer"
     status = 504
     code = "backend_timeout"
 
@@ -335,10 +350,10 @@ def invalid_body(errors: Sequence[ErrorDetails]) -> InvalidRequest:
     param = ".".join(map(str, _place(first))) or None
     if first["type"] == "json_invalid":
         reason = str(first.get("ctx", {}).get("error", "")).split(" while ")[0] or first["msg"]
-        return InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json")
+        return InvalidRequest(f"The body is not valid JSON: {reason}; send valid JSON", code="invalid_json")
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
-    return InvalidRequest(f"{param or 'body'}: {first['msg']}{more}", param=param, code=code)
+    return InvalidRequest(f"{param or 'body'}: {invalid_value(first)}{more}", param=param, code=code)
 
 
 def _place(error: ErrorDetails) -> tuple[int | str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from policy.analysis.check import Outcome, run_tests
+from policy.analysis.check import PolicyTestOutcome, run_tests
 from policy.decision.compile import CompiledPolicy, compile_policy
 from policy.document.countries import builtin_countries
 from policy.document.document import load_document
@@ -59,7 +59,7 @@ def test(file: File, project: Project = None, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _load(file: Path, project: Path | None, as_json: bool) -> tuple[CompiledPolicy, tuple[Outcome, ...]]:
+def _load(file: Path, project: Path | None, as_json: bool) -> tuple[CompiledPolicy, tuple[PolicyTestOutcome, ...]]:
     countries = builtin_countries()
     try:
         tenant = load_document(_read(file))
@@ -92,7 +92,7 @@ def _fail(problems: list[str], as_json: bool) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _as_json(outcome: Outcome) -> dict[str, object]:
+def _as_json(outcome: PolicyTestOutcome) -> dict[str, object]:
     return {
         "name": outcome.test.name,
         "expect": outcome.test.expect,

@@ -7,14 +7,23 @@ PolicyError
 └── RedactionError        a prompt could not be searched with certainty: deny, never forward
     └── RedactionBlocked  something was found that the policy forbids to send (or that cannot be inspected)
 
-No message ever holds a value from a prompt or an answer: labels and positions only.
+No message ever holds a value from a prompt or an answer: labels and positions only. Each has the form
+``<what>; <how to fix it>``: the remedy stands in the message, or in the class for all its messages (`fix`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 
 class PolicyError(Exception):
-    """Root of everything `policy` raises."""
+    """Base of all of them. `fix`: the remedy of every message of the class that names none itself."""
+
+    fix: ClassVar[str] = ""
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(f"{text}; {self.fix}" if self.fix and "; " not in text else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,16 @@ class Problem:
         return f"line {self.line}: {where}{self.message}" if self.line else f"{where}{self.message}"
 
 
+def invalid_value(error: Mapping[str, Any]) -> str:
+    """One error of a pydantic ValidationError as ``<what>; <how to fix it>``, without the value.
+
+    A message of our own validators is left as it is; one of pydantic's says what the value has to be.
+    """
+    if error["type"] == "value_error":
+        return str(error["msg"]).removeprefix("Value error, ")
+    return f"the value is not valid; {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
 class PolicyDocumentError(PolicyError):
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems
@@ -41,7 +60,8 @@ class LooseningError(PolicyError):
 
     def __init__(self, rule: str, because: str, line: int = 0) -> None:
         self.rule, self.because, self.line = rule, because, line
-        super().__init__(f"{rule}: {because}" + (f" (line {line})" if line else ""))
+        where = f" (line {line})" if line else ""
+        super().__init__(f"{rule}: {because}{where}; tighten {rule}, or leave it out")
 
 
 class PolicyTestError(PolicyError):
@@ -53,7 +73,7 @@ class PolicyTestError(PolicyError):
 
 
 class RedactionError(PolicyError):
-    pass
+    fix = "report it to the operator"
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def verify(
         _print_private_values(states, faults)
         _print_report(report, key, told=public_key is not None)
         if faults:
-            typer.echo(f"FAIL: {len(faults)} private values are not accounted for.")
+            typer.echo(f"FAIL: {len(faults)} private values are not accounted for; restore side.db from a backup.")
     raise typer.Exit(0 if ok else 1)
 
 
@@ -172,7 +172,7 @@ def _opener(log: Path | None, path: Path, keys: bool, sample: int | None) -> _Op
     if log is not None:
         raise UsageMistake("--keys opens the private values of a data folder; give --data instead of --log")
     if not has_values(path.with_name(FILE)) or not path.with_name(KEYS).is_dir():
-        raise AuditError(f"there are no private values and keys beside {path}: leave --keys out")
+        raise AuditError(f"there are no private values and keys beside {path}; leave --keys out")
     return _Opener(open_keys.get()(path)[0], sample)
 
 
@@ -321,7 +321,7 @@ def _key(given: str | None, log: Path, reader: Reader) -> VerifierKey:
     if given is None:
         beside = log.with_name(KEY_IN_DATA.name)
         if not beside.is_file():
-            raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
+            raise AuditError(f"there is no verifier key beside {log.name}; give one with --public-key")
         given = str(beside)
     key = VerifierKey.parse(read_given(Path(given)) if os.path.exists(given) else given)
     return with_successors(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
@@ -357,7 +357,8 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
         typer.echo(
             "The key was taken from beside the log; to rely on it alone, keep it elsewhere and pass --public-key."
         )
-    typer.echo(f"{'The log holds' if report.ok else 'FAIL: the log does not hold'} under the key {key}.")
+    remedy = "" if report.ok else "; keep it as it is, and compare it with a backup and with receipts"
+    typer.echo(f"{'The log holds' if report.ok else 'FAIL: the log does not hold'} under the key {key}{remedy}.")
 
 
 def _table(*columns: str) -> Table:

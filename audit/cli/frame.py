@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from audit.errors import AuditError, SignerError
+from audit.errors import AuditError, FormError, SignerError
 from audit.events.base import CODE_PATTERN
 from audit.files.reasons import describe_os_error
 from audit.files.untrusted_file import read_untrusted
@@ -54,7 +54,9 @@ def replace_in_file(log: Path, to: str | None) -> "Replacement":
     from audit.witness.rotation import in_file  # with the log, which most commands do not need
 
     if to not in (None, "file"):
-        raise SignerError(f"the signing key cannot be moved to {to}: this program knows keys in files only")
+        raise SignerError(
+            f"the signing key cannot be moved to {to}, since this program knows keys in files only; leave --to out"
+        )
     return in_file(log.with_name("signer.key"))
 
 
@@ -83,6 +85,9 @@ def reporting_errors(as_json: bool) -> Iterator[None]:
         fail(describe_invalid(error), as_json, USAGE)
     except OSError as error:
         fail(describe_os_error(error), as_json)
+    except FormError as error:
+        sentence = str(error)
+        fail(sentence if "; " in sentence else f"{sentence}; give an intact key, checkpoint or proof", as_json)
     except (AuditError, ValueError) as error:
         fail(str(error), as_json)
 

@@ -76,13 +76,13 @@ class Decision(Strict):
 
 def _must_allow(decision: Decision) -> Decision:
     if decision.outcome != "allow":
-        raise ValueError("only an allowed call can be accepted")
+        raise ValueError("only an allowed call can be accepted; record inference.denied")
     return decision
 
 
 def _must_deny(decision: Decision) -> Decision:
     if decision.outcome != "deny":
-        raise ValueError("only a refused call can be denied")
+        raise ValueError("only a refused call can be denied; record inference.accepted")
     return decision
 
 

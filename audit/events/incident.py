@@ -73,5 +73,5 @@ class Oversight(Event):
     @model_validator(mode="after")
     def _names_what_it_concerns(self) -> Self:
         if self.ai_system_id is None and self.project is None:
-            raise ValueError("oversight is of an AI system or of a project")
+            raise ValueError("oversight is of an AI system or of a project; name one of the two")
         return self

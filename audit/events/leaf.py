@@ -36,13 +36,15 @@ def encode_leaf(event: Event, stamp: dict[str, int | str]) -> bytes:
     this format, since it could not be read back.
     """
     if type(event) not in _KNOWN:
-        raise EventRejected(f"{type(event).__name__} is not an event of this format")
+        raise EventRejected(f"{type(event).__name__} is not an event of this format; record one of audit/events")
     try:
         payload = canonicalize(stamp | event.model_dump(exclude_none=True))
     except CanonicalError as error:
         raise EventRejected(f"the event {event.type} has {error}") from error
     if len(payload) > MAX_LEAF_SIZE:
-        raise EventRejected(f"the event {event.type} takes {len(payload)} bytes, more than {MAX_LEAF_SIZE}")
+        raise EventRejected(
+            f"the event {event.type} takes {len(payload)} bytes, more than {MAX_LEAF_SIZE}; shorten its longest field"
+        )
     return payload
 
 
@@ -52,14 +54,16 @@ def decode_leaf(payload: bytes) -> Leaf:
     Raises CanonicalError or EventRejected; the message names fields, never values.
     """
     if len(payload) > MAX_LEAF_SIZE:
-        raise EventRejected(f"it takes {len(payload)} bytes, more than {MAX_LEAF_SIZE}")
+        raise EventRejected(f"it takes {len(payload)} bytes, more than {MAX_LEAF_SIZE}; run `domicile audit verify`")
     fields: Any = parse_canonical(payload)
     if not isinstance(fields, dict):
-        raise EventRejected("it is not an object")
+        raise EventRejected("it is not an object; run `domicile audit verify`")
     stamp = {name: fields.pop(name) for name in STAMP_FIELDS if name in fields}
     try:
         return Leaf(Stamp.model_validate(stamp), _EVENT.validate_python(fields))
     except ValidationError as error:
         faults = {".".join(map(str, fault["loc"])) or "type": fault["type"] for fault in error.errors()}
         named = ", ".join(f"{field} ({fault})" for field, fault in list(faults.items())[:3])
-        raise EventRejected(f"it breaks the schema at {named}") from error
+        raise EventRejected(
+            f"it breaks the schema at {named}; run `domicile audit verify`, or read it with the version that wrote it"
+        ) from error

@@ -45,7 +45,10 @@ def seal(event: Event, event_id: str, private: Private) -> tuple[Event, tuple[Se
     sealed = []
     for field, value in values.items():
         if field not in FIELDS:
-            raise EventRejected(f"{field!r} is no field that a record can commit to")
+            raise EventRejected(
+                f"{field!r} is no field that a record can commit to"
+                "; use one of the fields that docs/audit-format.md lists"
+            )
         salt = new_salt()
         try:
             jcs = canonicalize(value)

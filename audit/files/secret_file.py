@@ -15,12 +15,12 @@ class LoosePermissions(PermissionError):
 def read_secret(path: Path) -> bytes:
     """The content of `path`. Raises LoosePermissions if others may touch it, FileNotFoundError if it is absent."""
     if path.is_symlink():  # its creator chooses what is read; O_NOFOLLOW below closes the race
-        raise LoosePermissions(f"{path} is a symbolic link: put the file itself there")
+        raise LoosePermissions(f"the path {path} is a symbolic link; put the file itself there")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise LoosePermissions(f"{path} is not a plain file")
+            raise LoosePermissions(f"{path} is not a plain file; put a plain file there")
         if found.st_uid != os.geteuid():
             raise LoosePermissions(f"{path} belongs to user {found.st_uid}, who may change it; run: chown it to yours")
         mode = stat.S_IMODE(found.st_mode)

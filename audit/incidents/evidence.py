@@ -211,7 +211,7 @@ class Contract(_Entry):
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:
         if self.start and self.end and self.end <= self.start:
-            raise ValueError("the contract ends before it starts (EBA validation rule v8816_m)")
+            raise ValueError("the contract ends before it starts (EBA validation rule v8816_m); correct start or end")
         return self
 
 
@@ -306,7 +306,7 @@ class Evidence(_Entry):
         try:
             return cls.model_validate_json(read_untrusted(path, MAX_EVIDENCE, follow_links=True))
         except (OSError, ValidationError) as error:
-            raise AuditError(f"the evidence in {path.name} cannot be read: {error}") from error
+            raise AuditError(f"the evidence in {path.name} cannot be read: {error}; correct the file") from error
 
 
 MAX_EVIDENCE = 256 << 20

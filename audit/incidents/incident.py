@@ -75,7 +75,7 @@ def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:
     for case in cases(reader, tenant):
         if case.incident_id == incident_id:
             return case
-    raise AuditError(f"tenant {tenant} has no incident {incident_id}")
+    raise AuditError(f"tenant {tenant} has no incident {incident_id}; see `domicile audit incident list`")
 
 
 def open_cases_of_hold(reader: Reader, tenant: str, hold_id: str) -> list[Case]:
@@ -140,7 +140,7 @@ def _span(context: AuditContext, tenant: str, since: str | None, until: str | No
     with context.reading() as reader:
         seqs = [seq for seq, _ in records(reader, tenant, since, until)]
     if not seqs:
-        raise AuditError("there is no record in that period: nothing could be kept")
+        raise AuditError("there is no record in that period, so nothing could be kept; give another --since or --until")
     return seqs[0], seqs[-1]
 
 

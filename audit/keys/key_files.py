@@ -71,7 +71,9 @@ class KeyFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise KeyProviderError(f"the key of {owner} cannot be read: {error}") from error
+            raise KeyProviderError(
+                f"the key of {owner} cannot be read: {error}; let this process read the folder keys"
+            ) from error
 
     def create(self, owner: str, content: bytes) -> bytes:
         return create_secret(self._path(owner), content)
@@ -89,7 +91,9 @@ class KeyFolder:
             finally:
                 os.close(lock)
         except OSError as error:
-            raise KeyProviderError(f"the keys in {self._folder} cannot be changed: {error}") from error
+            raise KeyProviderError(
+                f"the keys in {self._folder} cannot be changed: {error}; let this process write to it"
+            ) from error
 
     def _path(self, owner: str) -> Path:
         return self._folder / f"{owner}.kek"

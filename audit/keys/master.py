@@ -71,7 +71,7 @@ def origin_of(wrapped: bytes) -> tuple[str, int]:
         return "file", 1
     match = _WRAPPED.fullmatch(wrapped)
     if match is None:
-        raise KeyLost("a wrapped key is damaged")
+        raise KeyLost("a wrapped key is damaged; restore the folder keys from a backup")
     return match[1].decode(), int(match[2])
 
 
@@ -99,14 +99,15 @@ class FileMaster:
             if not master._files():
                 if any(path.parent.glob("*.kek")) or owners():
                     raise KeyProviderError(
-                        f"there is no {path.name} in {path.parent} for the keys of tenants that there are: restore it,"
-                        " take over the key set of another host (domicile init --keys), or name the provider that"
-                        " holds their master key (secrets.provider)"
+                        f"there is no {path.name} in {path.parent}, and there are keys of tenants; restore it, take "
+                        "over the key set of another host (domicile init --keys), or set secrets.provider"
                     )
                 create_secret(path, os.urandom(KEY_SIZE))
             master._load()
         except OSError as error:
-            raise KeyProviderError(f"the root key cannot be used: {error}") from error
+            raise KeyProviderError(
+                f"the root key cannot be used: {error}; let this process read and write the folder keys"
+            ) from error
         return master
 
     def wrap(self, context: str, key: bytes) -> bytes:
@@ -118,12 +119,14 @@ class FileMaster:
     def unwrap(self, context: str, wrapped: bytes) -> bytes:
         provider, version = origin_of(wrapped)
         if provider != self.provider:
-            raise KeyProviderError(f"a key was wrapped by {provider}, not by a file: set secrets.provider")
+            raise KeyProviderError(
+                f"a key was wrapped by {provider}, not by a file; set secrets.provider to {provider}"
+            )
         if version not in self._keys:
             self._newest()
         if version not in self._keys:
             if version < min(self._keys):
-                raise KeyLost(f"version {version} of the root key is gone")
+                raise KeyLost(f"version {version} of the root key is gone; restore it from a backup of the key set")
             missing = self._path.with_name(f"{self._path.name}.{version}")
             raise KeyProviderError(
                 f"{missing}, version {version} of the root key, is missing; put the key set back with: domicile init"
@@ -135,7 +138,9 @@ class FileMaster:
             sealed = b64decode(wrapped.rpartition(b":")[2], validate=True)
             return AESGCM(self._keys[version]).decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], context.encode())
         except (InvalidUnwrap, InvalidTag, ValueError) as error:
-            raise KeyLost("a wrapped key does not open under this root key") from error
+            raise KeyLost(
+                "a wrapped key does not open under this root key; restore the root key of this installation"
+            ) from error
 
     def rewrap(self, context: str, wrapped: bytes) -> bytes:
         return self.wrap(context, self.unwrap(context, wrapped))
@@ -149,18 +154,22 @@ class FileMaster:
         try:
             create_secret(self._path.with_name(f"{self._path.name}.{version}"), os.urandom(KEY_SIZE))
         except OSError as error:
-            raise KeyProviderError(f"a new root key cannot be written: {error}") from error
+            raise KeyProviderError(
+                f"a new root key cannot be written: {error}; let this process write to the folder keys"
+            ) from error
         return self._newest()
 
     def retire(self, below: int) -> None:
         if below > self._newest():
-            raise KeyProviderError(f"there is no version {below} of the root key that could stay")
+            raise KeyProviderError(
+                f"there is no version {below} of the root key that could stay; name a version up to the newest"
+            )
         for version, file in self._files().items():
             if version < below:
                 try:
                     shred_secret(file)
                 except OSError as error:
-                    raise KeyProviderError(f"{file.name} cannot be destroyed: {error}") from error
+                    raise KeyProviderError(f"{file.name} cannot be destroyed: {error}; remove it by hand") from error
                 self._keys.pop(version, None)
 
     def destroy(self) -> None:
@@ -169,24 +178,30 @@ class FileMaster:
             try:
                 shred_secret(file)
             except OSError as error:
-                raise KeyProviderError(f"{file.name} cannot be destroyed: {error}") from error
+                raise KeyProviderError(f"{file.name} cannot be destroyed: {error}; remove it by hand") from error
         self._keys.clear()
 
     def _newest(self) -> int:
         try:
             self._load()
         except OSError as error:
-            raise KeyProviderError(f"the root key cannot be used: {error}") from error
+            raise KeyProviderError(
+                f"the root key cannot be used: {error}; let this process read the folder keys"
+            ) from error
         return max(self._keys)
 
     def _load(self) -> None:
         files = self._files()
         if not files:
-            raise KeyProviderError(f"there is no root key at {self._path}")
+            raise KeyProviderError(
+                f"there is no root key at {self._path}; put the key set back with: domicile init --keys KEY_SET"
+            )
         for version in files.keys() - self._keys.keys():
             key = read_secret(files[version])
             if len(key) != KEY_SIZE:
-                raise KeyProviderError(f"{files[version].name} is not a key of {KEY_SIZE} bytes")
+                raise KeyProviderError(
+                    f"{files[version].name} is not a key of {KEY_SIZE} bytes; restore it from a backup of the key set"
+                )
             self._keys[version] = key
         for gone in self._keys.keys() - files.keys():
             del self._keys[gone]

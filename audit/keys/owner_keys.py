@@ -96,7 +96,10 @@ class KeyRing:
         try:
             return [aes_key_unwrap(opened[generation_of(one)], one[-LEGACY_SIZE:]) for one in wrapped]
         except (KeyError, InvalidUnwrap, ValueError) as error:
-            raise KeyLost(f"what was wrapped for tenant {tenant} does not open under its key") from error
+            raise KeyLost(
+                f"what was wrapped for tenant {tenant} does not open under its key"
+                "; restore the side store and the keys from one backup"
+            ) from error
 
     def destroy(self, tenant: str) -> None:
         with self.kept.changing():
@@ -135,7 +138,7 @@ class KeyRing:
         with self.kept.changing():
             wrapped = self._wrapped(owner)
             if not wrapped:
-                raise KeyLost(f"{owner} has no key that could be replaced")
+                raise KeyLost(f"{owner} has no key that could be replaced; name a tenant whose key was not destroyed")
             newest = max(wrapped)
             if len(wrapped) == 1:
                 newest += 1
@@ -172,7 +175,10 @@ class KeyRing:
             for owner in self.owners():
                 for provider, version in self.state_of(owner).wrapped_under.values():
                     if provider != self.master.provider or version < below:
-                        raise KeyProviderError(f"the key of {owner} is still wrapped under {provider}, {version}")
+                        raise KeyProviderError(
+                            f"the key of {owner} is still wrapped under {provider}, {version}"
+                            "; run `domicile secrets rewrap` first"
+                        )
             self.master.retire(below)
             if self._former is not None:
                 self._former.destroy()
@@ -191,7 +197,7 @@ class KeyRing:
         """By generation. Raises KeyLost if the key was destroyed."""
         if content == DESTROYED:
             self._opened.pop(owner, None)
-            raise KeyLost(f"the key of tenant {owner} was destroyed")
+            raise KeyLost(f"the key of tenant {owner} was destroyed; what it protected cannot be read again")
         known = self._opened.get(owner)
         if known is None or known[0] != content:
             known = content, {gen: self._unwrapped(owner, gen, one) for gen, one in _decode(owner, content).items()}
@@ -202,7 +208,10 @@ class KeyRing:
         try:
             return self._master_of(wrapped).unwrap(_context(owner, generation), wrapped)
         except KeyLost as error:
-            raise KeyLost(f"the key of tenant {owner} does not open under this root key: {error}") from error
+            raise KeyLost(
+                f"the key of tenant {owner} does not open under this root key: {error}"
+                "; restore the root key of this installation"
+            ) from error
 
     def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:
         provider, version = origin_of(wrapped)
@@ -217,8 +226,8 @@ class KeyRing:
         provider, _ = origin_of(wrapped)
         if provider not in self._masters:
             raise KeyProviderError(
-                f"keys in {self.kept.place} are wrapped by {provider}, not by {self.master.provider}: set"
-                " secrets.provider"
+                f"keys in {self.kept.place} are wrapped by {provider}, not by {self.master.provider}; set "
+                f"secrets.provider to {provider}"
             )
         return self._masters[provider]
 
@@ -226,7 +235,7 @@ class KeyRing:
         """By generation; none if the key was destroyed."""
         content = self.kept.read(_checked(owner))
         if content is None:
-            raise KeyProviderError(f"{owner} has no key in {self.kept.place}")
+            raise KeyProviderError(f"{owner} has no key in {self.kept.place}; restore it from a backup")
         return {} if content == DESTROYED else _decode(owner, content)
 
 
@@ -239,7 +248,9 @@ class FileKeyProvider(KeyRing):
         try:
             make_private_folder(folder)
         except OSError as error:
-            raise KeyProviderError(f"the root key cannot be used: {error}") from error
+            raise KeyProviderError(
+                f"the root key cannot be used: {error}; let this process read and write the folder keys"
+            ) from error
         kept = wrapped or KeyFolder(folder)
         return cls(kept, FileMaster.open(folder / "root.key", kept.owners))
 
@@ -248,24 +259,24 @@ class NoKeys:
     """For reading what is in a side store without opening any of it."""
 
     def wrap(self, tenant: str, key: bytes) -> bytes:
-        raise KeyProviderError("the side store is open without its keys")
+        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
-        raise KeyProviderError("the side store is open without its keys")
+        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
 
     def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
-        raise KeyProviderError("the side store is open without its keys")
+        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
 
     def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
-        raise KeyProviderError("the side store is open without its keys")
+        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
 
     def destroy(self, tenant: str) -> None:
-        raise KeyProviderError("the side store is open without its keys")
+        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
 
 
 def _checked(owner: str) -> str:
     if not _OWNER.fullmatch(owner):
-        raise KeyProviderError(f"{owner!r} is not the name of a tenant")
+        raise KeyProviderError(f"{owner!r} is not the name of a tenant; use lower-case letters, digits and '-'")
     return owner
 
 
@@ -289,7 +300,7 @@ def _decode(owner: str, content: bytes) -> dict[int, bytes]:
     try:
         found = {int(gen): one.encode("ascii") for gen, one in json.loads(content).items()}
     except (ValueError, AttributeError, UnicodeEncodeError) as error:
-        raise KeyLost(f"the file of the key of {owner} is damaged") from error
+        raise KeyLost(f"the file of the key of {owner} is damaged; restore it from a backup") from error
     if not found:
-        raise KeyLost(f"the file of the key of {owner} is damaged")
+        raise KeyLost(f"the file of the key of {owner} is damaged; restore it from a backup")
     return found

@@ -75,13 +75,14 @@ class FileSigner:
                     )
                 _create(path, name)
             if path.stat().st_mode & 0o077:
-                raise SignerError(f"others than its owner may read {path.name}: run chmod 600 on it")
+                raise SignerError(f"others than its owner may read {path.name}; run chmod 600 on it")
             signer = cls.parse(path.read_text(encoding="ascii"), path)
             signer.successions = notes_in(path.parent)
             _settle_vkey(path, signer)
         except (OSError, UnicodeDecodeError) as error:
             raise SignerError(
                 f"the signing key {path.name} cannot be used: {describe_error(error, path.parent)}"
+                "; let this process read it"
             ) from error
         return signer
 
@@ -90,16 +91,25 @@ class FileSigner:
         """The signer whose key file `path` has the content `text`. Raises SignerError."""
         match = _KEY_FILE.fullmatch(text)
         if match is None:
-            raise SignerError(f"{path.name} is not a signing key")
+            raise SignerError(
+                f"{path.name} is not a signing key; put the key set back with: domicile init --keys KEY_SET"
+            )
         try:
             raw = b64decode(match["key"], validate=True)
             if raw[:1] != ED25519:
-                raise SignerError(f"{path.name} is not an Ed25519 key")
+                raise SignerError(
+                    f"{path.name} is not an Ed25519 key; put the key set back with: domicile init --keys KEY_SET"
+                )
             signer = cls(match["name"], Ed25519PrivateKey.from_private_bytes(raw[1:]))
         except (ValueError, NoteError) as error:
-            raise SignerError(f"{path.name} is not a signing key") from error
+            raise SignerError(
+                f"{path.name} is not a signing key; put the key set back with: domicile init --keys KEY_SET"
+            ) from error
         if signer.verifier_key.key_id.hex() != match["id"]:
-            raise SignerError(f"{path.name} is damaged: its key id is not that of its key")
+            raise SignerError(
+                f"the key file {path.name} is damaged, its key id is not that of its key; put the key set back "
+                "with: domicile init --keys KEY_SET"
+            )
         return signer
 
     @property
@@ -123,7 +133,7 @@ def parse_signer(content: bytes) -> FileSigner:
     try:
         return FileSigner.parse(content.decode("ascii"), Path("signer.key"))
     except UnicodeDecodeError as error:
-        raise SignerError("signer.key is not a signing key") from error
+        raise SignerError("signer.key is not a signing key; restore the key set from a backup") from error
 
 
 class FollowingSigner:
@@ -227,7 +237,9 @@ def _settle_vkey(path: Path, signer: FileSigner) -> None:
     try:
         follows = signer.public_key in successors(kept.public_key, signer.name, signer.successions)
     except NoteError as error:
-        raise SignerError(f"a key succession beside {path.name} does not hold: {error}") from error
+        raise SignerError(
+            f"a key succession beside {path.name} does not hold: {error}; restore the succession notes from a backup"
+        ) from error
     if kept.name != signer.name or not follows:
         raise SignerError(
             f"{vkey} is not of the key in {path.name}: the key set is an older one than this folder, or another"

@@ -145,7 +145,10 @@ def load_clocks(path: Path | None = None) -> ClockTable:
     for clock in table.clocks:
         starts = [clock.start, *([clock.latest.start] if clock.latest else [])]
         if not known.issuperset(starts) or clock.name in known:
-            raise AuditError(f"the clock {clock.name} runs from one that is not named before it, or is named twice")
+            raise AuditError(
+                f"the clock {clock.name} runs from one that is not named before it, or is named twice"
+                "; correct deadlines.yaml"
+            )
         known.add(clock.name)
     return table
 

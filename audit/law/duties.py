@@ -79,9 +79,9 @@ class Duties(_Entry):
     def _is_whole(self) -> Self:
         ids = [duty.id for duty in self.duties]
         if len(set(ids)) != len(ids):
-            raise ValueError("a duty is named twice")
+            raise ValueError("a duty is named twice; correct the table")
         if unknown := {duty.source for duty in self.duties} - set(self.sources):
-            raise ValueError(f"no source is named {', '.join(sorted(unknown))}")
+            raise ValueError(f"no source is named {', '.join(sorted(unknown))}; add the source to the table")
         return self
 
     def find(self, duty_id: str) -> Duty | None:

@@ -137,12 +137,12 @@ class AuditLog:
         (``cancelled``) as soon as it is durable.
         """
         if self._closed:
-            raise AuditUnavailable("the audit log is closed")
+            raise AuditUnavailable("the audit log is closed; restart the gateway")
         if event.step not in RUNNING:
             if (trouble := self._checkpointer.trouble) is not None:
                 raise AuditUnavailable(trouble)
             if self._sequencer.waiting >= self._settings.queue:
-                raise AuditUnavailable("too many events wait to be recorded")
+                raise AuditUnavailable("too many events wait to be recorded; try again")
         future: asyncio.Future[Receipt] = self._loop.create_future()
         self._sequencer.submit(Append(event, future, private))
         try:
@@ -206,7 +206,7 @@ class AuditLog:
         try:
             await self.append(SystemStop())
         except AuditUnavailable as error:
-            logger.error("the stop could not be recorded: %s", error)
+            logger.error("the stop could not be recorded: %s; run `domicile audit verify` before the next start", error)
         self._closed = True
         await asyncio.to_thread(self._stop)
 

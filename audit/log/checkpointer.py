@@ -124,7 +124,11 @@ class Checkpointer:
             try:
                 note = sign_checkpoint(checkpoint, self._signer)
             except Exception as error:  # a signer is foreign code: whatever it raises, nothing is signed
-                logger.error("a checkpoint could not be signed: %s", error)
+                logger.error(
+                    "a checkpoint could not be signed: %s"
+                    "; check the signing key and the key provider, it is tried again",
+                    error,
+                )
                 return False
             self._store(SignedCheckpoint(tenant, head.size, note))
             with self._wake:

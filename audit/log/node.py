@@ -25,15 +25,20 @@ class NodeLock:
     def acquire(cls, folder: Path, node: str) -> "NodeLock":
         """Raises AuditUnavailable if the name is not one, or another process lives under it."""
         if not re.fullmatch(NODE_PATTERN, node):
-            raise AuditUnavailable(f"{node!r} is not a node name: lower-case letters, digits, '.', '_' and '-' only")
+            raise AuditUnavailable(
+                f"the node name {node!r} has other characters; use lower-case letters, digits, '.', '_' and '-'"
+            )
         try:
             fd = _locked(folder / f"node-{node}.lock")
         except OSError as error:
             raise AuditUnavailable(
                 f"the lock of node {node} cannot be opened: {describe_error(error, folder)}"
+                "; let this process write to it"
             ) from error
         if fd is None:
-            raise AuditUnavailable(f"another process already writes this log as node {node}")
+            raise AuditUnavailable(
+                f"another process already writes this log as node {node}; give each process a name of its own by `node`"
+            )
         _sweep(folder)
         return cls(fd, folder / f"node-{node}.lock")
 

@@ -32,7 +32,7 @@ class Receipt:
         """Raises AuditError if `text` is no receipt."""
         match = _RECEIPT.fullmatch(text.strip())
         if match is None:
-            raise AuditError("a receipt reads tenant/seq/hash, the hash in 64 hexadecimal digits")
+            raise AuditError("this is not a receipt; give tenant/seq/hash, the hash in 64 hexadecimal digits")
         return cls(match["tenant"], int(match["seq"]), bytes.fromhex(match["hash"]))
 
 
@@ -53,10 +53,15 @@ def verify_receipt(reader: Reader, key: VerifierKey, receipt: Receipt, tiles: Fo
     """
     leaf = next(reader.leaves(receipt.tenant, receipt.seq), None)
     if leaf is None or leaf.seq != receipt.seq:
-        raise VerificationFailed(f"the log has no record {receipt.seq} of tenant {receipt.tenant}")
+        raise VerificationFailed(
+            f"the log has no record {receipt.seq} of tenant {receipt.tenant}; check that the receipt is of this log"
+        )
     held = leaf_hash(leaf.payload) if leaf.payload else leaf.leaf_hash  # an expired record has its hash alone
     if held != receipt.leaf_hash:
-        raise VerificationFailed(f"record {receipt.seq} is not the one that the receipt was given for")
+        raise VerificationFailed(
+            f"record {receipt.seq} is not the one that the receipt was given for"
+            "; keep the receipt, and run `domicile audit verify`"
+        )
     range_hash: RangeHash = partial(_range_hash, reader, receipt.tenant)
     published = _published(key, receipt, tiles)
     if tiles is not None and published is not None:
@@ -67,10 +72,11 @@ def verify_receipt(reader: Reader, key: VerifierKey, receipt: Receipt, tiles: Fo
         verify_inclusion(receipt.leaf_hash, receipt.seq, checkpoint.size, proof, checkpoint.root)
     except ProofError as error:
         raise VerificationFailed(
-            f"record {receipt.seq} is not under the checkpoint of size {checkpoint.size}: the log was changed"
+            f"record {receipt.seq} is not under the checkpoint of size {checkpoint.size}, so the log was "
+            "changed; keep the receipt and a copy of the log"
         ) from error
     except OSError as error:
-        raise StoreError(f"a published tile cannot be read: {error}") from error
+        raise StoreError(f"a published tile cannot be read: {error}; restore it, or use the log itself") from error
     return Inclusion(leaf, checkpoint, tuple(proof))
 
 
@@ -86,7 +92,9 @@ def _published(key: VerifierKey, receipt: Receipt, tiles: Folder | None) -> Chec
     try:
         checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_keys)
     except NoteError as error:
-        raise VerificationFailed(f"the published checkpoint does not hold: {error}") from error
+        raise VerificationFailed(
+            f"the published checkpoint does not hold: {error}; check the key given by --public-key"
+        ) from error
     return checkpoint if checkpoint.size > receipt.seq else None
 
 
@@ -98,7 +106,12 @@ def _covering(reader: Reader, key: VerifierKey, receipt: Receipt) -> Checkpoint:
         try:
             checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_keys)
         except NoteError as error:
-            raise VerificationFailed(f"the checkpoint of size {size} does not hold: {error}") from error
+            raise VerificationFailed(
+                f"the checkpoint of size {size} does not hold: {error}; check the key given by --public-key"
+            ) from error
         if checkpoint.size > receipt.seq:
             return checkpoint
-    raise VerificationFailed(f"record {receipt.seq} is in the log, but not yet under a signed checkpoint")
+    raise VerificationFailed(
+        f"record {receipt.seq} is in the log, but not yet under a signed checkpoint"
+        "; try again when the next checkpoint is signed"
+    )

@@ -142,7 +142,7 @@ class Sequencer:
                 if appends or checkpoints:
                     self._commit(appends, checkpoints)
             except Exception as error:  # a defect of ours fails closed, like a defect of the disk
-                logger.exception("the audit sequencer failed")
+                logger.exception("the audit sequencer failed; restart the gateway, and report it")
                 self._fail(AuditUnavailable(f"the audit log failed: {type(error).__name__}"), appends)
             if appends:
                 self._deliver(appends)
@@ -228,7 +228,7 @@ class Sequencer:
         if not sealed and not checkpoints:
             return
         if self._store is None:
-            raise StoreError("the audit file is closed")
+            raise StoreError("the audit file is closed; restart the gateway")
         appended = self._store.append([entry for _, entry in sealed], checkpoints)
         for (append, entry), place in zip(sealed, appended.placed, strict=True):
             if isinstance(place, Refused):
@@ -242,7 +242,9 @@ class Sequencer:
 
     def _seal(self, event: Event, private: Private | None) -> Entry:
         if event.commits is not None:
-            raise EventRejected(f"the event {event.type} brings commitments of its own: the log makes them")
+            raise EventRejected(
+                f"the event {event.type} brings commitments of its own, which the log makes; leave them out"
+            )
         stamp = self._stamper.fields()
         sealed: tuple[Sealed, ...] = ()
         if private is not None:
@@ -253,7 +255,9 @@ class Sequencer:
     # --- trouble -----------------------------------------------------------------------------------------------------
 
     def _degrade(self, appends: Sequence[Append], checkpoints: Sequence[SignedCheckpoint], error: StoreFull) -> None:
-        logger.error("new calls are refused, running calls are closed out of the reserve: %s", error)
+        logger.error(
+            "new calls are refused, running calls are closed out of the reserve: %s; free space on the disk", error
+        )
         self._degraded = True
         self._next_heal = time.monotonic() + self._limits.heal_every_s
         running = self._only_running_calls(appends)
@@ -271,7 +275,7 @@ class Sequencer:
 
     def _fail(self, error: AuditUnavailable, appends: Sequence[Append]) -> None:
         """Nothing that was tried can be promised; the file handles are given up with it."""
-        logger.error("new calls are refused: %s", error)
+        logger.error("new calls are refused: %s; remove this cause, the log is tried again by itself", error)
         self._failure = str(error)
         self._next_heal = time.monotonic() + self._limits.heal_every_s
         self._turn_away(appends, error)
@@ -300,7 +304,7 @@ class Sequencer:
         except StoreError as error:
             self._fail(AuditUnavailable(str(error)), [])
         except OSError as error:
-            logger.error("the reserve cannot be filled yet: %s", error)
+            logger.error("the reserve cannot be filled yet: %s; free space on the disk", error)
         else:
             logger.warning("the audit log is well again; %d appends were refused", self._refused)
             self._degraded, self._refused = False, 0
@@ -310,7 +314,9 @@ class Sequencer:
         store = self._open_store()
         try:
             if not store.consolidate():
-                raise StoreError("the audit file is in use by a long reader or another writer")
+                raise StoreError(
+                    "the audit file is in use by a long reader or another writer; end the other process that uses it"
+                )
         except StoreError:
             store.close()
             raise
@@ -327,7 +333,7 @@ class Sequencer:
         try:
             store.close()
         except StoreError as error:
-            logger.error("the audit file did not close: %s", error)
+            logger.error("the audit file did not close: %s; run `domicile audit verify`", error)
 
 
 def _unrecorded(tenant: str, request_id: str) -> InferenceAborted:

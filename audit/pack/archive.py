@@ -28,7 +28,9 @@ class Writer:
             with new_file(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 yield cls(archive)
         except OSError as error:
-            raise StoreError(f"the pack cannot be written: {error}") from error
+            raise StoreError(
+                f"the pack cannot be written: {error}; name a new file in a writable folder by --output"
+            ) from error
 
     @contextmanager
     def stream(self, name: str) -> Iterator[Callable[[bytes], None]]:

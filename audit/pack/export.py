@@ -84,7 +84,7 @@ def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, unt
     """
     last = reader.last_checkpoint(tenant)
     if last is None:
-        raise VerificationFailed(f"tenant {tenant} has no signed checkpoint yet")
+        raise VerificationFailed(f"tenant {tenant} has no signed checkpoint yet; start the gateway, which signs one")
     checkpoint = open_checkpoint(last.note, origin_of(key.name, tenant), key.public_keys)
     first, end = 0, checkpoint.size
     if since is not None or until is not None:
@@ -132,14 +132,14 @@ async def export(
     def write(side: ValueStore) -> Summary:
         before = deletions_of(side, tenant)
         if before[1]:
-            raise VerificationFailed("a deletion is under way or was interrupted: finish it, then make the pack")
+            raise VerificationFailed("a deletion is under way or was interrupted; finish it, then make the pack")
         notes = certificates_of(side, tenant)
         with context.reading() as reader, Writer.create(target) as pack:
             made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
             made.given = PackInputs(evidence, list(attestations), list(dsar))
             summary = made.write(pack_id, rfc3339(context.now()), notes, context.signer)
             if deletions_of(side, tenant) != before:
-                raise VerificationFailed("values were deleted while the pack was made: make it again")
+                raise VerificationFailed("values were deleted while the pack was made; make it again")
             return summary
 
     return await context.with_values(write)
@@ -187,7 +187,7 @@ class _Pack:
         vouched = announced_certificates(self._reader, self._key, self._tenant, notes)
         if seqs := unmatched_anchors(self._reader):
             raise VerificationFailed(
-                f"record {seqs[0]} of the anchor vouches for a checkpoint that no tree has: run `domicile audit verify`"
+                f"record {seqs[0]} of the anchor vouches for a checkpoint that no tree has; run `domicile audit verify`"
             )
         self._write_activations()
         self._write_events()
@@ -259,7 +259,7 @@ class _Pack:
         first, end = self._window.first, self._window.end
         for seq, leaf in zip(range(first, end), self._reader.leaves(self._tenant, first), strict=False):
             if leaf.seq != seq:
-                raise StoreError(f"the log lacks record {seq} of tenant {self._tenant}")
+                raise StoreError(f"the log lacks record {seq} of tenant {self._tenant}; run `domicile audit verify`")
             yield leaf
 
     def _write_activations(self) -> None:
@@ -293,7 +293,10 @@ class _Pack:
                     self._progress(PROGRESS_STEP)
         self._progress(written % PROGRESS_STEP)
         if written != self._window.end - self._window.first:
-            raise StoreError(f"the log lacks record {self._window.first + written} of tenant {self._tenant}")
+            raise StoreError(
+                f"the log lacks record {self._window.first + written} of tenant {self._tenant}"
+                "; run `domicile audit verify`"
+            )
         with self._out.stream("events.csv") as write:
             write(Tables.EVENT_HEADER)
             for leaf in self._leaves():
@@ -352,7 +355,7 @@ class _Pack:
             self._out.add(f"certificates/{one.certificate.id}.note", note)
             self._tables.certificates.append(one.certificate)
             if one.seq >= size:
-                raise VerificationFailed("a deletion is not under a signed checkpoint yet: try again in a second")
+                raise VerificationFailed("a deletion is not under a signed checkpoint yet; try again in a second")
             leaf = next(self._reader.leaves(self._tenant, one.seq))
             proofs[one.certificate.id] = {
                 "seq": one.seq,
@@ -369,7 +372,7 @@ class _Pack:
         for leaf_hash in self._reader.leaf_hashes(self._tenant, self._window.first, self._window.checkpoint.size):
             tree.append(leaf_hash)
         if tree.root() != self._window.checkpoint.root:
-            raise VerificationFailed(f"the log of tenant {self._tenant} does not hold: run `audit verify`")
+            raise VerificationFailed(f"the log of tenant {self._tenant} does not hold; run `domicile audit verify`")
 
 
 def _gone(seq: int, field: str, vouched: list[AnnouncedCertificate], event_id: str | None = None) -> dict[str, str]:

@@ -75,7 +75,11 @@ def tell(report: dict[str, Any]) -> None:
         + " and on; private values: "
         + (", ".join(str(count) + " " + state for state, count in sorted(report["fields"].items())) or "none")
     )
-    print("The pack holds." if report["ok"] else "The pack DOES NOT HOLD.")
+    print(
+        "The pack holds."
+        if report["ok"]
+        else "The pack DOES NOT HOLD; keep it as it is, and ask its maker for a new one."
+    )
 
 
 def printable(text: str) -> str:

@@ -116,7 +116,11 @@ async def run_all(
         try:
             reports[tenant] = await run(context, tenant, schedule_of(tenant))
         except AuditError as error:
-            logger.error("retention for tenant %s could not be done: %s", tenant, error)
+            logger.error(
+                "retention for tenant %s could not be done: %s; remove this cause, the next run tries again",
+                tenant,
+                error,
+            )
     return reports
 
 

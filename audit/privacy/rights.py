@@ -97,7 +97,9 @@ async def rectify(
 
     found = {one.kept.field: one for one in await context.with_values(find)}
     if field not in found or field == "subject":
-        raise AuditError(f"record {seq} keeps no {field} that could be corrected")
+        raise AuditError(
+            f"record {seq} keeps no {field} that could be corrected; name a field that `domicile audit show` lists"
+        )
     kept = found[field].kept
     subject = found["subject"].value if "subject" in found else None
     private = Private({field: value}, subject, kept.retention_class, kept.expires)
@@ -130,12 +132,15 @@ async def read(
     def find(side: ValueStore) -> list[Disclosed]:
         kept = _of_records(context, tenant, side.kept(tenant, start=seq, end=seq + 1))
         if any(side.restricted(one.key_id) for one in kept):
-            raise RestrictedError(f"the values of record {seq} are restricted: they may be kept, not used")
+            raise RestrictedError(
+                f"the values of record {seq} are restricted, so they may be kept and not used; lift the "
+                "restriction with `domicile audit restrict --lift` first"
+            )
         return [side.disclose(one) for one in kept]
 
     shown = await context.with_values(find)
     if not shown:
-        raise AuditError(f"nothing is kept of record {seq}")
+        raise AuditError(f"nothing is kept of record {seq}; check the number of the record")
     fields = tuple(one.kept.field for one in shown)
     await context.record(ContentAccessed(tenant=tenant, actor=actor, seq=seq, fields=fields, reason=reason))
     return shown
@@ -156,7 +161,7 @@ async def log_read(context: AuditContext, tenant: str, *, actor: str, reason: st
 async def _key(context: AuditContext, tenant: str, subject: str) -> str:
     key_id = await context.with_values(lambda side: side.subject_key(tenant, subject))
     if key_id is None:
-        raise AuditError("nothing is kept under this subject")
+        raise AuditError("nothing is kept under this subject; check the subject")
     return key_id
 
 

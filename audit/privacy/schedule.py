@@ -39,9 +39,12 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.security < SECURITY_FLOOR_DAYS or self.governance < SECURITY_FLOOR_DAYS:
-            raise AuditError(f"records of security and governance are kept for {SECURITY_FLOOR_DAYS} days at the least")
+            raise AuditError(
+                f"records of security and governance are kept for {SECURITY_FLOOR_DAYS} days at the least"
+                "; set at least this number"
+            )
         if self.inference < 1 or (self.ceiling is not None and self.ceiling < 1):
-            raise AuditError("a retention period is a day at the least")
+            raise AuditError("a retention period is less than a day; set at least 1d")
 
 
 @dataclass(slots=True)

@@ -106,5 +106,5 @@ def _event_id(payload: bytes) -> str:
         return ""
     found = parsed(payload).get("event_id")
     if not isinstance(found, str):
-        raise EventRejected("a leaf is not a record: run `domicile audit verify`")
+        raise EventRejected("a leaf is not a record; run `domicile audit verify`")
     return found

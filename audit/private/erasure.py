@@ -62,9 +62,9 @@ async def erase(
     if subject is not None:
         key_id = await context.with_values(lambda side: side.subject_key(tenant, subject))
         if key_id is None:
-            raise AuditError("nothing is kept under this subject")
+            raise AuditError("nothing is kept under this subject; check the subject")
     if records is not None and not await context.with_values(lambda side: _keeps(context, side, tenant, *records)):
-        raise AuditError(f"nothing is kept of records {records[0]} to {records[1]}")
+        raise AuditError(f"nothing is kept of records {records[0]} to {records[1]}; check the numbers of the records")
     erasure_id = context.new_id()
     requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
     await context.record(requested)
@@ -243,7 +243,7 @@ async def place_hold(
     if subject is not None:
         key_id = await context.with_values(lambda side: side.subject_key(tenant, subject))
         if key_id is None:
-            raise AuditError("nothing is kept under this subject")
+            raise AuditError("nothing is kept under this subject; check the subject")
     first, last = records or (None, None)
     hold = Hold(hold_id, tenant, key_id, first, last, reason, context.now())
     await context.with_values(partial(_stand, hold=hold))
@@ -259,7 +259,7 @@ async def release_hold(context: AuditContext, tenant: str, hold_id: str, *, acto
     """Raises AuditError if no such hold stands."""
     standing = {hold.id: hold for hold in await context.with_values(lambda side: holds_of(side, tenant))}
     if hold_id not in standing:
-        raise AuditError(f"no legal hold {hold_id} stands for tenant {tenant}")
+        raise AuditError(f"no legal hold {hold_id} stands for tenant {tenant}; see `domicile audit hold list`")
     await context.record(_hold_event("legal_hold.released", standing[hold_id], actor))
     await context.with_values(partial(_fall, hold_id=hold_id))
 

@@ -119,8 +119,8 @@ def _format_of(db: psycopg.Connection[Row]) -> int | None:
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
         raise StoreError(
-            f"the side store has format {None if row is None else row[0]}, this program reads format {FORMAT_VERSION}:"
-            " start the version that made it"
+            f"the side store has format {None if row is None else row[0]}, this program reads format "
+            f"{FORMAT_VERSION}; start the version that made it"
         )
     return FORMAT_VERSION
 
@@ -239,13 +239,16 @@ class KeyTable:
             self._asked("INSERT INTO owner_key VALUES (%s, %b) ON CONFLICT DO NOTHING RETURNING 1", owner, content)
             kept = self.read(owner)
         if kept is None:
-            raise KeyProviderError(f"the key of {owner} is not in {self.place} after it was written there")
+            raise KeyProviderError(
+                f"the key of {owner} is not in {self.place} after it was written there"
+                "; check what else changes this database"
+            )
         return kept
 
     def replace(self, owner: str, content: bytes) -> None:
         with self.changing():
             if not self._asked("UPDATE owner_key SET content = %b WHERE owner = %s RETURNING 1", content, owner):
-                raise KeyProviderError(f"{owner} has no key in {self.place}")
+                raise KeyProviderError(f"{owner} has no key in {self.place}; restore it from a backup")
             self._inside.replaced = True
 
     @contextmanager
@@ -284,7 +287,10 @@ class KeyTable:
         try:
             yield
         except (psycopg.Error, OSError, StoreError) as error:
-            raise KeyProviderError(f"the keys in {self.place} cannot be used: {first_line(error)}") from error
+            raise KeyProviderError(
+                f"the keys in {self.place} cannot be used: {first_line(error)}"
+                "; check database.values_url and the server"
+            ) from error
 
 
 class _Connection:

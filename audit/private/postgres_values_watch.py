@@ -40,7 +40,9 @@ class ValuesWatch:
             self._put(db, *self._marks)
             self._tables = self._identity(db)
         except (psycopg.Error, OSError) as error:
-            raise StoreError(f"{WHAT} cannot be watched: {first_line(error)}") from error
+            raise StoreError(
+                f"{WHAT} cannot be watched: {first_line(error)}; check database.values_url and the server"
+            ) from error
 
     def look(self, seen: FolderStates | None = None) -> None:
         """No check within microseconds can show it: the closer look does."""

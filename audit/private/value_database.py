@@ -166,7 +166,10 @@ class SqliteValues:
     def scrub(self) -> None:
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise StoreError("the side store is being read: deleted pages are still in its write-ahead log")
+            raise StoreError(
+                "the side store is being read: deleted pages are still in its write-ahead log"
+                "; end the readers and run it again"
+            )
 
     def close(self) -> None:
         self._db.close()
@@ -176,4 +179,7 @@ def _check_format(db: sqlite3.Connection) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if (application, version) != (APPLICATION_ID, FORMAT_VERSION):
-        raise StoreError(f"the file is not a side store of format {FORMAT_VERSION}")
+        raise StoreError(
+            f"the file is not a side store of format {FORMAT_VERSION}"
+            "; name the data folder of this version, or start the version that made the file"
+        )

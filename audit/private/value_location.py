@@ -123,5 +123,8 @@ def _postgres() -> ModuleType:
     try:
         from audit.private import postgres_values  # of the extra domicile[postgres]
     except ImportError as error:
-        raise StoreError(f"a side store in PostgreSQL needs the extra domicile[postgres]: {error}") from error
+        raise StoreError(
+            f"a side store in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install "
+            "'domicile[postgres]'"
+        ) from error
     return postgres_values

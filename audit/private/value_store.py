@@ -73,11 +73,17 @@ def value_store_errors() -> Iterator[None]:
     except KeyLost:
         raise
     except KeyProviderError as error:
-        raise KeysOutOfReach(f"the side store cannot be used: {error}") from error
+        raise KeysOutOfReach(
+            f"the side store cannot be used: {error}; make the keys reachable (secrets.provider)"
+        ) from error
     except sqlite3.Error as error:
-        raise StoreError(f"the side store cannot be used: {describe_sqlite_error(error)}") from error
+        raise StoreError(
+            f"the side store cannot be used: {describe_sqlite_error(error)}; check the file side.db and its disk"
+        ) from error
     except OSError as error:
-        raise StoreError(f"the side store cannot be used: {describe_os_error(error)}") from error
+        raise StoreError(
+            f"the side store cannot be used: {describe_os_error(error)}; check the file side.db and its disk"
+        ) from error
 
 
 class ValueStore:
@@ -306,7 +312,9 @@ class ValueStore:
                 kept[:4],
             ).fetchone()
             if row is None:
-                raise KeyLost(f"{kept.field} of record {kept.seq} is not kept any more")
+                raise KeyLost(
+                    f"{kept.field} of record {kept.seq} is not kept any more; what was deleted cannot be read again"
+                )
             nonce, ciphertext, wrapped = row
             cipher = AESGCM(self._keys.unwrap(kept.tenant, wrapped))
         try:

@@ -63,7 +63,7 @@ class FileWatch:
                 self._db.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"{name} cannot be watched: {error}") from error
+            raise StoreError(f"{name} cannot be watched: {error}; let this process read the data folder") from error
 
     def look(self, seen: FolderStates | None = None) -> None:
         seen = {} if seen is None else seen

@@ -79,7 +79,9 @@ def _open_postgres(url: str, node: str, boot: str) -> LeafStore:
     try:
         from audit.storage.postgres import PostgresStore  # of the extra domicile[postgres]
     except ImportError as error:
-        raise StoreError(f"a log in PostgreSQL needs the extra domicile[postgres]: {error}") from error
+        raise StoreError(
+            f"a log in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install 'domicile[postgres]'"
+        ) from error
     return PostgresStore.open(url, node, boot)
 
 
@@ -96,7 +98,10 @@ def open_reader(path: Path, source: UrlSource = database_url) -> Reader:
         try:
             from audit.storage.postgres import PostgresReader
         except ImportError as error:
-            raise StoreError(f"a log in PostgreSQL needs the extra domicile[postgres]: {error}") from error
+            raise StoreError(
+                f"a log in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install "
+                "'domicile[postgres]'"
+            ) from error
         reader = PostgresReader.open(url)
     try:
         _check_reader(reader, path)
@@ -163,7 +168,9 @@ def _exchange_attested_files(store: LeafStore, path: Path) -> None:
         for one in missing(there, here):
             Folder(path.parent / one.folder).write(one.name, one.content)
     except OSError as error:  # the database has them
-        logger.error("notes of other parties cannot be kept beside the log: %s", error)
+        logger.error(
+            "notes of other parties cannot be kept beside the log: %s; let this process write to the data folder", error
+        )
 
 
 def _learn(path: Path, notes: Sequence[str]) -> bool:
@@ -173,7 +180,10 @@ def _learn(path: Path, notes: Sequence[str]) -> bool:
     try:
         return keep_notes(path.parent, key.name, notes, known=key.public_keys)
     except (AuditError, OSError) as error:
-        logger.error("the record's key successions cannot be kept beside the log: %s", error)
+        logger.error(
+            "the record's key successions cannot be kept beside the log: %s; let this process write to the data folder",
+            error,
+        )
         return False
 
 

@@ -177,7 +177,9 @@ class PostgresStore:
         sync()
         rows = cursor.fetchall()
         if len(rows) != len(ids):
-            raise StoreError("a tree has gone from the audit database")
+            raise StoreError(
+                "a tree has gone from the audit database; run `domicile audit verify`, and restore the database"
+            )
         for tenant, size, _ in rows:
             self._written.check(tenant, size)
         return {tenant: Frontier.from_bytes(size, frontier) for tenant, size, frontier in rows}
@@ -364,7 +366,9 @@ def _take_name(db: Rows, node: str) -> None:
     deadline = time.monotonic() + NAME_SECONDS
     while db.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_NODE_LOCKS, node)).fetchone() != (True,):
         if time.monotonic() > deadline:
-            raise StoreError(f"another process already writes this log as node {node}")
+            raise StoreError(
+                f"another process already writes this log as node {node}; give each process a name of its own by `node`"
+            )
         time.sleep(0.02)
 
 
@@ -400,7 +404,9 @@ class PostgresReader:
             try:
                 db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 if format_of(db) is None:
-                    raise NoLog("there is no audit log in this database")
+                    raise NoLog(
+                        "there is no audit log in this database; check database.record_url, or start the gateway once"
+                    )
             except BaseException:
                 db.close()
                 raise
@@ -436,7 +442,7 @@ class PostgresReader:
         with store_errors():
             row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = %s", (tenant,)).fetchone()
         if row is None:
-            raise StoreError(f"the log has no tenant {tenant!r}")
+            raise StoreError(f"the log has no tenant {tenant!r}; check the name of the tenant")
         return row[0], row[1]
 
     def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:

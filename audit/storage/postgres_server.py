@@ -59,9 +59,11 @@ def store_errors(what: str = "the audit database") -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DiskFull as error:
-        raise StoreFull(f"{what} cannot be used: {first_line(error)}") from error
+        raise StoreFull(f"{what} cannot be used: {first_line(error)}; free space on the server's disk") from error
     except (psycopg.Error, OSError, ProofError) as error:
-        raise StoreError(f"{what} cannot be used: {first_line(error)}") from error
+        raise StoreError(
+            f"{what} cannot be used: {first_line(error)}; check database.record_url and the server"
+        ) from error
 
 
 def first_line(error: Exception) -> str:
@@ -95,7 +97,10 @@ def require_durability(db: Rows) -> None:
     for name in ("fsync", "full_page_writes"):
         row = db.execute("SELECT current_setting(%s)", (name,)).fetchone()
         if row != ("on",):
-            raise StoreError(f"the server runs with {name} off: nothing that it commits is durable")
+            raise StoreError(
+                f"the server runs with {name} off, so nothing that it commits is durable; set {name} = on in "
+                "postgresql.conf"
+            )
     row = db.execute("SELECT current_setting('synchronous_commit')").fetchone()
     if row in (("off",), ("local",), ("remote_write",)):
         db.execute("SET synchronous_commit = on")
@@ -136,9 +141,15 @@ def format_of(db: Rows) -> int | None:
     if not has_schema(db, SCHEMA):
         return None
     if not has_table(db, "format"):
-        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log")
+        raise StoreError(
+            f"the schema {SCHEMA} of the database is not an audit log"
+            "; name a database of its own by database.record_url"
+        )
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
         version = "none" if row is None else row[0]
-        raise StoreError(f"the audit log has format {version}, this program reads format {FORMAT_VERSION}")
+        raise StoreError(
+            f"the audit log has format {version}, this program reads format {FORMAT_VERSION}"
+            "; start the version that made it"
+        )
     return FORMAT_VERSION

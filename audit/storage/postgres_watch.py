@@ -29,7 +29,10 @@ class RecordWatch:
         try:
             self._table = self._identity(self._connected())
         except (psycopg.Error, OSError) as error:
-            raise StoreError(f"the audit database cannot be watched: {type(error).__name__}") from error
+            raise StoreError(
+                f"the audit database cannot be watched: {type(error).__name__}"
+                "; check database.record_url and the server"
+            ) from error
 
     def look(self, seen: FolderStates | None = None) -> None:
         """Nothing that takes microseconds tells: the closer look does."""

@@ -84,11 +84,15 @@ def _store_errors() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         kind = StoreFull if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else StoreError
-        raise kind(f"the audit file cannot be used: {describe_sqlite_error(error)}") from error
+        raise kind(
+            f"the audit file cannot be used: {describe_sqlite_error(error)}; check the audit file and its disk"
+        ) from error
     except OSError as error:
-        raise StoreError(f"the audit file cannot be used: {describe_os_error(error)}") from error
+        raise StoreError(
+            f"the audit file cannot be used: {describe_os_error(error)}; check the audit file and its disk"
+        ) from error
     except ProofError as error:
-        raise StoreError(f"the audit file cannot be used: {error}") from error
+        raise StoreError(f"the audit file cannot be used: {error}; run `domicile audit verify`") from error
 
 
 class SqliteStore:
@@ -319,9 +323,12 @@ def _format(db: sqlite3.Connection) -> int | None:
     if application == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
         return None
     if application != APPLICATION_ID:
-        raise StoreError("the file is not an audit log")
+        raise StoreError("the file is not an audit log; name the data folder of an installation")
     if version != FORMAT_VERSION:
-        raise StoreError(f"the audit log has format {version}, this program reads format {FORMAT_VERSION}")
+        raise StoreError(
+            f"the audit log has format {version}, this program reads format {FORMAT_VERSION}"
+            "; start the version that made it"
+        )
     return FORMAT_VERSION
 
 
@@ -370,7 +377,7 @@ class SqliteReader:
             try:
                 db.execute("BEGIN")
                 if _format(db) is None:
-                    raise NoLog("the file is empty")
+                    raise NoLog("the file is empty; name the data folder of an installation")
             except BaseException:
                 db.close()
                 raise
@@ -404,7 +411,7 @@ class SqliteReader:
         with _store_errors():
             row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = ?", (tenant,)).fetchone()
         if row is None:
-            raise StoreError(f"the log has no tenant {tenant!r}")
+            raise StoreError(f"the log has no tenant {tenant!r}; check the name of the tenant")
         return row[0], row[1]
 
     def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:

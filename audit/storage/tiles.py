@@ -48,7 +48,7 @@ def encode_entries(entries: Iterable[bytes]) -> bytes:
     bundle = bytearray()
     for entry in entries:
         if len(entry) >= 1 << 16:
-            raise StoreError(f"an entry of {len(entry)} bytes does not fit a bundle")
+            raise StoreError(f"an entry of {len(entry)} bytes does not fit a bundle; run `domicile audit verify`")
         bundle += len(entry).to_bytes(2, "big") + entry
     return bytes(bundle)
 
@@ -169,7 +169,7 @@ def publish(reader: Reader, tenant: str, note: str, folder: Folder) -> int:
         if leaf.seq >= size:
             break
         if leaf.seq != start + read:
-            raise StoreError(f"the log lacks record {start + read} of tenant {tenant}")
+            raise StoreError(f"the log lacks record {start + read} of tenant {tenant}; run `domicile audit verify`")
         read += 1
         hashes += leaf.leaf_hash
         entries.append(leaf.payload)
@@ -177,12 +177,15 @@ def publish(reader: Reader, tenant: str, note: str, folder: Folder) -> int:
             _write_leaves(folder, leaf.seq // TILE_WIDTH, hashes, entries)
             hashes, entries = bytearray(), []
     if start + read != size:
-        raise StoreError(f"the log lacks record {start + read} of tenant {tenant}")
+        raise StoreError(f"the log lacks record {start + read} of tenant {tenant}; run `domicile audit verify`")
     if entries:
         _write_leaves(folder, size // TILE_WIDTH, hashes, entries)
     _write_above(folder, start, size)
     if TiledTree(folder, size).root() != checkpoint.root:
-        raise ProofError(f"the records of tenant {tenant} are not those that the checkpoint of size {size} signs")
+        raise ProofError(
+            f"the records of tenant {tenant} are not those that the checkpoint of size {size} signs"
+            "; run `domicile audit verify`"
+        )
     folder.write("checkpoint", note.encode())
     return read
 

@@ -75,7 +75,11 @@ class Watches:
                 except StoreError as error:
                     found = found or str(error)
             if found is not None and found != self._trouble:
-                logger.error("nothing is recorded and no call is answered: %s", found)
+                logger.error(
+                    "nothing is recorded and no call is answered: %s"
+                    "; put the databases back as they were, or restart the gateway",
+                    found,
+                )
             if found is None and self._trouble is not None:
                 logger.warning("the databases are again those that this process opened")
             self._trouble = found

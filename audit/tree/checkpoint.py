@@ -70,5 +70,7 @@ def open_checkpoint(note: str, origin: str, public_key: bytes | tuple[bytes, ...
     """
     checkpoint = Checkpoint.parse(open_note(note, keys_of(origin, public_key)))
     if checkpoint.origin != origin:
-        raise NoteError(f"the checkpoint is of {checkpoint.origin}, not of {origin}")
+        raise NoteError(
+            f"the checkpoint is of {checkpoint.origin}, not of {origin}; give the checkpoint of this tenant"
+        )
     return checkpoint

@@ -37,7 +37,7 @@ class WitnessKey:
         """Raises NoteError for another algorithm, a wrong length, or an id that is not this key's."""
         parts = text.strip().split("+", 2)
         if len(parts) != 3:
-            raise NoteError("a witness key reads name+key id+base64")
+            raise NoteError("a witness key has another form; give name+key id+base64")
         name, key_id, encoded = parts
         try:
             raw = b64decode(encoded, validate=True)

@@ -67,7 +67,7 @@ class VerifierKey:
         """Raises NoteError for another algorithm, a wrong length, or an id that is not this key's."""
         parts = text.strip().split("+", 2)
         if len(parts) != 3:
-            raise NoteError("a verifier key reads name+key id+base64")
+            raise NoteError("a verifier key has another form; give name+key id+base64")
         name, key_id, encoded = parts
         key = _decode(encoded)
         if key[:1] != ED25519:

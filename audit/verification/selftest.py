@@ -30,7 +30,7 @@ MAX_SAID = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SelftestResult:
     """`says`: what is wrong, or what was looked at."""
 
     check: str
@@ -38,7 +38,7 @@ class Outcome:
     says: str
 
 
-async def selftest(context: AuditContext, log: Path | None = None) -> list[Outcome]:
+async def selftest(context: AuditContext, log: Path | None = None) -> list[SelftestResult]:
     """Run them all and put each on record. `log`: the log's file, if it is one; without it nothing is restored."""
     key = key_of(context.signer)
     checks: list[tuple[str, Callable[[], str]]] = [
@@ -56,11 +56,11 @@ async def selftest(context: AuditContext, log: Path | None = None) -> list[Outco
     return outcomes
 
 
-def _outcome_of(name: str, check: Callable[[], str]) -> Outcome:
+def _outcome_of(name: str, check: Callable[[], str]) -> SelftestResult:
     try:
-        return Outcome(name, True, check())
+        return SelftestResult(name, True, check())
     except AuditError as error:
-        return Outcome(name, False, str(error))
+        return SelftestResult(name, False, str(error))
 
 
 def _verifies(context: AuditContext, key: VerifierKey) -> str:
@@ -88,7 +88,7 @@ def _stay_erased(context: AuditContext, key: VerifierKey) -> str:
         for key_id in keys:
             there = "SELECT 1 FROM data_key WHERE id = ? UNION ALL SELECT 1 FROM value WHERE key_id = ?"
             if side.rows(there, (key_id, key_id)):
-                raise AuditError(f"key {key_id} was destroyed under a certificate and is there again")
+                raise AuditError(f"key {key_id} was destroyed under a certificate and is there again; destroy it again")
     return f"{len(keys)} keys that were destroyed"
 
 
@@ -101,7 +101,7 @@ def _destroyed(side: ValueStore, key: VerifierKey, tenant: str) -> Iterator[str]
                 continue
             break
         else:
-            raise AuditError(f"a certificate of {tenant} is not signed by the log")
+            raise AuditError(f"a certificate of {tenant} is not signed by the log; run `domicile audit verify`")
 
 
 def _restores(log: Path, key: VerifierKey) -> str:
@@ -112,7 +112,7 @@ def _restores(log: Path, key: VerifierKey) -> str:
             with closing(sqlite3.connect(f"file:{log}?mode=ro", uri=True)) as db, closing(sqlite3.connect(copy)) as to:
                 db.backup(to)
         except sqlite3.Error as error:
-            raise StoreError(f"the log cannot be copied: {error}") from error
+            raise StoreError(f"the log cannot be copied: {error}; free space in the temporary folder") from error
         with closing(SqliteReader.open(copy)) as reader:
             report = verify_log(reader, key)
     if not report.ok:

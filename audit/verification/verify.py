@@ -117,7 +117,9 @@ def verify_log(
     for note in held:
         origin = note.partition("\n")[0]
         if (tenant := tenant_of(key.name, origin)) is None:
-            raise NoteError(f"the checkpoint you hold is of {origin}, not of a tree of {key.name}")
+            raise NoteError(
+                f"the checkpoint you hold is of {origin}, not of a tree of {key.name}; give a checkpoint of this log"
+            )
         checkpoint = open_checkpoint(note, origin, key.public_keys)
         promise = _Promise(checkpoint, f"the checkpoint you hold of size {checkpoint.size}", held=True)
         promised.setdefault(tenant, []).append(promise)

@@ -93,7 +93,10 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
     origin = origin_of(key.name, ANCHOR_TENANT)
     seq = _digests(reader).get(wanted)
     if seq is None:
-        raise VerificationFailed(f"the checkpoint of {checkpoint.origin} of size {checkpoint.size} is not anchored")
+        raise VerificationFailed(
+            f"the checkpoint of {checkpoint.origin} of size {checkpoint.size} is not anchored"
+            "; run `domicile audit anchor`"
+        )
     for one in reader.checkpoints(ANCHOR_TENANT):
         if one.size > seq:
             try:
@@ -101,6 +104,7 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
             except NoteError as error:
                 raise VerificationFailed(
                     f"the anchor's checkpoint of size {one.size} does not hold: {error}"
+                    "; check the key given by --public-key"
                 ) from error
             proof = inclusion_proof(
                 seq, over.size, lambda start, end: tree_hash(reader.leaf_hashes(ANCHOR_TENANT, start, end))
@@ -109,7 +113,10 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
             found = Anchored(one.note, over, leaf, seq, tuple(proof))
             verify_anchored(found, checkpoint, key)
             return found
-    raise VerificationFailed(f"the leaf for the checkpoint of {checkpoint.origin} is not under a checkpoint yet")
+    raise VerificationFailed(
+        f"the leaf for the checkpoint of {checkpoint.origin} is not under a checkpoint yet"
+        "; try again when the next checkpoint is signed"
+    )
 
 
 def verify_anchored(anchored: Anchored, checkpoint: Checkpoint, key: VerifierKey) -> None:
@@ -118,10 +125,12 @@ def verify_anchored(anchored: Anchored, checkpoint: Checkpoint, key: VerifierKey
         over = open_checkpoint(anchored.note, origin_of(key.name, ANCHOR_TENANT), key.public_keys)
         verify_inclusion(leaf_hash(anchored.leaf), anchored.seq, over.size, anchored.proof, over.root)
     except (NoteError, ProofError) as error:
-        raise VerificationFailed(f"the anchor does not hold: {error}") from error
+        raise VerificationFailed(f"the anchor does not hold: {error}; run `domicile audit verify`") from error
     event = decode_leaf(anchored.leaf).event
     if not isinstance(event, CheckpointAnchored) or event.checkpoint_sha256 != digest(checkpoint):
-        raise VerificationFailed(f"the anchor vouches for another checkpoint than that of {checkpoint.origin}")
+        raise VerificationFailed(
+            f"the anchor vouches for another checkpoint than that of {checkpoint.origin}; run `domicile audit verify`"
+        )
 
 
 def _digests(reader: Reader, start: int = 0) -> dict[str, int]:

@@ -31,11 +31,13 @@ class ClockState:
 def clock_state() -> ClockState:
     """Raises AuditError where the kernel does not tell."""
     if sys.platform != "linux":
-        raise AuditError("the state of the clock is known on Linux only")
+        raise AuditError("the state of the clock is known on Linux only; run it on the gateway's host")
     buffer = ctypes.create_string_buffer(_SIZE)
     code = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
     if code < 0:
-        raise AuditError(f"the state of the clock cannot be read: {os.strerror(ctypes.get_errno())}")
+        raise AuditError(
+            f"the state of the clock cannot be read: {os.strerror(ctypes.get_errno())}; allow the system call adjtimex"
+        )
     return parse(code, buffer.raw)
 
 

@@ -102,7 +102,9 @@ async def rotate(
         create_secret(folder / FOLDER / file_name(note), note.encode())
         replacement.put_in_place()
     except OSError as error:
-        raise SignerError(f"the new key cannot be put in place: {error}") from error
+        raise SignerError(
+            f"the new key cannot be put in place: {error}; let this process write to the data folder"
+        ) from error
     finally:
         replacement.discard()
     return new.verifier_key

@@ -59,7 +59,10 @@ def post(url: str, body: bytes) -> bytes:
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
-        raise OSError("the address of a time-stamping authority begins with http:// or https://")
+        raise OSError(
+            "the address of the time-stamping authority is no web address; set audit.timestamp_url to "
+            "http:// or https://"
+        )
     try:
         answer = _service(f"{parts.scheme}://{parts.netloc}").request(
             "POST", url, content=body, headers={"content-type": "application/timestamp-query"}
@@ -67,7 +70,7 @@ def post(url: str, body: bytes) -> bytes:
     except ExternalUnavailable as error:
         raise OSError(str(error)) from error
     if answer.status != 200:
-        raise OSError(f"it answered {answer.status}")
+        raise OSError(f"it answered {answer.status}; check audit.timestamp_url")
     return answer.content
 
 
@@ -83,7 +86,9 @@ def load_roots(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise AuditError(f"the roots in {path.name} cannot be read: {error}") from error
+        raise AuditError(
+            f"the roots in {path.name} cannot be read: {error}; set audit.timestamp_ca to certificates in PEM"
+        ) from error
 
 
 def make_request(text: bytes) -> TimeStampRequest:
@@ -96,21 +101,27 @@ def check_response(der: bytes, asked: TimeStampRequest, text: bytes, roots: Sequ
     try:
         response = decode_timestamp_response(der)
         if response.status != 0:
-            raise TimestampError("refused", f"the authority refused with status {response.status}")
+            raise TimestampError(
+                "refused", f"the authority refused with status {response.status}; ask the authority for the cause"
+            )
         info = response.tst_info
     except ValueError as error:
-        raise TimestampError("malformed", "the answer is no timestamp") from error
+        raise TimestampError("malformed", "the answer is no timestamp; check audit.timestamp_url") from error
     if info.nonce != asked.nonce:
-        raise TimestampError("wrong_nonce", "the timestamp answers another request: it may be a replay")
+        raise TimestampError(
+            "wrong_nonce", "the timestamp answers another request and may be a replay; check audit.timestamp_url"
+        )
     if info.message_imprint.message != sha256(text).digest():
-        raise TimestampError("wrong_imprint", "the timestamp is over something else")
+        raise TimestampError("wrong_imprint", "the timestamp is over something else; check audit.timestamp_url")
     builder = VerifierBuilder.from_request(asked)
     for root in roots:
         builder = builder.add_root_certificate(root)
     try:
         builder.build().verify_message(response, text)
     except (VerificationError, ValueError) as error:
-        raise TimestampError("untrusted", f"the timestamp is not signed as it must be: {error}") from error
+        raise TimestampError(
+            "untrusted", f"the timestamp is not signed as it must be: {error}; check audit.timestamp_ca"
+        ) from error
     return Token(der, rfc3339_of(info.gen_time.astimezone(UTC)))
 
 
@@ -130,7 +141,9 @@ async def timestamp(
         try:
             answer = send(url, asked.as_bytes())
         except OSError as error:
-            raise TimestampError("unreachable", f"{name} cannot be reached: {error}") from error
+            raise TimestampError(
+                "unreachable", f"{name} cannot be reached: {error}; check audit.timestamp_url"
+            ) from error
         return check_response(answer, asked, text, roots)
 
     try:
@@ -159,6 +172,6 @@ def _last(context: AuditContext) -> tuple[str, Checkpoint]:
     with context.reading() as reader:
         last = reader.last_checkpoint(ANCHOR_TENANT)
     if last is None:
-        raise AuditError("there is no checkpoint of the anchor yet: run `domicile audit anchor` first")
+        raise AuditError("there is no checkpoint of the anchor yet; run `domicile audit anchor` first")
     origin = origin_of(context.signer.name, ANCHOR_TENANT)
     return last.note, open_checkpoint(last.note, origin, key_of(context.signer).public_keys)

@@ -29,7 +29,7 @@ _OLD = re.compile(r"old (0|[1-9][0-9]{0,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WitnessResponse:
     """An HTTP status, and the body: cosignature lines, the size last seen (409), or a sentence."""
 
     status: int
@@ -66,9 +66,11 @@ class Witness:
                 " (origin TEXT PRIMARY KEY, size INTEGER NOT NULL, root BLOB NOT NULL) WITHOUT ROWID"
             )
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"the memory of the witness cannot be used: {error}") from error
+            raise StoreError(
+                f"the memory of the witness cannot be used: {error}; check the folder given by --folder"
+            ) from error
 
-    def add_checkpoint(self, body: bytes) -> Answer:
+    def add_checkpoint(self, body: bytes) -> WitnessResponse:
         """Answer a request: ``old <size>``, consistency proof, blank line, checkpoint.
 
         Raises StoreError or SignerError; then nothing was signed.
@@ -80,19 +82,19 @@ class Witness:
             if not blank:
                 raise NoteError("there is no checkpoint")
         except (UnicodeDecodeError, NoteError) as error:
-            return Answer(400, f"malformed request: {error}\n")
+            return WitnessResponse(400, f"malformed request: {error}\n")
         if (key := self._logs.get(origin)) is None:
-            return Answer(403, "unknown log\n")  # as litewitness does; the specification also knows 404
+            return WitnessResponse(403, "unknown log\n")  # as litewitness does; the specification also knows 404
         try:
             checkpoint = open_checkpoint(note, origin, key.public_key)
         except NoteError as error:
-            return Answer(403, f"invalid signature: {error}\n")
+            return WitnessResponse(403, f"invalid signature: {error}\n")
         if old > checkpoint.size:
-            return Answer(400, "the old size is larger than the checkpoint\n")
+            return WitnessResponse(400, "the old size is larger than the checkpoint\n")
         with self._lock:
             return self._remember(checkpoint, old, proof)
 
-    def _remember(self, checkpoint: Checkpoint, old: int, proof: list[bytes]) -> Answer:
+    def _remember(self, checkpoint: Checkpoint, old: int, proof: list[bytes]) -> WitnessResponse:
         try:
             self._db.execute("BEGIN IMMEDIATE")  # another process may witness out of the same memory
             try:
@@ -103,24 +105,26 @@ class Witness:
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise StoreError(f"the memory of the witness cannot be used: {error}") from error
+            raise StoreError(
+                f"the memory of the witness cannot be used: {error}; check the folder given by --folder"
+            ) from error
         if answer is not None:
             return answer
-        return Answer(200, cosign(checkpoint.text(), self._name, self._signer, int(self._clock())))
+        return WitnessResponse(200, cosign(checkpoint.text(), self._name, self._signer, int(self._clock())))
 
-    def _check_submission(self, checkpoint: Checkpoint, old: int, proof: list[bytes]) -> Answer | None:
+    def _check_submission(self, checkpoint: Checkpoint, old: int, proof: list[bytes]) -> WitnessResponse | None:
         """Why the checkpoint is not signed, None once it is remembered."""
         query = "SELECT size, root FROM seen WHERE origin = ?"
         size, root = self._db.execute(query, (checkpoint.origin,)).fetchone() or (0, EMPTY_ROOT)
         if old != size or (checkpoint.size == size and checkpoint.root != root):
-            return Answer(409, f"{size}\n")
+            return WitnessResponse(409, f"{size}\n")
         try:
             if size:
                 verify_consistency(size, checkpoint.size, proof, root, checkpoint.root)
             elif proof or (checkpoint.size == 0 and checkpoint.root != EMPTY_ROOT):
                 raise ProofError("nothing comes before the first checkpoint")
         except ProofError as error:
-            return Answer(422, f"the consistency proof does not hold: {error}\n")
+            return WitnessResponse(422, f"the consistency proof does not hold: {error}\n")
         self._db.execute(
             "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (checkpoint.origin, checkpoint.size, checkpoint.root)
         )

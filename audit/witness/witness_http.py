@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 answer = self._witness.add_checkpoint(self.rfile.read(int(length)))
             except AuditError as error:
-                logger.error("the witness cannot answer: %s", error)
+                logger.error("the witness cannot answer: %s; check the file of its memory", error)
                 self._answer(503, "the witness cannot answer now\n")
             else:
                 self._answer(answer.status, answer.body, answer.content_type)
@@ -73,7 +73,7 @@ def submit(reader: Reader, key: VerifierKey, tenant: str, url: str, witness: Wit
     """
     last = reader.last_checkpoint(tenant)
     if last is None:
-        raise WitnessError(f"tenant {tenant} has no signed checkpoint yet")
+        raise WitnessError(f"tenant {tenant} has no signed checkpoint yet; start the gateway, which signs one")
     size, note = last.size, last.note
     open_checkpoint(note, origin_of(key.name, tenant), key.public_key)
     status, body = _post(url, write_request(0, [], note))
@@ -84,18 +84,24 @@ def submit(reader: Reader, key: VerifierKey, tenant: str, url: str, witness: Wit
             proof = []
         status, body = _post(url, write_request(seen, proof, note))
     if status != 200:
-        raise WitnessError(f"the witness {witness.name} did not sign: {status} {body.strip()[:200]}")
+        raise WitnessError(
+            f"the witness {witness.name} did not sign: {status} {body.strip()[:200]}"
+            "; ask the witness's operator for the cause"
+        )
     cosigned = note + body
     try:
         return cosigned, cosigned_at(cosigned, witness)
     except NoteError as error:
-        raise WitnessError(f"what the witness answered does not hold: {error}") from error
+        raise WitnessError(f"what the witness answered does not hold: {error}; check the key of the witness") from error
 
 
 def _size(body: str, ours: int) -> int:
     seen = body.strip()
     if not (seen.isascii() and seen.isdecimal()) or not 0 < int(seen) <= ours:
-        raise WitnessError(f"the witness saw a log of {seen[:20]} records, this one has {ours} under a checkpoint")
+        raise WitnessError(
+            f"the witness saw a log of {seen[:20]} records, this one has {ours} under a checkpoint"
+            "; ask the witness's operator whether it saw another log of this name"
+        )
     return int(seen)
 
 
@@ -104,11 +110,13 @@ def _post(url: str, body: bytes) -> tuple[int, str]:
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
-        raise WitnessError("the address of a witness is a http or https URL")
+        raise WitnessError(
+            "the address of the witness is no web address; give one that begins with http:// or https://"
+        )
     try:
         answer = _service(f"{parts.scheme}://{parts.netloc}").request("POST", url.rstrip("/") + PATH, content=body)
     except ExternalUnavailable as error:
-        raise WitnessError(f"the witness is out of reach: {error}") from error
+        raise WitnessError(f"the witness is out of reach: {error}; check its address and that it runs") from error
     return answer.status, answer.content.decode(errors="replace")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backend.chat.logprobs import Entry, chat_logprobs, completion_logprobs
+from backend.chat.logprobs import LogprobEntry, chat_logprobs, completion_logprobs
 from backend.tools.parts import Content, Part
 from backend.wire import JsonObject, Usage, sse_data
 
@@ -31,11 +31,11 @@ class CompletedChoice:
 
     parts: list[Part]
     finish: Finish
-    entries: list[Entry] | None = None
+    entries: list[LogprobEntry] | None = None
     prompt: list[JsonObject | None] | None = None
 
 
-class Answer(Protocol):
+class AnswerFormat(Protocol):
     """One request's answer, in the shapes of its endpoint."""
 
     id: str
@@ -45,7 +45,7 @@ class Answer(Protocol):
         ...
 
     def chunk(
-        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes: ...
 
     def usage_chunk(self, usage: Usage) -> bytes: ...
@@ -107,7 +107,7 @@ class ChatAnswer(_Envelope):
         return self._frame([choice_of(index, {"delta": {"role": "assistant", "content": ""}}, None)])
 
     def chunk(
-        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes:
         text = content_of(parts)
         delta: dict[str, Any] = {"content": text} if text or finish is None else {}
@@ -139,7 +139,7 @@ class CompletionAnswer(_Envelope):
         return None
 
     def chunk(
-        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes:
         logprobs = completion_logprobs(entries) if entries else None
         return self._frame([choice_of(index, {"text": content_of(parts)}, finish, logprobs)])

@@ -4,9 +4,9 @@ as ``reasoning`` (vLLM since 0.12) and as ``reasoning_content`` (DeepSeek's API,
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backend.answer.answers import Answer, ChatAnswer, Finish, choice_of
+from backend.answer.answers import AnswerFormat, ChatAnswer, Finish, choice_of
 from backend.chat.conversation import Turn
-from backend.chat.logprobs import Entry, chat_logprobs
+from backend.chat.logprobs import LogprobEntry, chat_logprobs
 from backend.tools.parts import Arguments, CallStart, Content, Part, Reasoning
 from backend.wire import JsonObject
 
@@ -20,7 +20,7 @@ class _Message:
 
 def chat_answer(
     request_id: str, model: str, turn: Turn, *, usage_in_chunks: bool, fingerprint: str | None = None
-) -> Answer:
+) -> AnswerFormat:
     if turn.interpreter is None:
         return ChatAnswer(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
     return InterpretedAnswer(request_id, model, turn.call_id, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
@@ -36,10 +36,10 @@ class InterpretedAnswer(ChatAnswer):
         super().__init__(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
         self._call_id = call_id
         self._called: dict[int, int] = {}  # calls so far, by choice
-        self._entries: dict[int, list[Entry]] = {}  # log probabilities of what is held back
+        self._entries: dict[int, list[LogprobEntry]] = {}  # log probabilities of what is held back
 
     def chunk(
-        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes:
         """Log probabilities go out with the next delta, whatever their tokens were read as (as in vLLM)."""
         deltas = []

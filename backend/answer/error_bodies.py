@@ -31,7 +31,7 @@ def error_body(error: Exception) -> ErrorBody:
         case _:
             # Class and lines only: the message of an unforeseen error may quote a prompt.
             where = "; ".join(f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__))
-            log.error("unforeseen %s at %s", type(error).__name__, where)
+            log.error("unforeseen %s at %s; report it with these lines", type(error).__name__, where)
             return ErrorBody(error=ErrorDetail(message="internal error", type="server_error", code="internal_error"))
 
 

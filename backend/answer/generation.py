@@ -7,11 +7,11 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from backend.answer.answers import Answer, CompletedChoice, Finish
+from backend.answer.answers import AnswerFormat, CompletedChoice, Finish
 from backend.answer.error_bodies import JSON, ModelFailed, error_body, error_response
 from backend.chat.choice import Choice
 from backend.chat.interpreter import Interpreter
-from backend.chat.logprobs import Entry, Spelling
+from backend.chat.logprobs import LogprobEntry, Spelling
 from backend.chat.parameters import Job
 from backend.engine.core.progress import Finish as FinishReason
 from backend.engine.core.progress import TokenLogprobs
@@ -36,7 +36,7 @@ class GenerationResponse(Response):
     """
 
     def __init__(
-        self, text_model: TextModel, metrics: Metrics, job: Job, call: Call, answer: Answer, arrived: float, *,
+        self, text_model: TextModel, metrics: Metrics, job: Job, call: Call, answer: AnswerFormat, arrived: float, *,
         stream: bool, usage: bool, interpreter: Callable[[], Interpreter] | None = None,
     ) -> None:  # fmt: skip
         """interpreter: makes what reads thoughts and calls in one choice; None: all is content."""
@@ -52,7 +52,7 @@ class GenerationResponse(Response):
         self._spelling = Spelling(text_model)
         self._choices = [Choice(text_model, job.text, interpreter() if interpreter else None) for _ in job.sequences]
         self._parts: list[list[Part]] = [[] for _ in job.sequences]
-        self._entries: list[list[Entry]] = [[] for _ in job.sequences]
+        self._entries: list[list[LogprobEntry]] = [[] for _ in job.sequences]
         self._of_prompts: list[list[TokenLogprobs]] = [[] for _ in job.sequences[:: job.made]]
         self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
         self._first: float | None = None
@@ -113,7 +113,8 @@ class GenerationResponse(Response):
         parts = choice.feed(progress)
         if choice.finish_reason == FinishReason.NOTHING_LEFT:
             raise InvalidRequest(
-                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit",
+                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit"
+                "; allow more tokens in allowed_token_ids or bad_words",
                 param="allowed_token_ids",
             )
         if choice.finish_reason in FAILED:
@@ -126,7 +127,7 @@ class GenerationResponse(Response):
         self._parts[index] += parts
         self._entries[index] += self._taken(index)
 
-    def _taken(self, index: int) -> list[Entry]:
+    def _taken(self, index: int) -> list[LogprobEntry]:
         """Log probabilities that are to go out with what was shown last."""
         taken = self._choices[index].take_entries()
         if self._job.only_echo:
@@ -186,7 +187,7 @@ class GenerationResponse(Response):
         choice = self._choices[index]
         return None if choice.finish_reason is None else Finish(choice.finish_reason, choice.stop_reason)
 
-    def _echo(self, index: int) -> tuple[str, list[Entry]]:
+    def _echo(self, index: int) -> tuple[str, list[LogprobEntry]]:
         assert self._job.echo is not None  # noqa: S101
         number = index // self._job.made
         prompt = self._job.echo[number]

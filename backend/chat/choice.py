@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backend.chat.interpreter import Interpreter
-from backend.chat.logprobs import Entry, Spelling
+from backend.chat.logprobs import LogprobEntry, Spelling
 from backend.chat.stop_strings import StopStrings
 from backend.engine.core.progress import Finish, Progress
 from backend.models.checkpoints.tokenizer import Detokenizer, TextModel
@@ -46,7 +46,7 @@ class Choice:
         self._interpreter = interpreter
         self._made = 0  # characters of text
         self._cut: int | None = None  # how many of them are shown, once a stop string has ended it
-        self._entries: list[Entry] = []  # of tokens whose text is not shown yet
+        self._entries: list[LogprobEntry] = []  # of tokens whose text is not shown yet
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.tokens = 0
@@ -115,7 +115,7 @@ class Choice:
                 break
         return shown
 
-    def take_entries(self) -> list[Entry]:
+    def take_entries(self) -> list[LogprobEntry]:
         """Log probabilities of the tokens whose text has begun to show since they were last taken: never of a text that
         is held back for a stop string, or cut off."""
         if self.finish_reason is not None and not self._stops.matched:

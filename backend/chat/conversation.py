@@ -72,7 +72,10 @@ class ChatModel:
         source = template.source if template else ""
         self._source = source
         if reasoning_parser not in (AUTO, NONE, THINK):
-            raise ConfigError(f"reasoning parser {reasoning_parser!r} is not one of auto, none, think")
+            raise ConfigError(
+                f"reasoning parser {reasoning_parser!r} is not one of auto, none, think"
+                "; set --reasoning-parser to one of them"
+            )
         self._thinks = reasoning_parser == THINK or (reasoning_parser == AUTO and (OPEN in source or CLOSE in source))
         self._format: ToolFormat | None = None
         if tool_call_parser == AUTO:
@@ -91,7 +94,11 @@ class ChatModel:
         extra = request.model_extra or {}
         tools = read_tools(extra)
         if tools is not None and self._format is None:
-            raise InvalidRequest("this backend does not read the calls of this model", param="tools")
+            raise InvalidRequest(
+                "this backend does not read the calls of this model"
+                "; leave tools out, or ask the operator to set --tool-call-parser",
+                param="tools",
+            )
         prompt = self.prompt(request, tools)
         thinking = self._thinking_of(request, prompt)
         form = self._format if tools is not None else None
@@ -191,7 +198,9 @@ class ChatModel:
         if effort is None:
             return {}
         if effort not in EFFORTS:
-            raise InvalidRequest(f"it is one of {', '.join(EFFORTS)}", param="reasoning_effort")
+            raise InvalidRequest(
+                f"this effort is not known; send one of {', '.join(EFFORTS)}", param="reasoning_effort"
+            )
         if "reasoning_effort" in self._source:
             return {"reasoning_effort": effort}
         if "enable_thinking" in self._source:
@@ -199,7 +208,9 @@ class ChatModel:
         if effort == ("medium" if self._thinks else "none"):
             return {}
         raise InvalidRequest(
-            "this model's thinking cannot be set so", param="reasoning_effort", code="unsupported_parameter"
+            "the thinking of this model cannot be set to this effort; leave reasoning_effort out",
+            param="reasoning_effort",
+            code="unsupported_parameter",
         )
 
 
@@ -215,16 +226,25 @@ def _takes_system(template: ChatTemplate) -> bool:
 def _refuse_continuing(request: ChatCompletionRequest, *, opens_another: bool) -> None:
     """Raises InvalidRequest if the last message is not one that can be continued."""
     if opens_another:
-        raise InvalidRequest("a message is continued or another begun, not both", param="continue_final_message")
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other; send one of the two",
+            param="continue_final_message",
+        )
     last = request.messages[-1]
     if last.role != "assistant" or not last.content or last.tool_calls:
-        raise InvalidRequest("the last message is not an assistant's words", param="continue_final_message")
+        raise InvalidRequest(
+            "the last message is not text of the assistant; send one with role assistant and content, "
+            "without tool_calls",
+            param="continue_final_message",
+        )
 
 
 def _options(request: ChatCompletionRequest) -> JsonObject:
     options = (request.model_extra or {}).get("chat_template_kwargs")
     if options is not None and not isinstance(options, dict):
-        raise InvalidRequest("it is an object", param="chat_template_kwargs")
+        raise InvalidRequest(
+            "chat_template_kwargs is not an object; send an object of options", param="chat_template_kwargs"
+        )
     return options or {}
 
 
@@ -233,5 +253,5 @@ def _flag(extra: dict[str, Any], name: str, *, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise InvalidRequest("it is true or false", param=name)
+        raise InvalidRequest(f"{name} is not a boolean; send true or false", param=name)
     return value

@@ -9,7 +9,7 @@ from backend.wire import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogprobEntry:
     """One token. raw: its bytes. offset: where in the text it begins, in characters. logprob: None for what stands
     first."""
 
@@ -19,7 +19,7 @@ class Entry:
     top: list[tuple[str, bytes, float]]
     offset: int
 
-    def moved(self, by: int) -> "Entry":
+    def moved(self, by: int) -> "LogprobEntry":
         """The same behind a text of so many characters."""
         return replace(self, offset=self.offset + by)
 
@@ -43,14 +43,14 @@ class Spelling:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw), raw
 
-    def entry(self, token: int, logprobs: TokenLogprobs | None, offset: int) -> Entry:
+    def entry(self, token: int, logprobs: TokenLogprobs | None, offset: int) -> LogprobEntry:
         text, raw = self.spelled(token)
         if logprobs is None:
-            return Entry(text, raw, None, [], offset)
+            return LogprobEntry(text, raw, None, [], offset)
         top = [(*self.spelled(other), logprob) for other, logprob in logprobs.top]
-        return Entry(text, raw, logprobs.logprob, top, offset)
+        return LogprobEntry(text, raw, logprobs.logprob, top, offset)
 
-    def prompt_entries(self, prompt: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[Entry]:
+    def prompt_entries(self, prompt: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[LogprobEntry]:
         """For `echo`: of the first token nothing is known."""
         detokenizer = Detokenizer(self._text_model.token_bytes)
         entries = []
@@ -75,7 +75,7 @@ class Spelling:
         return rows
 
 
-def chat_logprobs(entries: Sequence[Entry]) -> JsonObject:
+def chat_logprobs(entries: Sequence[LogprobEntry]) -> JsonObject:
     """`choices[].logprobs` of a chat completion."""
 
     def described(text: str, raw: bytes, logprob: float | None) -> JsonObject:
@@ -90,10 +90,10 @@ def chat_logprobs(entries: Sequence[Entry]) -> JsonObject:
     }
 
 
-def completion_logprobs(entries: Sequence[Entry]) -> JsonObject:
+def completion_logprobs(entries: Sequence[LogprobEntry]) -> JsonObject:
     """`choices[].logprobs` of a completion. Of tokens that are spelled the same, the likelier is listed."""
 
-    def top(entry: Entry) -> dict[str, float] | None:
+    def top(entry: LogprobEntry) -> dict[str, float] | None:
         if entry.logprob is None:
             return None
         found: dict[str, float] = {}

@@ -58,7 +58,7 @@ def _template_message(message: ChatMessage, at: str, in_parts: bool) -> dict[str
         return {**rendered, "content": message.content or ""}
     for i, part in enumerate(message.content):
         if part.type != "text" or part.text is None:
-            raise InvalidRequest("this model reads text only", param=f"{at}.content[{i}].type")
+            raise InvalidRequest("this model reads text only; send content as text", param=f"{at}.content[{i}].type")
     texts = [part.text or "" for part in message.content]
     if in_parts and texts:
         return {**rendered, "content": [{"type": "text", "text": text} for text in texts]}
@@ -75,7 +75,7 @@ def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
     else:
         prompts = cast(list[str | list[int]], prompt)
     if not prompts or not all(prompts):
-        raise InvalidRequest("the prompt is empty", param="prompt")
+        raise InvalidRequest("the prompt is empty; send at least one character", param="prompt")
     return prompts
 
 
@@ -193,7 +193,7 @@ def _most_tokens(prompt: list[int], asked: _RequestedParameters, limits: ModelLi
     leaves no token of the context.
     """
     if not prompt:
-        raise InvalidRequest("the prompt is empty", param=param)
+        raise InvalidRequest("the prompt is empty; send at least one character", param=param)
     require_token_ids(prompt, limits.vocab_size, param)
     room = limits.max_model_len - len(prompt)
     if room < 1:
@@ -241,7 +241,9 @@ def _truncated(prompts: list[list[int]], most: int | None, room: int) -> list[li
     if most is None:
         return prompts
     if most == 0:
-        raise InvalidRequest("it is at least 1, or -1 for as many as fit", param="truncate_prompt_tokens")
+        raise InvalidRequest(
+            "truncate_prompt_tokens is 0; send at least 1, or -1 for as many as fit", param="truncate_prompt_tokens"
+        )
     kept = max(1, room) if most == -1 else most
     return [prompt[-kept:] for prompt in prompts]
 
@@ -270,42 +272,49 @@ def _refuse_contradictions(request: GenerationRequest, asked: _RequestedParamete
 def _refuse_counts(request: GenerationRequest, asked: _RequestedParameters) -> None:
     """Raises InvalidRequest for numbers of answers and tokens that contradict other parameters."""
     if asked.made < asked.n:
-        raise InvalidRequest("best_of must be at least n", param="best_of")
+        raise InvalidRequest("best_of is below n; send best_of of at least n", param="best_of")
     if asked.made > asked.n and request.stream:
-        raise InvalidRequest("the best is known at the end: best_of cannot be streamed", param="best_of")
+        raise InvalidRequest(
+            "best_of cannot be streamed, since the best answer is known at the end only; set stream to false",
+            param="best_of",
+        )
     if asked.max_tokens == 0 and not asked.echo:
-        raise InvalidRequest("max_tokens must be at least 1, or 0 with echo", param="max_tokens")
+        raise InvalidRequest("max_tokens is 0 without echo; send at least 1, or set echo", param="max_tokens")
 
 
 def _refuse_reports(request: GenerationRequest) -> None:
     """Raises InvalidRequest for log probabilities that the form of the answer has no place for."""
     if request.prompt_logprobs is not None and request.stream:
-        raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+        raise InvalidRequest("prompt_logprobs cannot be streamed; set stream to false", param="prompt_logprobs")
     if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
-        raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
+        raise InvalidRequest("top_logprobs is set without logprobs; set logprobs to true", param="top_logprobs")
 
 
 def _refuse_constraints(request: GenerationRequest, constraints: Constraints) -> None:
     """Raises InvalidRequest for constraints that leave no answer, or that a stop string would break."""
     forbidden = {word[0] for word in constraints.bad_words if len(word) == 1}
     if request.allowed_token_ids and forbidden.issuperset(request.allowed_token_ids):
-        raise InvalidRequest("bad_words forbids every token of allowed_token_ids", param="allowed_token_ids")
+        raise InvalidRequest(
+            "bad_words forbids every token of allowed_token_ids; remove one of the two, or allow other tokens",
+            param="allowed_token_ids",
+        )
     if request.include_stop_str_in_output and constraints.grammar:
         raise InvalidRequest(
-            "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"
+            "include_stop_str_in_output contradicts a given form of the answer; remove one of the two",
+            param="include_stop_str_in_output",
         )
 
 
 def require_token_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
     """Raises InvalidRequest for an id outside the vocabulary."""
     if any(not 0 <= i < vocab_size for i in ids):
-        raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
+        raise InvalidRequest(f"a token id is outside the vocabulary; send ids from 0 to {vocab_size - 1}", param=param)
 
 
 def _text_options(request: GenerationRequest, logprobs: int | None) -> TextOptions:
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if not all(stops):
-        raise InvalidRequest("a stop string is empty", param="stop")
+        raise InvalidRequest("a stop string is empty; send at least one character", param="stop")
     return TextOptions(
         stops=tuple(stops),
         include_stop=bool(request.include_stop_str_in_output),
@@ -330,9 +339,11 @@ def _prompt_logprobs(request: GenerationRequest, *, echo: bool) -> int | None:
 def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
     bias = request.logit_bias or {}
     if len(bias) > MAX_BIASES:
-        raise InvalidRequest(f"at most {MAX_BIASES} tokens", param="logit_bias")
+        raise InvalidRequest(f"logit_bias has too many tokens; send at most {MAX_BIASES} tokens", param="logit_bias")
     if not all(key.isascii() and key.isdecimal() and len(key) < 10 for key in bias):
-        raise InvalidRequest("keys must be token ids", param="logit_bias")
+        raise InvalidRequest(
+            "a key of logit_bias is not a token id; send ids of the vocabulary as keys", param="logit_bias"
+        )
     summed: dict[int, float] = {}
     for key, value in bias.items():  # "1" and "01" are one token
         summed[int(key)] = summed.get(int(key), 0.0) + value

@@ -34,12 +34,16 @@ def grammar_of(request: GenerationRequest) -> tuple[str, str | None]:
     if not found:
         return "", None
     if len(found) > 1:
-        raise InvalidRequest("the form of the answer is given more than once", param=found[1][2])
+        raise InvalidRequest(
+            "the form of the answer is given more than once"
+            "; use one of response_format, guided_* and structured_outputs",
+            param=found[1][2],
+        )
     kind, value, param = found[0]
     try:
         return _grammar(kind, value, param), param
     except RecursionError:
-        raise GrammarTooComplex("the schema is nested too deeply", param=param) from None
+        raise GrammarTooComplex("the schema is nested too deeply; use fewer levels, or $ref", param=param) from None
 
 
 Asked = tuple[str, Any, str]  # kind, value, the field it stood in
@@ -59,15 +63,20 @@ def _response_format(value: dict[str, Any] | None) -> list[Asked]:
             _refuse_unknown(described, OF_A_SCHEMA, "response_format.json_schema")
             schema = described.get("schema") if isinstance(described, dict) else None
             if schema is None:
-                raise InvalidRequest("a schema is missing", param="response_format.json_schema.schema")
+                raise InvalidRequest(
+                    "a schema is missing; send response_format.json_schema.schema",
+                    param="response_format.json_schema.schema",
+                )
             return [("json", schema, "response_format.json_schema.schema")]
-    raise InvalidRequest("type is text, json_object or json_schema", param="response_format.type")
+    raise InvalidRequest(
+        "the type of response_format is not known; send text, json_object or json_schema", param="response_format.type"
+    )
 
 
 def _refuse_unknown(given: Any, known: frozenset[str], at: str) -> None:
     """Raises InvalidRequest naming the first member of an object that nothing reads."""
     for name in sorted(given.keys() - known) if isinstance(given, dict) else ():
-        raise InvalidRequest(f"unknown parameter {name!r}", param=f"{at}.{name}", code="unknown_parameter")
+        raise InvalidRequest(f"unknown parameter {name!r}; remove it", param=f"{at}.{name}", code="unknown_parameter")
 
 
 def _guided(request: GenerationRequest) -> list[Asked]:
@@ -82,7 +91,10 @@ def _structured(value: dict[str, Any] | None) -> list[Asked]:
         if inner is None or inner is False:
             continue
         if kind not in KINDS:
-            raise InvalidRequest("it is not known", param=f"structured_outputs.{kind}")
+            raise InvalidRequest(
+                f"this kind of structured output is not known; send one of {', '.join(sorted(KINDS))}",
+                param=f"structured_outputs.{kind}",
+            )
         asked.append((kind, inner, f"structured_outputs.{kind}"))
     return asked
 
@@ -97,7 +109,7 @@ def _grammar(kind: str, value: Any, param: str) -> str:
             return LLMatcher.grammar_from_regex(_sized(value, param))
         case "choice", list() if value and all(isinstance(item, str) and item for item in value):
             if len(value) > MAX_CHOICES:
-                raise GrammarTooComplex(f"at most {MAX_CHOICES} choices", param=param)
+                raise GrammarTooComplex(f"too many choices; send at most {MAX_CHOICES} choices", param=param)
             # Lark's strings are JSON's, but for DEL, which they take as an escape only.
             spelled = " | ".join(json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f") for item in value)
             return LLMatcher.grammar_from_lark(_sized(f"start: {spelled}", param))
@@ -105,9 +117,11 @@ def _grammar(kind: str, value: Any, param: str) -> str:
             try:
                 return LLMatcher.grammar_from_lark(any_to_lark(_sized(value, param)))
             except Exception:  # the converter raises what it likes; its message quotes the grammar
-                raise InvalidRequest("the grammar cannot be read", param=param) from None
+                raise InvalidRequest(
+                    "the grammar cannot be read; send a grammar in Lark or GBNF", param=param
+                ) from None
     wanted = {"json": "a JSON schema", "choice": "a list of texts", "json_object": "true"}.get(kind, "a text")
-    raise InvalidRequest(f"it is {wanted}", param=param)
+    raise InvalidRequest(f"the value is of another type; send {wanted}", param=param)
 
 
 def _schema(value: Any, param: str) -> str:
@@ -117,14 +131,14 @@ def _schema(value: Any, param: str) -> str:
         schema = json.loads(text, parse_float=_finite, parse_int=_finite, parse_constant=_finite)
     except OverflowError:
         raise InvalidRequest(
-            "a number in the schema is not finite or beyond a double (about 1.8e308)", param=param
+            "a number in the schema is not finite or beyond a double (about 1.8e308); send smaller numbers", param=param
         ) from None
     except ValueError:
-        raise InvalidRequest("the schema is not JSON", param=param) from None
+        raise InvalidRequest("the schema is not JSON; send valid JSON", param=param) from None
     if not isinstance(schema, dict):
-        raise InvalidRequest("the schema is not an object", param=param)
+        raise InvalidRequest("the schema is not an object; send an object", param=param)
     if _depth(schema) > MAX_DEPTH:
-        raise GrammarTooComplex("the schema is nested too deeply", param=param)
+        raise GrammarTooComplex("the schema is nested too deeply; use fewer levels, or $ref", param=param)
     return text
 
 
@@ -152,5 +166,5 @@ def _depth(value: Any) -> int:
 
 def _sized(text: str, param: str) -> str:
     if len(text.encode("utf-8", errors="surrogatepass")) > MAX_GRAMMAR_BYTES // 2:
-        raise GrammarTooComplex(f"at most {MAX_GRAMMAR_BYTES // 2} bytes", param=param)
+        raise GrammarTooComplex(f"the grammar is too long; send at most {MAX_GRAMMAR_BYTES // 2} bytes", param=param)
     return text

@@ -91,10 +91,12 @@ def _refuse_in_messages(messages: list[ChatMessage]) -> None:
 def _refuse_parameter(name: str, value: Any) -> None:
     """Raises InvalidRequest unless the parameter is known and this value of it asks for nothing."""
     if name not in NEUTRAL:
-        raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")
+        raise InvalidRequest(f"unknown parameter {name!r}; remove it", param=name, code="unknown_parameter")
     if value not in NEUTRAL[name] or (isinstance(value, bool) and value is not False):
         raise InvalidRequest(
-            f"{name} is not supported by this backend with this value", param=name, code="unsupported_parameter"
+            f"{name} is not supported by this backend with this value; remove it, or send its default",
+            param=name,
+            code="unsupported_parameter",
         )
 
 
@@ -106,6 +108,8 @@ def _refuse_members(given: WireModel, known: dict[str, tuple[Any, ...]], at: str
         path = f"{at}.{name}"
         if name in known:
             raise InvalidRequest(
-                "it is not supported by this backend with this value", param=path, code="unsupported_parameter"
+                f"this backend does not support {name} with this value; remove it, or send its default",
+                param=path,
+                code="unsupported_parameter",
             )
-        raise InvalidRequest(f"unknown parameter {name!r}", param=path, code="unknown_parameter")
+        raise InvalidRequest(f"unknown parameter {name!r}; remove it", param=path, code="unknown_parameter")

@@ -68,8 +68,10 @@ async def _scrubbed(url: str, token: str | None, context: ssl.SSLContext | None)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OSError(f"the backend cannot be reached: {error or type(error).__name__}; check --url") from error
     if answer.status_code != 200:
-        hint = "; pass --token, see `domicile backend create-token --help`" if answer.status_code == 401 else ""
-        raise ValueError(f"the backend answered {answer.status_code}{hint}")
+        hint = (
+            "pass --token, see `domicile backend create-token --help`" if answer.status_code == 401 else "see its log"
+        )
+        raise ValueError(f"the backend answered {answer.status_code}; {hint}")
     found = json.loads(content)
     if not isinstance(found, dict) or not {"blocks", "residue_bytes"} <= found.keys():
         raise ValueError("the answer is not that of a backend; check --url")

@@ -171,17 +171,19 @@ class Engine:
     def _refuse(self, id: int, prompt: list[int], params: SamplingParams) -> None:
         """Raises the errors of `add`."""
         if self.asleep:
-            raise Asleep("the backend is asleep")
+            raise Asleep("the backend is asleep; wake it with POST /wake, or try again later")
         if id in self._sequences:
-            raise InvalidRequest(f"sequence {id} is already there")
+            raise InvalidRequest(f"sequence {id} is already there; use another id")
         self._refuse_prompt(prompt)
         if len(self.scheduler.waiting) >= self.config.max_waiting + self._free_places:
-            raise Overloaded(f"{len(self.scheduler.waiting)} sequences are waiting")
+            raise Overloaded(f"{len(self.scheduler.waiting)} sequences are waiting; try again after Retry-After")
         if params.grammar and (self._grammars is None or not self._eos_ids):
-            raise InvalidRequest("this model takes no grammar", param="response_format")
+            raise InvalidRequest(
+                "this model cannot follow a grammar; leave the form of the answer out", param="response_format"
+            )
         if self.runner.plain_only and not params.plain:
             raise InvalidRequest(
-                "this device gives tokens drawn from logits as they are: no penalties, biases, grammars, logprobs",
+                "this device samples without penalties, biases, grammars and logprobs; leave these parameters out",
                 code="unsupported_parameter",
             )
 
@@ -189,9 +191,11 @@ class Engine:
         """Raises InvalidRequest for no prompt or a token outside the vocabulary, ContextLengthExceeded for one after
         which no token fits."""
         if not prompt:
-            raise InvalidRequest("the prompt is empty", param="prompt")
+            raise InvalidRequest("the prompt is empty; send at least one token", param="prompt")
         if min(prompt) < 0 or max(prompt) >= self.vocab_size:
-            raise InvalidRequest(f"token ids must be from 0 to {self.vocab_size - 1}", param="prompt")
+            raise InvalidRequest(
+                f"a token id is outside the vocabulary; send ids from 0 to {self.vocab_size - 1}", param="prompt"
+            )
         if len(prompt) >= self._longest:
             raise ContextLengthExceeded(
                 f"the prompt has {len(prompt)} tokens; with at least one of answer at most {self.max_model_len} fit",
@@ -259,9 +263,9 @@ class Engine:
         if self.asleep:
             return 0
         if self._sequences:
-            raise CannotSleep(f"{len(self._sequences)} sequences are there")
+            raise CannotSleep(f"{len(self._sequences)} sequences are running; try again when they have ended")
         if self._sleeper is None:
-            raise CannotSleep("this engine's memory cannot be given back")
+            raise CannotSleep("this engine cannot release its memory; stop the backend instead")
         while self._launched:  # of sequences that are over, but whose last step ran on
             self._take_in(*self._launched.popleft())
         given = self._sleeper.sleep(on_progress)

@@ -69,7 +69,7 @@ def load_encoder(
 
 def _known(dtype: str) -> str:
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}; set --dtype to one of them")
     return dtype
 
 

@@ -53,11 +53,14 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     model."""
     context = config.max_model_len or model.max_position
     if context > model.max_position:
-        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}")
+        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}; lower --context")
     if concurrency < 1 or prompt < 1 or answer < 1:
-        raise ConfigError("concurrency, prompt and answer are at least 1")
+        raise ConfigError("concurrency, prompt and answer must each be at least 1; raise the one that is 0 or less")
     if prompt + answer > context:
-        raise ConfigError(f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}")
+        raise ConfigError(
+            f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}"
+            "; raise --context, or lower --prompt or --answer"
+        )
     format = weight_format(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")

@@ -122,13 +122,15 @@ class EngineClient:
         except (asyncio.IncompleteReadError, OSError):
             self._dead = "it ended while starting"
             await self.stop()
-            raise EngineDead(f"the engine process ended while starting, status {self._process.returncode}") from None
+            raise EngineDead(
+                f"the engine process ended while starting, status {self._process.returncode}; read its last lines above"
+            ) from None
         if isinstance(first, Failed):
             self._dead = first.message
             await self.stop()
             raise _error(first.kind, first.message, None)
         if not isinstance(first, Ready):
-            raise EngineDead("the engine process spoke out of turn")
+            raise EngineDead("the engine process spoke out of turn; restart the backend, and report it")
         self.ready, self._stats = first, first.stats
         self._last_heard = time.monotonic()
         self._tasks = [asyncio.create_task(self._listen(reader)), asyncio.create_task(self._watch())]
@@ -144,7 +146,7 @@ class EngineClient:
         if self.leaving:
             raise Leaving("the backend is stopping; try again")
         if self.resting:
-            raise Asleep("the backend is asleep")
+            raise Asleep("the backend is asleep; wake it with POST /wake, or try again later")
         if len(sequences) > self.capacity:
             raise errors.InvalidRequest(
                 f"{len(sequences)} sequences in one request; at most {self.capacity}", param="n"
@@ -200,7 +202,7 @@ class EngineClient:
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
-            raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s") from None
+            raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s; restart the backend") from None
         finally:
             self._asked.pop(number, None)
 
@@ -239,7 +241,7 @@ class EngineClient:
             return await asyncio.wait_for(future, TURN_TIMEOUT_S)
         except TimeoutError:
             await self._end_hung()
-            raise EngineDead("the engine hung") from None
+            raise EngineDead("the engine hung; restart the backend") from None
         finally:
             self._turns.pop(number, None)
 
@@ -272,9 +274,9 @@ class EngineClient:
     def require_alive(self) -> None:
         """Raises EngineDead if the engine process is not running."""
         if self._dead is not None:
-            raise EngineDead("the engine of this backend is not running")
+            raise EngineDead("the engine of this backend is not running; restart the backend")
         if self.ready is None:
-            raise EngineDead("the engine of this backend has not started")
+            raise EngineDead("the engine of this backend has not started; try again when /readyz answers 200")
 
     def _send(self, message: ToEngine) -> None:
         assert self._writer is not None  # noqa: S101

@@ -38,7 +38,7 @@ class GrammarCheck:
         that no text matches, EngineDead if the process cannot be started.
         """
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
-            raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")
+            raise GrammarTooComplex(f"the grammar is longer than {MAX_GRAMMAR_BYTES} bytes; send a shorter one")
         digest = sha256(grammar.encode()).digest()
         verdict = self._verdicts.get(digest)
         if verdict is None:
@@ -70,7 +70,9 @@ class GrammarCheck:
                 return await asyncio.wait_for(_answer(process, Question(grammar)), ANSWER_S)
             except (OSError, EOFError, TimeoutError):
                 await self.close()
-        raise EngineDead("the process that checks grammars cannot be started")
+        raise EngineDead(
+            "the process that checks grammars cannot be started; free memory or processes on this host, and try again"
+        )
 
     async def _start(self) -> asyncio.subprocess.Process:
         model = self._text_model

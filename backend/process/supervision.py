@@ -43,6 +43,6 @@ async def supervise(
         try:
             ready = await engine.restart(on_loading)
         except BackendError as error:
-            log.error("the engine did not start again: %s", error)
+            log.error("the engine did not start again: %s; read the lines of the engine above", error)
         else:
             log.warning("the engine was restarted: %d KV blocks", ready.stats.total_blocks)

@@ -26,7 +26,10 @@ def of_name(name: str) -> Quantization:
     for format in FORMATS:
         if format.name == name:
             return format
-    raise ConfigError(f"quantization {name!r} is not one of {', '.join(format.name for format in FORMATS)}")
+    raise ConfigError(
+        f"quantization {name!r} is not one of {', '.join(format.name for format in FORMATS)}"
+        "; set --quantization to one of them"
+    )
 
 
 def declared_by(quantization_config: Mapping[str, Any]) -> StoredWeights:

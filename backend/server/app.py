@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backend.answer.answers import Answer, CompletionAnswer
+from backend.answer.answers import AnswerFormat, CompletionAnswer
 from backend.answer.chat_answer import chat_answer
 from backend.answer.generation import GenerationResponse
 from backend.chat.conversation import ChatModel
@@ -114,7 +114,10 @@ class GenerationApi(BaseApi):
 
     async def no_embeddings(self, _: Request) -> Response:
         raise InvalidRequest(
-            f"{self.served_name!r} writes text and makes no embeddings", param="model", code="no_embeddings"
+            f"{self.served_name!r} writes text and makes no embeddings"
+            "; use /v1/chat/completions or /v1/completions, or a model of embeddings",
+            param="model",
+            code="no_embeddings",
         )
 
     async def _read(self, request: Request, kind: type[G]) -> G:
@@ -150,19 +153,24 @@ class GenerationApi(BaseApi):
         grammar, param = await asyncio.to_thread(grammar_of, wire)
         if calls:
             if grammar:
-                raise InvalidRequest("an answer cannot be a call and of another form at once", param="tool_choice")
+                raise InvalidRequest(
+                    "tool_choice requires a call and the answer has another form too; leave one of the two out",
+                    param="tool_choice",
+                )
             grammar, param = calls, "tool_choice"
         if not grammar:
             return "", 0
         if not self.text_model.eos_ids:
-            raise InvalidRequest("this model has no end token, so it cannot be held to a form", param=param)
+            raise InvalidRequest(
+                "this model has no end token, so its answer cannot have a form; leave the form out", param=param
+            )
         try:
             return grammar, await self._grammars.size(grammar)
         except InvalidRequest as refused:
             raise type(refused)(refused.message, param=param) from None
 
     def _generate(
-        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel,
+        self, wire: GenerationRequest, job: Job, answer: AnswerFormat, arrived: float, text_model: TextModel,
         interpreter: Callable[[], Interpreter] | None = None,
     ) -> Response:  # fmt: skip
         if wire.skip_special_tokens is False:

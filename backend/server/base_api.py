@@ -22,7 +22,7 @@ from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
-from backend.server.lifecycle import Lifecycle, State
+from backend.server.lifecycle import Lifecycle, LifecycleState
 from backend.wire import FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList, WireModel
 
 MAX_BODY_BYTES = 8 << 20
@@ -57,7 +57,11 @@ class BaseApi:
         self.identity = identity
         self.lifecycle = Lifecycle(engine, error_response)
         self.metrics = Metrics(
-            served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP, meter
+            served_name,
+            lambda: engine.stats,
+            lambda: engine.alive,
+            lambda: self.lifecycle.state is LifecycleState.ASLEEP,
+            meter,
         )
         self._created = int(time.time())
 
@@ -113,13 +117,13 @@ class BaseApi:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
-                raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
+                raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes; send a smaller body")
         try:
             wire = kind.model_validate_json(bytes(body))
         except ValidationError as invalid:
             raise _invalid(invalid) from None
         if getattr(wire, "model", None) not in (self.served_name, None):
-            raise ModelUnknown(f"this backend serves {self.served_name!r} only", param="model")
+            raise ModelUnknown(f"this backend serves {self.served_name!r} only; send this name as model", param="model")
         return wire
 
     async def run_in_thread_if_long(self, work: Callable[[T], E], subject: T, length: int) -> E:
@@ -138,7 +142,7 @@ class BaseApi:
     def ready(self) -> Ready:
         """What the engine said of itself. Raises EngineDead while there is none."""
         if self.engine.ready is None:
-            raise EngineDead("the engine of this backend has not started")
+            raise EngineDead("the engine of this backend has not started; try again when /readyz answers 200")
         return self.engine.ready
 
 
@@ -148,11 +152,11 @@ class BodyTooLarge(RequestError):
 
 
 async def _not_found(_request: Request, _: Exception) -> Response:
-    return error_response(_no_route("no such path", 404))
+    return error_response(_no_route("no such path; see docs/api.md", 404))
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:
-    return error_response(_no_route(f"{request.method} is not allowed here", 405))
+    return error_response(_no_route(f"{request.method} is not allowed here; see docs/api.md", 405))
 
 
 def _no_route(message: str, status: int) -> RequestError:
@@ -183,8 +187,13 @@ def _invalid(invalid: ValidationError) -> InvalidRequest:
         elif not UNION_MEMBER.fullmatch(part):  # pydantic names union members in the path
             break
     if error["type"] == "json_invalid":
-        return InvalidRequest(f"the body is not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}")
-    return InvalidRequest(f"{path}: {error['msg']}" if path else error["msg"], param=path or None)
+        return InvalidRequest(
+            f"the body is not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}; send valid JSON"
+        )
+    said = error["msg"].removeprefix("Value error, ")
+    if error["type"] != "value_error":
+        said = f"the value is not valid; {said[:1].lower()}{said[1:]}"
+    return InvalidRequest(f"{path}: {said}" if path else said, param=path or None)
 
 
 def request_id(request: Request) -> str:

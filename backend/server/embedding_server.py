@@ -54,7 +54,9 @@ class EmbeddingApi(BaseApi):
         self._check(texts, one=isinstance(wire.input, str) or isinstance(wire.input[0], int))
         width = self.ready().vector_size
         if wire.dimensions is not None and wire.dimensions > width:
-            raise InvalidRequest(f"this model's vectors have {width} dimensions", param="dimensions")
+            raise InvalidRequest(
+                f"this model's vectors have {width} dimensions; send at most this number", param="dimensions"
+            )
         project = project_of(request)
         sequences = [
             AddSequence(
@@ -80,7 +82,9 @@ class EmbeddingApi(BaseApi):
         the last, as in vLLM. Raises InvalidRequest."""
         most = wire.truncate_prompt_tokens
         if most == 0:
-            raise InvalidRequest("it is at least 1, or -1 for as many as fit", param="truncate_prompt_tokens")
+            raise InvalidRequest(
+                "truncate_prompt_tokens is 0; send at least 1, or -1 for as many as fit", param="truncate_prompt_tokens"
+            )
         if most == -1:
             most = self.ready().max_model_len
         given = [wire.input] if isinstance(wire.input, str) or isinstance(wire.input[0], int) else wire.input
@@ -110,7 +114,9 @@ def _refuse_what_asks_for_tokens(wire: EmbeddingsRequest) -> None:
     """Raises InvalidRequest naming the first parameter that has no meaning here."""
     for name in sorted(wire.model_fields_set & (set(type(wire).model_fields) - MEANT)):
         if getattr(wire, name) is not None:
-            raise InvalidRequest(f"{name} has no meaning for embeddings", param=name, code="unsupported_parameter")
+            raise InvalidRequest(
+                f"{name} has no meaning for embeddings; remove it", param=name, code="unsupported_parameter"
+            )
     refuse_unsupported(wire)
 
 

@@ -43,4 +43,6 @@ def _touch(file: Path) -> None:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         os.utime(file)
     except OSError as error:  # a full or read-only volume: not ready, but answers go on
-        log.error("the heartbeat cannot be written: %s", error.strerror)
+        log.error(
+            "the heartbeat cannot be written: %s; let this process write to the folder of --heartbeat", error.strerror
+        )

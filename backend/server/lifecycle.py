@@ -28,7 +28,7 @@ PING_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 1024
 
 
-class State(StrEnum):
+class LifecycleState(StrEnum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"
@@ -44,16 +44,16 @@ class Lifecycle:
     def __init__(self, engine: EngineClient, error_response: Callable[[Exception], Response]) -> None:
         self._engine = engine
         self._error_response = error_response
-        self._state = State.READY
+        self._state = LifecycleState.READY
         self._turn = asyncio.Lock()
 
     @property
-    def state(self) -> State:
+    def state(self) -> LifecycleState:
         if self._engine.dead:
-            return State.DEAD
+            return LifecycleState.DEAD
         if self._engine.leaving:
-            return State.DRAINING
-        return self._state if self._engine.alive else State.LOADING
+            return LifecycleState.DRAINING
+        return self._state if self._engine.alive else LifecycleState.LOADING
 
     def routes(self) -> list[Route]:
         return [
@@ -64,11 +64,11 @@ class Lifecycle:
 
     async def readyz(self, _: Request) -> Response:
         state = self.state
-        if state in (State.READY, State.DEAD):
+        if state in (LifecycleState.READY, LifecycleState.DEAD):
             await self._engine.ping(PING_TIMEOUT_S)
-            return _json(Readiness(status=State.READY))
+            return _json(Readiness(status=LifecycleState.READY))
         loading = self._engine.loading
-        if loading is None or state is State.ASLEEP:
+        if loading is None or state is LifecycleState.ASLEEP:
             return _json(Readiness(status=state), 503)
         return _json(Readiness(status=state, stage=loading.stage, done=loading.done, total=loading.total), 503)
 
@@ -78,34 +78,36 @@ class Lifecycle:
         async with self._turn:
             self._engine.require_alive()
             released = 0
-            if self._state is State.READY:
-                self._state, self._engine.resting = State.DRAINING, True
+            if self._state is LifecycleState.READY:
+                self._state, self._engine.resting = LifecycleState.DRAINING, True
                 try:
                     await self._engine.drain(asked.grace_s, Asleep("the backend fell asleep"))
-                    self._state = State.FALLING_ASLEEP
+                    self._state = LifecycleState.FALLING_ASLEEP
                     released = await self._engine.change_state(Sleep)
                 except BaseException:
-                    self._state, self._engine.resting = State.READY, False
+                    self._state, self._engine.resting = LifecycleState.READY, False
                     raise
-                self._state = State.ASLEEP
-        return _json(Slept(status=State.ASLEEP, seconds=round(time.monotonic() - began, 3), released_bytes=released))
+                self._state = LifecycleState.ASLEEP
+        return _json(
+            Slept(status=LifecycleState.ASLEEP, seconds=round(time.monotonic() - began, 3), released_bytes=released)
+        )
 
     async def wake(self, _: Request) -> Response:
         began = time.monotonic()
         async with self._turn:
             self._engine.require_alive()
-            if self._state is State.ASLEEP:
-                self._state = State.WAKING
+            if self._state is LifecycleState.ASLEEP:
+                self._state = LifecycleState.WAKING
                 try:
                     await self._engine.change_state(Wake)
                 except ModelError as error:
-                    self._state = State.ASLEEP
+                    self._state = LifecycleState.ASLEEP
                     raise CannotWake(str(error)) from None
                 except BaseException:
-                    self._state = State.ASLEEP
+                    self._state = LifecycleState.ASLEEP
                     raise
-                self._state, self._engine.resting = State.READY, False
-        return _json(Woken(status=State.READY, seconds=round(time.monotonic() - began, 3)))
+                self._state, self._engine.resting = LifecycleState.READY, False
+        return _json(Woken(status=LifecycleState.READY, seconds=round(time.monotonic() - began, 3)))
 
     def _answered(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -122,11 +124,14 @@ async def _read(request: Request) -> SleepRequest:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
+            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes; send a smaller body")
     try:
         return SleepRequest.model_validate_json(bytes(body) or b"{}")
     except ValidationError:
-        raise InvalidRequest('the body is {"grace_s": seconds from 0 to 3600}, or empty', param="grace_s") from None
+        raise InvalidRequest(
+            'the body is not one that this call takes; send {"grace_s": seconds from 0 to 3600}, or no body',
+            param="grace_s",
+        ) from None
 
 
 def _json(answer: Readiness | Slept | Woken, status: int = 200) -> Response:

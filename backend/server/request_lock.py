@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.errors import ConfigError
+from backend.errors import BackendError, ConfigError
 from backend.wire import PING_PATH, PROJECT_HEADER, REQUEST_TOKEN_HEADER, ErrorBody, ErrorDetail
 
 MAX_TOKEN = 4096
@@ -36,8 +36,10 @@ _FIELD = REQUEST_TOKEN_HEADER.encode()
 _PROJECT = PROJECT_HEADER.encode()
 
 
-class TokenRefused(Exception):
-    """Its message names the rule, and nothing of the token."""
+class TokenRefused(BackendError):
+    """The message names the rule that the token breaks, and nothing of the token."""
+
+    fix = "call the backend through its cell's gateway, or with a new token (`domicile backend create-token`)"
 
 
 class RequestLock:
@@ -135,9 +137,11 @@ def read_key(path: Path) -> Ed25519PublicKey:
     try:
         key = serialization.load_pem_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} holds no public key: {error}") from None
+        raise ConfigError(
+            f"{path} holds no public key: {error}; name a file with an Ed25519 public key in PEM"
+        ) from None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path} holds a key that is not Ed25519")
+        raise ConfigError(f"{path} holds a key that is not Ed25519; name a file with an Ed25519 public key in PEM")
     return key
 
 

@@ -78,7 +78,9 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if options.generation_config not in (AUTO, NONE):
-        raise ConfigError(f"generation_config is auto or none, not {options.generation_config!r}")
+        raise ConfigError(
+            f"generation_config {options.generation_config!r} is not known; set --generation-config to auto or none"
+        )
     context = server_context(options.tls) if options.tls else None
     lock = read_key(options.request_key) if options.request_key else None
     listener = _listen(options.host, options.port)
@@ -90,7 +92,10 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)
     settings = _uvicorn_settings(app, context)
     if context is None:
-        log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
+        log.warning(
+            "no TLS: anyone on this machine who can reach %s:%d is served; set --cert, --key, --ca and --peer-uri",
+            *listener.getsockname()[:2],
+        )
     backend = _Backend(config, options, engine, api, settings, listener, context)
     if meter is not None:
         meter.start()
@@ -197,7 +202,10 @@ async def _read_fingerprint(api: GenerationApi, config: EngineConfig) -> None:
     try:
         api.fingerprint = await asyncio.to_thread(fingerprint, resolve(config.model), config)
     except OSError as error:
-        log.warning("no fingerprint, for the checkpoint cannot be read: %s", error.strerror)
+        log.warning(
+            "no fingerprint, for the checkpoint cannot be read: %s; let this process read the folder of --model",
+            error.strerror,
+        )
     else:
         log.info("fingerprint %s", api.fingerprint)
 
@@ -278,5 +286,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from None
     return listener

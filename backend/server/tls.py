@@ -40,7 +40,10 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         def do_handshake(self) -> None:
             super().do_handshake()
             if uri_names(self.getpeercert()) != [expected]:
-                raise ssl.SSLCertVerificationError("the peer's certificate does not name the one peer allowed here")
+                raise ssl.SSLCertVerificationError(
+                    "the peer's certificate does not name the one peer allowed here"
+                    "; give --peer-uri the name in the gateway's certificate"
+                )
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -51,7 +54,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         context.load_cert_chain(files.cert, files.key)
         context.load_verify_locations(cafile=files.ca)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"TLS files do not load: {error}") from None
+        raise ConfigError(f"TLS files do not load: {error}; give a certificate, its key and a CA in PEM") from None
     return context
 
 
@@ -71,7 +74,7 @@ async def reload_when_renewed(context: ssl.SSLContext, files: TlsFiles, *, every
                 loaded = changed
                 log.info("the renewed certificate is in use")
         except (OSError, ssl.SSLError) as error:
-            log.error("the renewed certificate does not load: %s", error)
+            log.error("the renewed certificate does not load: %s; replace the files of --cert and --key", error)
 
 
 def uri_names(certificate: Any) -> list[str]:
@@ -91,7 +94,10 @@ def tls_files(
     if len(missing) < len(given):
         raise ConfigError(f"mutual TLS needs all of {', '.join(given)}; missing: {', '.join(missing)}")
     if not is_loopback(host):
-        raise ConfigError(f"without {', '.join(given)} this server binds a loopback address only, not {host}")
+        raise ConfigError(
+            f"without {', '.join(given)} this server binds a loopback address only, not {host}"
+            "; give these options, or --host 127.0.0.1"
+        )
     return None
 
 

@@ -66,15 +66,21 @@ class Tokenization:
         wire = await self._read(request, DetokenizeRequest)
         table, spelling = self._text_model.token_bytes, self._text_model.tokenizer.id_to_token
         if wire.tokens and max(wire.tokens) >= len(table):
-            raise InvalidRequest(f"token ids must be from 0 to {len(table) - 1}", param="tokens")
+            raise InvalidRequest(
+                f"a token id is outside the vocabulary; send ids from 0 to {len(table) - 1}", param="tokens"
+            )
         text = b"".join(table[token] or (spelling(token) or "").encode() for token in wire.tokens)
         return _json({"prompt": text.decode("utf-8", "replace")})
 
     def _ids(self, wire: TokenizeRequest) -> list[int]:
         if unknown := wire.model_extra:
-            raise InvalidRequest(f"unknown parameter {min(unknown)!r}", param=min(unknown), code="unknown_parameter")
+            raise InvalidRequest(
+                f"unknown parameter {min(unknown)!r}; remove it", param=min(unknown), code="unknown_parameter"
+            )
         if (wire.prompt is None) == (wire.messages is None):
-            raise InvalidRequest("it takes either a prompt or messages", param="prompt")
+            raise InvalidRequest(
+                "prompt and messages are both set or both missing; send one of the two", param="prompt"
+            )
         if wire.messages is None:
             text = wire.prompt or ""
             if wire.add_special_tokens:

@@ -81,7 +81,10 @@ FORMATS = {f.name: f for f in (HERMES, LLAMA3, MISTRAL)}
 def named(name: str) -> ToolFormat:
     """Raises ConfigError."""
     if name not in FORMATS:
-        raise ConfigError(f"tool call parser {name!r} is not one of auto, none, {', '.join(FORMATS)}")
+        raise ConfigError(
+            f"tool call parser {name!r} is not one of auto, none, {', '.join(FORMATS)}"
+            "; set --tool-call-parser to one of them"
+        )
     return FORMATS[name]
 
 

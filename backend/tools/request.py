@@ -40,7 +40,7 @@ def read_tools(extra: Mapping[str, Any]) -> Tools | None:
     tools, choice = extra.get("tools"), extra.get("tool_choice")
     parallel = extra.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
-        raise InvalidRequest("it is true or false", param="parallel_tool_calls")
+        raise InvalidRequest("parallel_tool_calls is not a boolean; send true or false", param="parallel_tool_calls")
     if not tools:
         _refuse_choice_of_none(tools, choice)
         return None
@@ -58,20 +58,22 @@ def read_tools(extra: Mapping[str, Any]) -> Tools | None:
 def _refuse_choice_of_none(tools: Any, choice: Any) -> None:
     """Of a request without tools: raises InvalidRequest if it asks for one, or if ``tools`` is not a list."""
     if tools not in (None, []):
-        raise InvalidRequest("it is a list", param="tools")
+        raise InvalidRequest("tools is not a list; send a list of functions", param="tools")
     if choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice asks for a tool and there are none", param="tool_choice")
+        raise InvalidRequest(
+            "tool_choice asks for a tool, and there are none; send tools, or leave tool_choice out", param="tool_choice"
+        )
 
 
 def _parameters(tools: Any) -> dict[str, JsonObject]:
     """The JSON schema of each function's parameters, by name. Raises InvalidRequest for a malformed list."""
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"it is a list of at most {MAX_TOOLS}", param="tools")
+        raise InvalidRequest(f"tools is not a list of at most {MAX_TOOLS} functions; send one", param="tools")
     parameters: dict[str, JsonObject] = {}
     for i, tool in enumerate(tools):
         name, schema = _function(tool, f"tools[{i}]")
         if name in parameters:
-            raise InvalidRequest("this name is there twice", param=f"tools[{i}].function.name")
+            raise InvalidRequest("two tools have this name; rename one of them", param=f"tools[{i}].function.name")
         parameters[name] = schema
     return parameters
 
@@ -87,25 +89,32 @@ def _allowed(described: Any, parameters: Mapping[str, JsonObject]) -> tuple[tupl
                     case {"type": "function", "function": {"name": str(name)}} if name in parameters:
                         names.append(name)
                     case _:
-                        raise InvalidRequest("this function is not among the tools", param=f"{at}.tools[{i}]")
+                        raise InvalidRequest(
+                            "this function is not among the tools; name one of tools", param=f"{at}.tools[{i}]"
+                        )
             return tuple(dict.fromkeys(names)), mode == "required"
-    raise InvalidRequest("it has a mode, auto or required, and tools", param=at)
+    raise InvalidRequest(
+        "the allowed tools are incomplete; send a mode (auto or required) and a list of tools", param=at
+    )
 
 
 def _function(tool: Any, at: str) -> tuple[str, JsonObject]:
     if not isinstance(tool, dict) or tool.get("type", "function") != "function":
-        raise InvalidRequest("a tool is an object of type function", param=at)
+        raise InvalidRequest("a tool is not a function; send an object of type function", param=at)
     function = tool.get("function")
     if not isinstance(function, dict):
-        raise InvalidRequest("a tool describes a function", param=f"{at}.function")
+        raise InvalidRequest("the tool has no function; describe one in its member function", param=f"{at}.function")
     name = function.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise InvalidRequest(f"a name matches {NAME.pattern}", param=f"{at}.function.name")
+        raise InvalidRequest(
+            f"a name of a function has other characters; use a name that matches {NAME.pattern}",
+            param=f"{at}.function.name",
+        )
     if not isinstance(function.get("description") or "", str):
-        raise InvalidRequest("it is a string", param=f"{at}.function.description")
+        raise InvalidRequest("a description is not text; send a string", param=f"{at}.function.description")
     schema = function.get("parameters")
     if schema is not None and not isinstance(schema, dict):
-        raise InvalidRequest("parameters are a JSON schema", param=f"{at}.function.parameters")
+        raise InvalidRequest("the parameters are not an object; send a JSON schema", param=f"{at}.function.parameters")
     return name, schema or ANYTHING
 
 
@@ -120,9 +129,13 @@ def _forced(choice: Any, parameters: Mapping[str, JsonObject]) -> tuple[str, ...
             return tuple(parameters)
         case {"type": "function", "function": {"name": str(name)}}:
             if name not in parameters:
-                raise InvalidRequest("this function is not among the tools", param="tool_choice.function.name")
+                raise InvalidRequest(
+                    "this function is not among the tools; name one of tools", param="tool_choice.function.name"
+                )
             return (name,)
-    raise InvalidRequest("it is none, auto, required, a function's name or allowed_tools", param="tool_choice")
+    raise InvalidRequest(
+        "tool_choice is not known; send none, auto, required, a function's name or allowed_tools", param="tool_choice"
+    )
 
 
 def for_template(message: JsonObject) -> JsonObject:

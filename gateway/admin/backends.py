@@ -20,6 +20,7 @@ from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
 from gateway.records.control import BackendRecord
 from gateway.store.pagination import Page
+from policy.errors import invalid_value
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 
@@ -72,7 +73,7 @@ def register_backend(
 ) -> BackendRecord:
     """Register a server, or change one of the same name and region. It gets requests within a second."""
     if not new.url.startswith("https://"):
-        raise Invalid("over this API a server is registered by its https URL")
+        raise Invalid("over this API a server is registered by its https URL; give one that begins with https://")
     with policy_study(context) as study:
         study.catalogue.region(new.region, datetime.now(UTC).date())
     record = context.control(actor.name).register_backend(
@@ -105,7 +106,7 @@ def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
             priority=new.priority,
         )  # fmt: skip
     except ValidationError as error:
-        raise Invalid(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        raise Invalid(invalid_value(error.errors()[0])) from error
 
 
 def _key_file(context: AdminContext, tenant: str, key: str | None) -> str | None:
@@ -113,12 +114,17 @@ def _key_file(context: AdminContext, tenant: str, key: str | None) -> str | None
     if key is None:
         return None
     if context.backend_keys is None:
-        raise Invalid("this gateway has no folder for keys of backends")
+        raise Invalid(
+            "this gateway has no folder for keys of backends"
+            "; set it up on the gateway's host, or register the server with `domicile backend create`"
+        )
     path = context.backend_keys / tenant / key
     try:
         read_secret(path)
     except LoosePermissions as error:
-        raise Invalid(f"the file of key {key!r} must be readable by its owner alone") from error
+        raise Invalid(f"others than its owner may read the file of key {key!r}; run chmod 600 on it") from error
     except OSError as error:
-        raise Invalid(f"there is no file {tenant}/{key} in the gateway's folder secrets/backends") from error
+        raise Invalid(
+            f"there is no file {tenant}/{key} in the gateway's folder secrets/backends; put the key there"
+        ) from error
     return str(path)

@@ -6,11 +6,11 @@ from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gateway.admin.calls.access import AdminContext, Context, RequirePermission, authenticated_actor
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import Body, Day, Name
+from gateway.admin.calls.schemas import Body, Day, Name, ResponseBody
 from gateway.database.errors import Invalid, NotFound, NotReady
 from gateway.policies.study import Draft, PolicyStudy
 from policy.decision.explain import explain_json, explain_source
@@ -39,16 +39,12 @@ class PlacesAsked(Body):
     document: Document | None = None
 
 
-class Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Explanation(Answer):
+class Explanation(ResponseBody):
     decision: dict[str, Any]
     lines: tuple[str, ...]
 
 
-class Places(Answer):
+class Places(ResponseBody):
     """`catalogue`: its version. Each region with its facts as of `on` and where they were found."""
 
     catalogue: str
@@ -56,13 +52,13 @@ class Places(Answer):
     regions: tuple[dict[str, str | None], ...]
 
 
-class Place(Answer):
+class Place(ResponseBody):
     catalogue: str
     on: date
     facts: dict[str, str | None]
 
 
-class PlacesJudged(Answer):
+class PlacesJudged(ResponseBody):
     catalogue: str
     verdicts: tuple[dict[str, Any], ...]
 
@@ -111,7 +107,7 @@ def show_region(context: Context, region: Name, on: Day | None = None) -> Place:
 def policy_study(context: AdminContext) -> Iterator[PolicyStudy]:
     """What is wrong with a document is 422, in the policy's own words."""
     if context.policy_study is None:
-        raise NotReady("this gateway has no catalogue to judge by")
+        raise NotReady("this gateway has no catalogue; start it with one in its data folder")
     try:
         yield context.policy_study(context.inventory)
     except (PolicyError, CatalogueError) as error:

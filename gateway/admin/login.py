@@ -111,7 +111,10 @@ def logout(request: Request, actor: Annotated[Actor, Depends(authenticated_actor
 
 def _open(context: AdminContext) -> tuple["IdentityProvider", Cookies]:
     if context.provider is None or context.cookies is None:
-        raise NotFound("logging in is not possible here: no identity provider is configured")
+        raise NotFound(
+            "logging in is not possible, since no identity provider is configured; set oidc.issuer, or use "
+            "an access token"
+        )
     return context.provider, context.cookies
 
 
@@ -139,7 +142,9 @@ def _claims(
     try:
         provider.check_issuer(issuer)
         if error is not None or not code:
-            raise LoginRefused("login_denied", "the identity provider refused the login")
+            raise LoginRefused(
+                "login_denied", "the identity provider refused the login; try again, or ask the operator"
+            )
         return provider.person(code, attempt)
     except CodeRefused as refused:
         raise LoginRefused("login_code", str(refused)) from refused
@@ -173,10 +178,14 @@ def _start_session(
 
 def _chosen(people: list[PersonRecord], tenant: str | None) -> PersonRecord:
     if not people:
-        raise LoginRefused("login_groups", "none of your groups has a role here")
+        raise LoginRefused(
+            "login_groups", "none of your groups has a role here; ask the operator to add one of them to oidc.roles"
+        )
     places = {person.tenant or "": person for person in people}
     if tenant is not None and tenant not in places:
         raise LoginRefused("login_tenant", f"you have no role there; you have in: {', '.join(filter(None, places))}")
     if tenant is None and "" not in places and len(people) > 1:
-        raise LoginRefused("login_tenant", f"say which with ?tenant=, of {', '.join(places)}")
+        raise LoginRefused(
+            "login_tenant", f"you have roles in several tenants; name one of {', '.join(places)} with ?tenant="
+        )
     return places[tenant or ("" if "" in places else next(iter(places)))]

@@ -8,18 +8,18 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import Body, Instant, Limit, Name, Whole, tagged
+from gateway.admin.calls.schemas import Body, Instant, Limit, Name, ResponseBody, Whole, tagged
 from gateway.admin.explain import policy_study
 from gateway.database.errors import Invalid
 from gateway.identity.roles import OF_OPERATOR, Actor, Permission
 from gateway.policies.study import Draft
 from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
 from gateway.store.pagination import Page
-from policy.analysis.check import Outcome
+from policy.analysis.check import PolicyTestOutcome
 
 MAX_POLICY = 256 * 1024
 
@@ -62,11 +62,7 @@ class Simulation(Body):
     since: Instant | None = None
 
 
-class Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class TestOutcome(Answer):
+class TestOutcome(ResponseBody):
     """`reasons`: why the test's case was refused, if it was."""
 
     name: str
@@ -75,7 +71,7 @@ class TestOutcome(Answer):
     reasons: tuple[str, ...]
 
 
-class Checked(Answer):
+class Checked(ResponseBody):
     """`problems`: each with its line; none if the document may be proposed. `tests`: those that the document carries,
     where it compiles."""
 
@@ -84,14 +80,14 @@ class Checked(Answer):
     tests: tuple[TestOutcome, ...]
 
 
-class RuleDifference(Answer):
+class RuleDifference(ResponseBody):
     rule: str
     before: str
     after: str
     note: str
 
 
-class TenantImpact(Answer):
+class TenantImpact(ResponseBody):
     """Of a tenant's recorded `calls`, how many would stay the `same`; `changes` by effect, project, model, reason."""
 
     tenant: str
@@ -101,7 +97,7 @@ class TenantImpact(Answer):
     rules: dict[str, int]
 
 
-class Impact(Answer):
+class Impact(ResponseBody):
     """`differences`: from what is in force, none where nothing is. `tenants`: all that the draft concerns."""
 
     differences: tuple[RuleDifference, ...]
@@ -156,7 +152,10 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     def simulate_policy(context: Context, tenant: of, asked: Simulation) -> Impact:
         """What a draft would have done to recorded calls. Nothing is changed."""
         if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
-            raise Invalid("send either a document, or dpf_accepted: false")
+            raise Invalid(
+                "the document is missing, or dpf_accepted is sent beside it; send either a document, or "
+                "dpf_accepted: false"
+            )
         with policy_study(context) as study:
             draft = (
                 study.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)
@@ -271,7 +270,7 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         return record
 
 
-def _test_outcome(outcome: Outcome) -> TestOutcome:
+def _test_outcome(outcome: PolicyTestOutcome) -> TestOutcome:
     """The result of one of a document's own tests, as the API gives it."""
     reasons = tuple(map(str, outcome.decision.reasons))
     return TestOutcome(name=outcome.test.name, expect=outcome.test.expect, passed=outcome.passed, reasons=reasons)

@@ -39,10 +39,12 @@ def build_cells(database: Database, cell: str, signer: Signer, now: Callable[[],
         try:
             return Response(await run_in_threadpool(answer, question), media_type="application/json")
         except (PullRefused, NotFound, NoteError, UnicodeDecodeError) as error:
-            logger.warning("a cell's question was refused: %s", error)
+            logger.warning("a cell's question was refused: %s; compare the keys and the clocks of the two cells", error)
             return Response(status_code=403)
         except (StoreError, AuditError) as error:
-            logger.error("a cell's question could not be answered: %s", error)
+            logger.error(
+                "a cell's question could not be answered: %s; read the cause, the other cell asks again", error
+            )
             return Response(status_code=503, headers={"retry-after": "5"})
 
     def answer(question: bytes) -> bytes:

@@ -54,7 +54,11 @@ class Puller:
                 failing = False
             except (ExternalUnavailable, BundleError, StoreError, AuditError, OSError) as error:
                 if not failing:  # logged once; what was taken over before stays in force
-                    logger.error("cell %s cannot be asked: %s", home.cell, error or type(error).__name__)
+                    logger.error(
+                        "cell %s cannot be asked: %s; check its url and verifier_key_file in `cells.pull`",
+                        home.cell,
+                        error or type(error).__name__,
+                    )
                 failing = True
             await asyncio.sleep(self._every_s)
 
@@ -63,7 +67,7 @@ class Puller:
         question = await asyncio.to_thread(ask, self._cell, home.cell, time(), self._signer)
         answer = await service.ask("POST", home.url.rstrip("/") + PATH, content=question.encode())
         if answer.status != 200:
-            raise BundleError(f"it answered {answer.status}")
+            raise BundleError(f"it answered {answer.status}; check its url in `cells.pull`")
         return await asyncio.to_thread(self._take, answer.content, home.cell, key)
 
     def _take(self, data: bytes, home: str, key: VerifierKey) -> list[str]:

@@ -162,7 +162,10 @@ def restore(
         if key is None and (held := read_key_set(keys).get("audit/signer.key")) is not None:
             key = parse_signer(held).verifier_key
         if key is None:
-            fail(f"{keys} holds no signing key, as it is in Vault: give the log's verifier key by --public-key")
+            fail(
+                f"the key set {keys} holds no signing key, as it is in Vault; give the log's verifier key by "
+                "--public-key"
+            )
         backup.require_space(backup.check(folder, key, unsigned=unsigned), data, key)
         import_keys(data, keys)
         found = backup.restore(folder, data, key, unsigned=unsigned)

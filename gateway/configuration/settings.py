@@ -18,6 +18,7 @@ from audit.errors import StoreError
 from audit.storage.dsn import database_of
 from gateway.records.control import Network, Role
 from policy.document.countries import builtin_countries
+from policy.errors import invalid_value
 from regions.identity.identity import NAME
 
 MIB = 1 << 20
@@ -68,11 +69,11 @@ class Listen(Section):
     @model_validator(mode="after")
     def tls_off_host(self) -> Self:
         if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("cert_file and key_file go together")
+            raise ValueError("cert_file or key_file is missing; set both or neither")
         if not is_loopback(self.host) and self.cert_file is None and not self.tls_ended_by_proxy:
             raise ValueError(
-                f"{self.host} is reachable from other machines: set cert_file and key_file, "
-                "or tls_ended_by_proxy: true if a proxy in front ends TLS"
+                f"the address {self.host} is reachable from other machines; set cert_file and key_file, or "
+                "tls_ended_by_proxy: true if a proxy in front ends TLS"
             )
         return self
 
@@ -128,7 +129,8 @@ class Audit(Section):
     def _authority_has_roots(self) -> Self:
         if (self.timestamp_url is None) != (self.timestamp_ca is None):
             raise ValueError(
-                "timestamp_url and timestamp_ca go together: a token without a CA to verify it proves nothing"
+                "timestamp_url or timestamp_ca is missing, and a token without a CA to verify it proves nothing; "
+                "set both or neither"
             )
         return self
 
@@ -159,7 +161,7 @@ class Database(Section):
         except StoreError as error:
             raise ValueError(str(error)) from None
         if ":" in value.partition("://")[2].rpartition("@")[0] or "password=" in value:
-            raise ValueError("must hold no password: name the file it is in by database.password_file")
+            raise ValueError("the URL holds a password; name the file it is in by database.password_file")
         return value
 
     @model_validator(mode="after")
@@ -170,7 +172,7 @@ class Database(Section):
             (self.values_url, self.values_url_file, "values_url"),
         ):
             if url is not None and file is not None:
-                raise ValueError(f"give either {key} or {key}_file, not both")
+                raise ValueError(f"both {key} and {key}_file are set; set one of the two")
         return self
 
 
@@ -199,7 +201,9 @@ class Vault(Section):
         except ValueError:
             good = False
         if not good or not host or not plain or parts.path.strip("/"):
-            raise ValueError("must be an https URL of a host (http on this machine only), without path or user")
+            raise ValueError(
+                "this is not an https URL of a host; give one (http on this machine only), without path or user"
+            )
         return value
 
 
@@ -212,7 +216,7 @@ class Secrets(Section):
     @model_validator(mode="after")
     def whole(self) -> Self:
         if self.provider == "vault" and (self.vault.address is None or self.vault.token_file is None):
-            raise ValueError("provider vault needs vault.address and vault.token_file")
+            raise ValueError("vault.address or vault.token_file is missing; set both for provider vault")
         return self
 
 
@@ -236,7 +240,9 @@ class Peer(Section):
     @classmethod
     def safe(cls, value: str) -> str:
         if not is_safe_url(value):
-            raise ValueError("must be an https URL (http only on this machine), without query or fragment")
+            raise ValueError(
+                "this is not an https URL; give one (http only on this machine), without query or fragment"
+            )
         return value
 
 
@@ -258,7 +264,7 @@ class Sinks(Section):
     @classmethod
     def country(cls, value: str | None) -> str | None:
         if value is not None and value not in builtin_countries().known:
-            raise ValueError("must be an ISO 3166 alpha-2 country code, in upper case")
+            raise ValueError("this is not an ISO 3166 alpha-2 country code; give one in upper case, such as FR")
         return value
 
 
@@ -305,9 +311,11 @@ class GroupRole(Section):
     @model_validator(mode="after")
     def somewhere(self) -> Self:
         if (self.tenant is None) != self.staff:
-            raise ValueError(f"say of group {self.group!r} either tenant: NAME or staff: true")
+            raise ValueError(
+                f"group {self.group} has both a tenant and staff, or neither; set either tenant: NAME or staff: true"
+            )
         if self.role == "operator" and not self.staff:
-            raise ValueError("only staff can be operator")
+            raise ValueError("only staff can be operator; set staff: true, or another role")
         return self
 
 
@@ -446,13 +454,15 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
         try:
             read = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+            raise SettingsError(f"cannot read {path}: {error.strerror}; name a readable file by --config") from error
         except UnicodeDecodeError as error:
-            raise SettingsError(f"{path} is not UTF-8 text") from error
+            raise SettingsError(f"{path} is not UTF-8 text; save it as UTF-8") from error
         except yaml.YAMLError as error:
-            raise SettingsError(f"{path} is not YAML: {error}") from error
+            raise SettingsError(f"{path} is not YAML: {error}; correct the YAML") from error
         if read is not None and not isinstance(read, dict):
-            raise SettingsError(f"{path}: expected a mapping at the top, found {type(read).__name__}")
+            raise SettingsError(
+                f"{path}: expected a mapping at the top, found {type(read).__name__}; begin with a key, such as listen:"
+            )
         values = read or {}
         if isinstance(values.get("data"), str):  # a relative path in a file counts from the file's folder
             values["data"] = path.parent / values["data"]
@@ -461,7 +471,7 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        problem = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
+        problem = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else invalid_value(first)
         raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {problem}") from error
 
 

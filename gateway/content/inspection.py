@@ -248,7 +248,9 @@ class Inspection:
                 code="redaction_timeout",
             ) from None
         except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise RedactionError(f"the process that inspects long prompts failed with {type(error).__name__}") from None
+            raise RedactionError(
+                f"the process that inspects long prompts failed with {type(error).__name__}; try again"
+            ) from None
         finally:
             if whole and process.returncode is None:
                 self._idle.append(process)

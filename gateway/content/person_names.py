@@ -78,7 +78,9 @@ class NameFinder:
         except Exception as error:  # a process that died, a model that is not installed
             self._executor = None if self._is_ours else self._executor
             said = str(error) if isinstance(error, RedactionError) else type(error).__name__
-            raise RedactionRefused(f"Names could not be looked for, and the request was not sent: {said}") from None
+            raise RedactionRefused(
+                f"Names could not be looked for, and the request was not sent: {said}; try again, or ask the operator"
+            ) from None
 
     @property
     def _is_ours(self) -> bool:

@@ -164,7 +164,8 @@ def redaction_refusals() -> Iterator[None]:
                 details={"findings": [asdict(finding) for finding in error.findings]},
             ) from None
         raise RedactionRefused(
-            f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
+            f"The request holds what its policy does not let pass: {', '.join(error.labels)}"
+            "; remove it from the request",
             code="redaction_blocked",
             details={"findings": [asdict(finding) for finding in error.findings]},
         ) from None

@@ -136,7 +136,10 @@ class Database:
             try:
                 command.upgrade(config, revision)
             except CommandError as error:
-                raise DatabaseUnavailable(f"the control database cannot be migrated: {error}") from error
+                raise DatabaseUnavailable(
+                    f"the control database cannot be migrated: {error}"
+                    "; start the version that made it, or restore a backup"
+                ) from error
 
     def _revisions(self) -> set[str]:
         """Of the schema in the database; empty for a database without one."""
@@ -203,7 +206,10 @@ def _translated_errors() -> Iterator[None]:
     except exc.IntegrityError:
         raise  # the caller knows what it means
     except exc.DataError as error:
-        raise Invalid("a value is one that the database cannot hold") from error
+        raise Invalid(
+            "a value is one that the database cannot hold"
+            "; send shorter text without NUL characters, or a smaller number"
+        ) from error
     except (exc.ArgumentError, ValueError):  # which may quote the password
         raise DatabaseUnavailable(
             "DOMICILE_DATABASE_URL is no URL of a database; it reads postgresql://user:password@host/name"
@@ -212,7 +218,9 @@ def _translated_errors() -> Iterator[None]:
         reason: object = error.orig if isinstance(error, exc.DBAPIError) else error
         if isinstance(reason, sqlite3.Error):
             reason = describe_sqlite_error(reason)
-        raise DatabaseUnavailable(f"the control database failed: {reason}") from error
+        raise DatabaseUnavailable(
+            f"the control database failed: {reason}; check the database of database.url and its disk"
+        ) from error
 
 
 def _sqlite_engine(url: str) -> Engine:

@@ -94,7 +94,7 @@ class Lease:
         until = connection.execute(row.with_for_update()).scalar_one_or_none()
         now = database_time(connection)
         if until is None or until < now:
-            raise LeaseLost(f"{self._name} is another's by now")
+            raise LeaseLost(f"the lease {self._name} was taken by another gateway; it needs no action")
         return now
 
     def release(self) -> None:

@@ -44,7 +44,11 @@ class EpochListener:
             try:
                 self._listen()
             except (exc.DBAPIError, exc.TimeoutError, self._database.driver_error, OSError) as error:
-                log.warning("the control database cannot be listened to: %s", type(error).__name__)
+                log.warning(
+                    "the control database cannot be listened to: %s"
+                    "; check database.url and the server, it is tried again",
+                    type(error).__name__,
+                )
                 self._stopped.wait(RETRY_S)
 
     def _listen(self) -> None:

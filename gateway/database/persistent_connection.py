@@ -49,7 +49,9 @@ class PersistentConnection:
                 rows.append(_rows(cursor))
         except self._database.driver_error as error:
             self.close()
-            raise DatabaseUnavailable(f"the control database failed: {type(error).__name__}") from error
+            raise DatabaseUnavailable(
+                f"the control database failed: {type(error).__name__}; check database.url and the server"
+            ) from error
         return rows
 
     @contextmanager

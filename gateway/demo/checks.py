@@ -177,7 +177,9 @@ def _run(command: str | list[str]) -> str:
         command, shell=isinstance(command, str), capture_output=True, text=True, timeout=TIMEOUT_S
     )
     if done.returncode:
-        raise CheckFailed(f"status {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise CheckFailed(
+            f"status {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}; read the message above"
+        )
     return done.stdout
 
 

@@ -95,7 +95,7 @@ def alone(data: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise OSError(f"a demo runs in {data} already: stop it, or give this one --data FOLDER --port 0") from None
+            raise OSError(f"a demo runs in {data} already; stop it, or give this one --data FOLDER --port 0") from None
         yield
 
 
@@ -104,7 +104,7 @@ def check_port(port: int) -> None:
     try:
         listening("127.0.0.1", port).close()
     except OSError as error:
-        raise OSError(f"{error} (or give the demo --port 0)") from None
+        raise OSError(f"the demo cannot start: {error}; or give it --port 0") from None
 
 
 def demo_model() -> Path:

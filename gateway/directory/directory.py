@@ -166,7 +166,7 @@ class Directory:
         """Raises DirectoryStale when the store was last read too long ago."""
         age = self._monotonic() - self._read_at
         if age > STALE_AFTER_S:
-            raise DirectoryStale(f"the control store could not be read for {age:.0f} s")
+            raise DirectoryStale(f"the control store could not be read for {age:.0f} s; check the control database")
 
     async def authenticate(self, token: str, address: Address | None = None) -> Principal:
         """The principal of the API key `token`, for a call from `address`.
@@ -202,11 +202,17 @@ class Directory:
         entry = snapshot.keys.get(key.id)
         matches = hasher.matches(key, _NO_DIGEST) if entry is None else hasher.matches(key, entry.digest, entry.pepper)
         if entry is None or not matches:
-            raise KeyUnknown("the API key is not known")
+            raise KeyUnknown(
+                "the API key is not known; send a key of this installation, as created with `domicile key create`"
+            )
         project = snapshot.projects.get((entry.tenant, entry.project))
         revoked = entry.revoked or not snapshot.is_living(entry.tenant) or project is None or project.revoked_at
         if project is None or revoked:
-            raise KeyRevoked("the API key was revoked", key_id=key.id, tenant=entry.tenant)
+            raise KeyRevoked(
+                "the API key was revoked; create a new one with `domicile key create`",
+                key_id=key.id,
+                tenant=entry.tenant,
+            )
         if entry.expires_at is not None and entry.expires_at <= self._now():
             expired = f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC"
             raise KeyExpired(expired, key_id=key.id, tenant=entry.tenant)
@@ -231,7 +237,9 @@ class Directory:
         snapshot = self._snapshot
         project = snapshot.projects.get((machine.tenant, machine.project))
         if project is None or project.revoked_at or not snapshot.is_living(machine.tenant):
-            raise KeyRevoked("the project that the token is for is not there")
+            raise KeyRevoked(
+                "the project that the token is for is not there; correct oidc.projects, or create the project"
+            )
         if (known := snapshot.machines.get(machine)) is not None:
             return known
         if len(snapshot.machines) >= MAX_MACHINES:
@@ -348,7 +356,7 @@ class Directory:
         try:
             await self.write_back()
         except Exception as error:  # of any kind: no request depends on it
-            log.warning("the use of keys cannot be written: %s", error)
+            log.warning("the use of keys cannot be written: %s; check the control database, it is tried again", error)
 
     def _write(self, used: set[str], rehashes: Mapping[str, Rehash]) -> None:
         """In the thread."""
@@ -381,7 +389,7 @@ class Directory:
             await self._check()
         except Exception as error:  # of any kind: the poll must go on, and staleness does the rest
             self._failed = True
-            log.warning("the control store cannot be read: %s", error)
+            log.warning("the control store cannot be read: %s; check the control database, it is tried again", error)
 
     async def _check(self) -> None:
         started = self._tried_at = self._monotonic()

@@ -68,7 +68,9 @@ def gather(data: Path, tenant: str) -> Evidence:
     except NotFound:
         return Evidence()
     except (StoreError, CatalogueError) as error:
-        raise AuditError(f"the registers cannot be read: {error}") from error
+        raise AuditError(
+            f"the registers cannot be read: {error}; let this process read the control database"
+        ) from error
 
 
 def evidence(

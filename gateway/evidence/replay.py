@@ -91,8 +91,8 @@ async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, 
     input_seq, asking = await context.in_thread(lambda: _prepared_last(context, tenant, request_id, intent_seq, intent))
     if asking.redaction is not None or outcome.redaction is not None:
         raise NotReplayable(
-            f"{request_id} was redacted: what its client received holds values that were put back or masked, and what "
-            "the backend itself had sent is not kept"
+            f"the call {request_id} was redacted, so its client received values that were put back or masked, "
+            "and what the backend itself had sent is not kept; replay a call without redaction"
         )
     for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
         await _there(context, seq, event, field)
@@ -137,11 +137,17 @@ def _records(
             if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
                 found[type(event)] = stored.seq, event
     if InferenceDenied in found:
-        raise NotReplayable(f"{request_id} was refused: nothing left for a backend")
+        raise NotReplayable(
+            f"the call {request_id} was refused and nothing left for a backend; replay an answered call"
+        )
     if InferenceAccepted not in found:
-        raise NotReplayable(f"no record of {tenant} is of {request_id}: it never was, or is over its time")
+        raise NotReplayable(
+            f"no record of {tenant} is of {request_id}, which never was or is over its time; check the x-request-id"
+        )
     if found.get(InferenceAborted) or InferenceCompleted not in found:
-        raise NotReplayable(f"{request_id} has no whole answer: it broke off, or has not ended")
+        raise NotReplayable(
+            f"the call {request_id} has no whole answer, since it broke off or has not ended; replay an answered call"
+        )
     return (*found[InferenceAccepted], *found[InferenceCompleted])
 
 
@@ -164,7 +170,9 @@ def _prepared_last(
 async def _there(context: AuditContext, seq: int, event: Event, field: str) -> None:
     if field not in (event.commits or {}):
         what = "answer with any text" if (event.commits or {}).get("subject") else "content"
-        raise NotReplayable(f"no {what} of {event.request_id} was kept: its policy must say so before (`retention`)")
+        raise NotReplayable(
+            f"no {what} of {event.request_id} was kept; set `retention` in its policy, and replay a later call"
+        )
 
     def gone(side: Any) -> str | None:
         event_id = context.event_ids(event.tenant, [seq]).get(seq)
@@ -183,14 +191,14 @@ async def _there(context: AuditContext, seq: int, event: Event, field: str) -> N
         return "is gone, and no certificate gives the reason"
 
     if because := await context.with_values(gone):
-        raise NotReplayable(f"the {field} of {event.request_id} {because}")
+        raise NotReplayable(f"the {field} of {event.request_id} {because}; replay a later call")
 
 
 def _check_sampling(body: dict[str, Any]) -> None:
     if body.get("temperature") != 0 and body.get("seed") is None:
         raise NotReplayable(
-            "the call was sampled without a `seed`, so that no two answers to it need be equal: only calls with a "
-            "`seed` or with `temperature` 0 can be replayed"
+            "the call was sampled without a `seed`, so that no two answers to it need be equal; replay a "
+            "call with a `seed` or with `temperature` 0"
         )
 
 

@@ -46,6 +46,8 @@ _TIMES = ("exp", "iat", "nbf")
 class JwtRefused(KeyRefused):
     """The token is not to be believed."""
 
+    fix = "get a new token from the identity provider"
+
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
@@ -78,7 +80,11 @@ def read_header(token: str) -> Header:
     header = _members(_decoded(token.split(".")[0]))
     alg, kid, typ = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
     if not isinstance(alg, str) or alg not in ALGORITHMS:
-        raise JwtRefused("jwt_algorithm", f"the token's algorithm is not one of {', '.join(ALGORITHMS)}")
+        raise JwtRefused(
+            "jwt_algorithm",
+            f"the token's algorithm is not one of {', '.join(ALGORITHMS)}"
+            "; set the provider's signing algorithm to one of them",
+        )
     if header.keys() - _HEADER or not isinstance(typ, str) or typ.lower() not in _TYPES:
         raise JwtRefused("jwt_header", "the token's header has a member that is not allowed here")
     if kid is not None and not isinstance(kid, str):
@@ -90,7 +96,10 @@ def verified_claims(token: str, header: Header, key: Key) -> dict[str, Any]:
     """The claims of a token that `key` signed. `header` is that of `read_header`. Raises JwtRefused."""
     stated = key.as_dict(private=False).get("alg", header.alg)
     if not isinstance(key, ALGORITHMS[header.alg]) or stated != header.alg:
-        raise JwtRefused("jwt_algorithm", "the token's algorithm is not that of its key")
+        raise JwtRefused(
+            "jwt_algorithm",
+            "the token's algorithm is not that of its key; use the algorithm that the provider publishes for it",
+        )
     try:
         signed = jws.deserialize_compact(token, key, algorithms=[header.alg], registry=_registry(header.alg))
     except (JoseError, ValueError, TypeError) as error:
@@ -104,21 +113,28 @@ def check_claims(claims: Mapping[str, Any], *, issuer: str, audience: str, now: 
     `now`: seconds since 1970. `skew_s`: how far the provider's clock may be from ours. `exp` and `iat` must be there.
     """
     if claims.get("iss") != issuer:
-        raise JwtRefused("jwt_issuer", "the token is not from the issuer that is trusted here")
+        raise JwtRefused(
+            "jwt_issuer",
+            "the token is not from the issuer that is trusted here; get one from the issuer in oidc.issuer",
+        )
     if audience not in audiences(claims):
         raise JwtRefused("jwt_audience", "the token is for another audience; ask the provider for one of this API")
     times = {name: _instant(claims, name) for name in _TIMES if name in claims}
     if "exp" not in times or "iat" not in times:
-        raise JwtRefused("jwt_times", "the token does not say when it was issued and when it ends")
+        raise JwtRefused(
+            "jwt_times", "the token does not say when it was issued and when it ends; let the provider set iat and exp"
+        )
     if times["exp"] + skew_s <= now:
-        raise JwtRefused("jwt_expired", "the token has expired")
+        raise JwtRefused("jwt_expired", "the token has expired; get a new one")
     if max(times["iat"], times.get("nbf", 0)) - skew_s > now:
-        raise JwtRefused("jwt_early", "the token is not valid yet")
+        raise JwtRefused("jwt_early", "the token is not valid yet; compare the clocks of this host and the provider")
     if not 0 < times["exp"] - times["iat"] <= MAX_LIFE_S:
-        raise JwtRefused("jwt_times", f"the token lives longer than {MAX_LIFE_S // 3600} hours")
+        raise JwtRefused(
+            "jwt_times", f"the token lives longer than {MAX_LIFE_S // 3600} hours; let the provider issue shorter ones"
+        )
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= 255:
-        raise JwtRefused("jwt_subject", "the token names no subject")
+        raise JwtRefused("jwt_subject", "the token names no subject; let the provider set sub")
 
 
 def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> None:
@@ -128,7 +144,7 @@ def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> Non
         raise JwtRefused("jwt_audience", "the token was issued to another client; log in to this one")
     claimed = claims.get("nonce")
     if not isinstance(claimed, str) or not hmac.compare_digest(claimed.encode(), nonce.encode()):
-        raise JwtRefused("jwt_nonce", "the token answers another login")
+        raise JwtRefused("jwt_nonce", "the token answers another login; log in again")
 
 
 def audiences(claims: Mapping[str, Any]) -> tuple[str, ...]:

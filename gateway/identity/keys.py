@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from zlib import crc32
 
 from audit.files.secret_file import shred_secret
@@ -48,8 +48,10 @@ class KeyRefused(Exception):
     tenant.
     """
 
+    fix: ClassVar[str] = ""
+
     def __init__(self, message: str, *, key_id: str | None = None, tenant: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(f"{message}; {self.fix}" if self.fix and "; " not in message else message)
         self.key_id = key_id
         self.tenant = tenant
 
@@ -104,9 +106,11 @@ def parse_key(token: str, kind: KeyKind = "live") -> ApiKey:
         raise KeyMissing(f"no API key was sent; send it as 'Authorization: Bearer dom_{kind}_...'")
     match = _KEY.fullmatch(token)
     if match is None or match[1] != kind:
-        raise KeyMalformed(f"the API key is not of the form dom_{kind}_<8>_<49 letters and digits>")
+        raise KeyMalformed(
+            f"the API key is not of the form dom_{kind}_<8>_<49 letters and digits>; send one as it was created"
+        )
     if not hmac.compare_digest(_checksum(token[:-_CHECKSUM]), match[3]):
-        raise KeyMalformed("the API key has a typing error: its checksum does not fit")
+        raise KeyMalformed("the API key has a typing error, its checksum does not fit; copy it again")
     return ApiKey(match[2], token)
 
 
@@ -129,7 +133,10 @@ class KeyHasher:
     ) -> None:
         for each in (one for one in (pepper, previous, staged) if one is not None):
             if len(each) < PEPPER_SIZE:
-                raise ValueError(f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(each)}")
+                raise ValueError(
+                    f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(each)}"
+                    "; restore the file, or take the key set over again"
+                )
         self.generation = generation
         self._source = source
         self._generations = {generation} if previous is None else {generation, generation - 1}
@@ -152,7 +159,9 @@ class KeyHasher:
             return cls(files.create(path, secrets.token_bytes(PEPPER_SIZE)), source=path, files=files)
         newest = max(peppers)
         if set(peppers) - {newest, newest - 1}:
-            raise ValueError(f"there are more than two generations of the pepper at {path}")
+            raise ValueError(
+                f"there are more than two generations of the pepper at {path}; restore the file from a backup"
+            )
         previous = files.read(peppers[newest - 1]) if newest - 1 in peppers else None
         waiting = staged_pepper(path, newest + 1)
         staged = files.read(waiting) if waiting.exists() else None

@@ -12,6 +12,12 @@ class ProviderUnavailable(Exception):
     """The identity provider does not answer, or not as the standards require; logging in through it is not possible
     now."""
 
+    fix = "try again, and report it to the operator if it returns"
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(text if "; " in text else f"{text}; {self.fix}")
+
 
 class CodeRefused(Exception):
     """The identity provider did not accept the code: it was used, has expired, or belongs to another login."""

@@ -96,7 +96,7 @@ class Machines:
 
     async def _claims(self, token: str) -> dict[str, Any]:
         if self._waiting >= MAX_WAITING:
-            raise ProviderUnavailable("too many tokens wait for the identity provider")
+            raise ProviderUnavailable("too many tokens wait for the identity provider; try again")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._provider.machine, token)
@@ -107,7 +107,10 @@ class Machines:
         groups = groups_of(claims, self._groups_claim)
         projects = {(grant.tenant, grant.project) for grant in self._grants if grant.group in groups}
         if not projects:
-            raise JwtRefused("jwt_groups", "no group that the token names may call models here")
+            raise JwtRefused(
+                "jwt_groups",
+                "no group that the token names may call models here; add one of its groups to oidc.projects",
+            )
         if len(projects) > 1:
             raise JwtRefused("jwt_groups", "the token's groups may call for several projects; it must be for one")
         ((tenant, project),) = projects

@@ -70,7 +70,7 @@ class IdentityProvider:
     ) -> None:
         """Raises OSError where the client's secret cannot be read, LoosePermissions where others could too."""
         if settings.issuer is None:
-            raise ValueError("there is no identity provider in these settings")
+            raise ValueError("there is no identity provider in these settings; set oidc.issuer")
         self.settings = settings
         self._issuer = settings.issuer
         self._secret = _secret(settings.client_secret_file)
@@ -109,9 +109,11 @@ class IdentityProvider:
         """The ``iss`` of an authorization response, which must be there where the provider advertises it (RFC 9207
         §2.4). Raises JwtRefused, ProviderUnavailable."""
         if issuer is None and self._current().names_itself:
-            raise JwtRefused("login_issuer", "the answer does not name the identity provider that it comes from")
+            raise JwtRefused(
+                "login_issuer", "the answer does not name the identity provider that it comes from; check oidc.issuer"
+            )
         if issuer is not None and issuer != self._issuer:
-            raise JwtRefused("login_issuer", "the answer comes from another identity provider")
+            raise JwtRefused("login_issuer", "the answer comes from another identity provider; check oidc.issuer")
 
     def end_session_url(self) -> str | None:
         """The URL that ends the session at the provider after a logout here, if it advertises one. Sends no request."""
@@ -129,7 +131,9 @@ class IdentityProvider:
         answer = self._redeemed(self._current(), code, attempt)
         token = answer.get("id_token")
         if not isinstance(token, str):
-            raise ProviderUnavailable("the identity provider sent no ID token")
+            raise ProviderUnavailable(
+                "the identity provider sent no ID token; check the scope openid and the client at the provider"
+            )
         client_id = self.settings.client_id or ""
         claims = self._verified(token, client_id)
         check_login(claims, client_id=client_id, nonce=attempt.nonce)
@@ -158,7 +162,9 @@ class IdentityProvider:
             return answered
         error = None if answered is None else answered.get("error")
         if error in {"invalid_client", "unauthorized_client"}:
-            raise ProviderUnavailable("the identity provider does not accept this gateway's client secret")
+            raise ProviderUnavailable(
+                "the identity provider does not accept this gateway's client secret; correct oidc.client_secret_file"
+            )
         if isinstance(error, str):
             raise CodeRefused("the identity provider did not accept the code; log in again")
         raise ProviderUnavailable("the identity provider did not redeem the code")
@@ -168,7 +174,7 @@ class IdentityProvider:
     def machine(self, token: str) -> dict[str, Any]:
         """The claims of the machine that sent `token`. Raises JwtRefused, ProviderUnavailable."""
         if self.settings.audience is None:
-            raise JwtRefused("jwt_audience", "tokens of machines are not accepted here")
+            raise JwtRefused("jwt_audience", "tokens of machines are not accepted here; set oidc.audience")
         return self._verified(token, self.settings.audience)
 
     def _verified(self, token: str, audience: str) -> dict[str, Any]:
@@ -187,7 +193,9 @@ class IdentityProvider:
             return key
         if self._failed:  # it may be one that we have not heard of
             raise ProviderUnavailable(self._failed)
-        raise JwtRefused("jwt_key", "the token is signed with a key that is not known")
+        raise JwtRefused(
+            "jwt_key", "the token is signed with a key that is not known; get a new token from the identity provider"
+        )
 
     def _current(self) -> Published:
         """Metadata not older than allowed. The first caller that finds it old fetches it; others use what there is."""
@@ -221,11 +229,13 @@ class IdentityProvider:
         at = self._monotonic()
         answered = self._document(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
         if answered.get("issuer") != self._issuer:
-            raise ProviderUnavailable("the identity provider's metadata name another issuer")
+            raise ProviderUnavailable("the identity provider's metadata name another issuer; correct oidc.issuer")
         endpoints = {name: _endpoint(answered, name) for name in _ENDPOINTS}
         keys = public_keys(self._document(endpoints["jwks_uri"]))
         if not keys:
-            raise ProviderUnavailable("the identity provider publishes no key that may sign")
+            raise ProviderUnavailable(
+                "the identity provider publishes no key that may sign; let the provider publish one at its jwks_uri"
+            )
         methods = answered.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         in_body = "client_secret_basic" not in methods and "client_secret_post" in methods
         end_session = _endpoint(answered, "end_session_endpoint") if answered.get("end_session_endpoint") else None
@@ -235,9 +245,11 @@ class IdentityProvider:
     def _document(self, url: str) -> dict[str, Any]:
         answer = self._ask_service("GET", url, None, {"accept": "application/json"})
         if answer.status != 200:
-            raise ProviderUnavailable(f"the identity provider answered {answer.status}")
+            raise ProviderUnavailable(
+                f"the identity provider answered {answer.status}; check oidc.issuer and that it runs"
+            )
         if (read := _object(answer)) is None:
-            raise ProviderUnavailable("the identity provider's document is not an object")
+            raise ProviderUnavailable("the identity provider's document is not an object; check oidc.issuer")
         return read
 
     def _ask_service(self, method: str, url: str, content: bytes | None, headers: Mapping[str, str]) -> ExternalAnswer:
@@ -254,7 +266,9 @@ def _secret(file: Path | None) -> str | None:
 def _endpoint(answered: Mapping[str, Any], name: str) -> str:
     url = answered.get(name)
     if not isinstance(url, str) or not is_safe_url(url.partition("?")[0]):
-        raise ProviderUnavailable(f"the identity provider's {name} is not an https URL")
+        raise ProviderUnavailable(
+            f"the identity provider's {name} is not an https URL; let the provider publish an https URL"
+        )
     return url
 
 

@@ -63,6 +63,12 @@ Progress = Callable[[int], None]
 class BackupError(Exception):
     """The backup is incomplete, unsigned, differs from its manifest, or would overwrite something."""
 
+    fix = "take another backup"
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(f"{text}; {self.fix}" if self.fix and "; " not in text else text)
+
 
 class Manifest(BaseModel):
     """`made_at`: when the log was copied. `files`: SHA-256 in hex by path under ``data/``. `elsewhere`: what is in
@@ -80,7 +86,7 @@ class Manifest(BaseModel):
 def create(installation: Installation, target: Path, progress: Progress = lambda pages: None) -> Manifest:
     """Copy into `target`, which must not exist or be empty. Raises BackupError, with nothing left in `target`."""
     if target.exists() and any(target.iterdir()):
-        raise BackupError(f"{target} is not empty: name a new folder")
+        raise BackupError(f"the folder {target} is not empty; name a new folder")
     try:
         make_private_folder(target)
         data = target / "data"
@@ -107,7 +113,9 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
                 file.write(content)
     except (OSError, sqlite3.Error, AuditError) as error:
         shutil.rmtree(target, ignore_errors=True)
-        raise BackupError(f"the backup could not be made: {_reason(error)}") from error
+        raise BackupError(
+            f"the backup could not be made: {_reason(error)}; free space, and let this process write there"
+        ) from error
     return manifest
 
 
@@ -126,7 +134,7 @@ def check(backup: Path, key: VerifierKey | None = None, *, unsigned: bool = Fals
     try:
         return _check(backup, key, unsigned)
     except OSError as error:
-        raise BackupError(f"the backup cannot be read: {error}") from error
+        raise BackupError(f"the backup cannot be read: {error}; let this process read it") from error
 
 
 def restore(backup: Path, data: Path, key: VerifierKey, *, unsigned: bool = False) -> Manifest:
@@ -162,9 +170,9 @@ def require_space(manifest: Manifest, data: Path, key: VerifierKey) -> None:
             continue
         for end in ("", *SIDECARS) if name in DATABASES else ("",):
             if os.path.lexists(place := data / f"{name}{end}"):
-                raise BackupError(f"{place} is there: restore into a folder that holds nothing of its own")
+                raise BackupError(f"the file {place} is there; restore into a folder that holds nothing of its own")
         if not (data / name).parent.resolve().is_relative_to(data.resolve()):
-            raise BackupError(f"{data / name} leads out of {data}: remove the link on the way")
+            raise BackupError(f"the path {data / name} leads out of {data}; remove the link on the way")
 
 
 def _stays(place: Path, name: str, sha256: str, key: VerifierKey) -> bool:
@@ -245,7 +253,9 @@ def _read_manifest(backup: Path) -> bytes:
     try:
         return read_untrusted(backup / "manifest.json", MAX_MANIFEST)
     except FileNotFoundError:
-        raise BackupError(f"{backup} is no backup: it has no manifest.json") from None
+        raise BackupError(
+            f"the folder {backup} is no backup, since it has no manifest.json; name the folder of a backup"
+        ) from None
 
 
 def _parse(backup: Path, written: bytes, unsigned: bool) -> Manifest:
@@ -321,14 +331,14 @@ def _copy_database(source: Path, target: Path, progress: Progress) -> None:
 def _files(folder: Path) -> Iterator[str]:
     """Paths of the regular files under `folder`. Raises BackupError for anything else but folders."""
     if folder.is_symlink():
-        raise BackupError(f"{folder} is a link or a device: a backup holds files only")
+        raise BackupError(f"the path {folder} is a link or a device; put a plain folder there")
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             kind = os.lstat(path := os.path.join(place, name)).st_mode
             if stat.S_ISREG(kind):
                 yield str(Path(path).relative_to(folder))
             elif not stat.S_ISDIR(kind):
-                raise BackupError(f"{path} is a link or a device: a backup holds files only")
+                raise BackupError(f"the path {path} is a link or a device; put a plain file there")
 
 
 def _sha256(file: Path) -> str:

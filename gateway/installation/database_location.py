@@ -117,5 +117,7 @@ def _reader(file: Path, url: str | None) -> Reader:
     try:
         from audit.storage.postgres import PostgresReader
     except ImportError as error:
-        raise StoreError(f"a log in PostgreSQL needs the extra domicile[postgres]: {error}") from error
+        raise StoreError(
+            f"a log in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install 'domicile[postgres]'"
+        ) from error
     return PostgresReader.open(url)

@@ -41,7 +41,7 @@ class Enrolment:
         text = environment(identity, place)
         if not installation.authority_key.exists() and installation.authority_key.with_name("ca.pem").exists():
             raise InstallationError(
-                f"this cell's certificates are issued elsewhere: let its authority issue one for {identity.uri}"
+                f"this cell's certificates are issued elsewhere; let its authority issue one for {identity.uri}"
             )
         return cls(identity, installation.authority(), installation.request_key(), text)
 
@@ -74,6 +74,7 @@ def _environment_value(value: str, name: str) -> str:
     """Raises InstallationError for what a line of an EnvironmentFile would read otherwise."""
     if not value or any(not ("!" <= letter <= "~") or letter in "\"'\\$`#;" for letter in value):
         raise InstallationError(
-            f"{name} {value!r} cannot be written into a unit's environment: no spaces, quotes, $, # or ;"
+            f"the value {value!r} of {name} cannot be written into a unit's environment; leave out spaces, "
+            "quotes, $, # and ;"
         )
     return value

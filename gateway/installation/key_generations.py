@@ -100,7 +100,7 @@ def _signer(plan: _Plan) -> FileSigner | None:
     try:
         new = FileSigner.parse(given.decode("ascii"), plan.data / SIGNER)
     except (SignerError, UnicodeDecodeError) as error:
-        raise InstallationError(f"the key set cannot be used: {error}") from error
+        raise InstallationError(f"the key set cannot be used: {error}; restore the key set from a backup") from error
     if not _takes_over(plan, SIGNER, new.verifier_key):
         return None
     plan.write[SIGNER] = given
@@ -114,7 +114,9 @@ def _verifier(plan: _Plan) -> VerifierKey | None:
     try:
         new = VerifierKey.parse(given.decode("ascii"))
     except (NoteError, UnicodeDecodeError) as error:
-        raise InstallationError(f"the key set cannot be used: {VERIFIER}: {error}") from error
+        raise InstallationError(
+            f"the key set cannot be used: {VERIFIER}: {error}; restore the key set from a backup"
+        ) from error
     if not _takes_over(plan, VERIFIER, new):
         return None
     if plan.held(SIGNER) is not None:
@@ -137,7 +139,7 @@ def _takes_over(plan: _Plan, path: str, new: VerifierKey) -> bool:
         if old.name == new.name and old.public_key in successors(new.public_key, new.name, notes):
             return False
     except (SignerError, NoteError, UnicodeDecodeError) as error:
-        raise InstallationError(f"the key set cannot be used: {error}") from error
+        raise InstallationError(f"the key set cannot be used: {error}; restore the key set from a backup") from error
     raise plan.refuse(
         path,
         "it is the key of another installation, and no succession links the two; use the key set that this"

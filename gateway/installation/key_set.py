@@ -131,9 +131,13 @@ def read_key_set(folder: Path) -> dict[str, bytes]:
         found[path] = _read(file)
         total += len(found[path])
         if total > MAX_SET:
-            raise InstallationError(f"{folder} holds more than {MAX_SET} bytes: it is no key set")
+            raise InstallationError(
+                f"the folder {folder} holds more than {MAX_SET} bytes and is no key set; name the folder of a key set"
+            )
     if "cell" not in found:
-        raise InstallationError(f"{folder} holds no key set: it has no file 'cell'")
+        raise InstallationError(
+            f"the folder {folder} holds no key set, since it has no file 'cell'; name the folder of a key set"
+        )
     return found
 
 
@@ -185,7 +189,9 @@ def _listed(folder: Path) -> list[Path]:
             continue
         listed.append(file)
         if len(listed) > MAX_FILES:
-            raise InstallationError(f"{folder} holds more than {MAX_FILES} files: it is no key set")
+            raise InstallationError(
+                f"the folder {folder} holds more than {MAX_FILES} files and is no key set; name the folder of a key set"
+            )
     return sorted(listed)
 
 
@@ -230,5 +236,7 @@ def _put_new(file: Path, content: bytes) -> str:
 
 def _put(file: Path, content: bytes, name: str | None = None) -> str:
     if create_secret(file, content) != content:
-        raise InstallationError(f"{file} is there already and differs: it is the key of another installation")
+        raise InstallationError(
+            f"the file {file} is there already and is the key of another installation; name the key set of this one"
+        )
     return name or file.name

@@ -92,8 +92,8 @@ def retire(installation: Installation, record: Record, actor: str) -> int:
     now = status(installation)
     if now.waiting:
         raise KeyProviderError(
-            f"{sum(now.waiting.values())} keys are still wrapped under {', '.join(sorted(now.waiting))}: "
-            "run domicile secrets rewrap first"
+            f"{sum(now.waiting.values())} keys are still wrapped under {', '.join(sorted(now.waiting))}; run "
+            "domicile secrets rewrap first"
         )
     former = installation.keys.former_state()
     old = len(now.master.versions) - 1 + (0 if former is None else len(former.versions))

@@ -78,7 +78,7 @@ class BatchingLimitStore(ABC):
             except LimitsUnavailable as error:
                 outcomes = [error] * len(steps)
             except Exception as error:  # a defect: no call is admitted without being counted
-                log.exception("the store of limits failed: %s", type(error).__name__)
+                log.exception("the store of limits failed: %s; check the database of the limits", type(error).__name__)
                 outcomes = [unavailable(error)] * len(steps)
             for step, outcome in zip(steps, outcomes, strict=True):
                 if step.waiter.done():
@@ -91,5 +91,5 @@ class BatchingLimitStore(ABC):
 
 def unavailable(error: Exception) -> LimitsUnavailable:
     """The error for clients. Logs the type of `error`."""
-    log.error("limits cannot be counted: %s", type(error).__name__)
+    log.error("limits cannot be counted: %s; check the database of the limits", type(error).__name__)
     return LimitsUnavailable("Limits cannot be checked now, so no request is processed", retry_after_s=2)

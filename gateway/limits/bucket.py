@@ -33,7 +33,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         if not (0 <= self.amount < math.inf and 0 < self.period < math.inf and 0 <= self.capacity < math.inf):
-            raise ValueError(f"a rate is a number of at least 0: {self}")
+            raise ValueError(f"the rate {self} is negative or not a number; give a number of at least 0")
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 0 <= self.amount < math.inf:
-            raise ValueError(f"a budget is a number of at least 0: {self}")
+            raise ValueError(f"the budget {self} is negative or not a number; give a number of at least 0")
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Concurrency:
 
     def __post_init__(self) -> None:
         if not 0 <= self.amount < math.inf:
-            raise ValueError(f"concurrency is a number of at least 0: {self}")
+            raise ValueError(f"the concurrency {self} is negative or not a number; give a number of at least 0")
 
     @property
     def name(self) -> str:

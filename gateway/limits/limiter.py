@@ -249,7 +249,7 @@ class Limiter:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._settle_owed()
         if self._owed:
-            log.error("the use of %d calls could not be counted", len(self._owed))
+            log.error("the use of %d calls could not be counted; check the database of the limits", len(self._owed))
 
     @property
     def owed(self) -> int:
@@ -290,7 +290,10 @@ class Limiter:
             await self._store.settle(reservation, actual)
         except LimitsUnavailable as error:
             self._owed[reservation.id] = reservation, actual
-            log.error("the use of a call is to be counted later: %s", error.message)
+            log.error(
+                "the use of a call is to be counted later: %s; check the database of the limits, it is tried again",
+                error.message,
+            )
         except BaseException:  # this very call may be cancelled
             self._owed[reservation.id] = reservation, actual
             raise
@@ -310,9 +313,14 @@ class Limiter:
                     await self.renew()
                     renewed = loop.time()
             except LimitsUnavailable as error:
-                log.warning("limits cannot be kept: %s", error.message)
+                log.warning(
+                    "limits cannot be kept: %s; check the database of the limits, it is tried again", error.message
+                )
             except Exception as error:  # a defect must not end the renewals
-                log.exception("limits cannot be kept: %s", type(error).__name__)
+                log.exception(
+                    "limits cannot be kept: %s; check the database of the limits, it is tried again",
+                    type(error).__name__,
+                )
 
     async def _settle_owed(self) -> None:
         while self._owed:

@@ -129,7 +129,7 @@ class PostgresLimitStore(BatchingLimitStore):
                     if name in buckets:
                         buckets[name].release(amount)
             step.write.append(_update(buckets))
-        log.warning("%d leases of limits ran out", len(dead))
+        log.warning("%d leases of limits ran out; it needs no action, if a gateway was ended", len(dead))
 
     def _time(self) -> float | None:
         """The injected time; None to use the database's clock."""

@@ -83,7 +83,7 @@ class Client:
         longer than `timeout_s` seconds, ClientGone when the connection closes first.
         """
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
-            raise UnsupportedEncoding("Send the body as it is, without Content-Encoding")
+            raise UnsupportedEncoding("The body is compressed; send it as it is, without Content-Encoding")
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > max_bytes:  # before the client is asked for it with a 100
             raise _too_large(max_bytes)
@@ -107,7 +107,10 @@ class Client:
                         raise _too_large(max_bytes)
                     pieces.append(piece)
         except TimeoutError:
-            raise InvalidRequest(f"The body did not arrive within {timeout_s:g} seconds", code="body_timeout") from None
+            raise InvalidRequest(
+                f"The body did not arrive within {timeout_s:g} seconds; send it faster, or a smaller one",
+                code="body_timeout",
+            ) from None
         return b"".join(pieces)
 
     def cancel_when_gone(self) -> None:

@@ -79,7 +79,7 @@ def read_call(endpoint: Endpoint, raw: bytes) -> Call:
     try:
         body = read(raw)
     except ValueError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
+        raise InvalidRequest(f"The body is not valid JSON: {error}; send valid JSON", code="invalid_json") from None
     try:
         return _checked(endpoint, raw, body)
     except InvalidRequest as error:
@@ -126,7 +126,9 @@ def _uncounted_in(place: str, value: Any) -> str | None:
         try:
             value = read(raw)
         except ValueError:
-            raise InvalidRequest(f"{place} must be a JSON object", param=place, code="invalid_value") from None
+            raise InvalidRequest(
+                f"The value of {place} is not an object; send a JSON object", param=place, code="invalid_value"
+            ) from None
     level: list[tuple[str, Any]] = [(place, value)]
     while level:
         inner: list[tuple[str, Any]] = []

@@ -20,5 +20,7 @@ async def activate_scheduled(activate_due: Callable[[], int], every_s: float = L
             if count := await asyncio.to_thread(activate_due):
                 logger.info("%d scheduled policies were activated or refused", count)
         except Exception as error:  # of any kind: the loop must go on
-            logger.warning("scheduled policies cannot be activated: %s", error)
+            logger.warning(
+                "scheduled policies cannot be activated: %s; check the control database, it is tried again", error
+            )
         await asyncio.sleep(every_s)

@@ -21,7 +21,10 @@ class PolicyCompiler:
 
     def __init__(self, countries: CountrySets, secret: bytes) -> None:
         if len(secret) < SECRET_SIZE:
-            raise ValueError(f"the redaction secret must have at least {SECRET_SIZE} bytes, this has {len(secret)}")
+            raise ValueError(
+                f"the redaction secret must have at least {SECRET_SIZE} bytes, this has {len(secret)}"
+                "; restore the file, or take the key set over again"
+            )
         self._countries = countries
         self._secret = secret
 

@@ -18,7 +18,7 @@ from audit.storage.store import Reader
 from gateway.database.errors import Invalid, NotFound
 from gateway.records.control import BackendRecord, ProjectRecord
 from gateway.store.reports.inventory import Inventory
-from policy.analysis.check import Outcome, run_tests
+from policy.analysis.check import PolicyTestOutcome, run_tests
 from policy.analysis.diff import Difference, differences
 from policy.analysis.simulate import Impact, RecordedCalls, simulate
 from policy.decision.compile import CompiledPolicy, compile_policy
@@ -76,7 +76,7 @@ class PolicyStudy:
         self._now = now
         self._sinks = sinks
 
-    def check(self, draft: Draft) -> tuple[list[str], tuple[Outcome, ...]]:
+    def check(self, draft: Draft) -> tuple[list[str], tuple[PolicyTestOutcome, ...]]:
         """The faults of a draft under the documents above it, none if it may be proposed; and the outcomes of the tests
         in it, none if it does not compile."""
         try:
@@ -135,7 +135,7 @@ class PolicyStudy:
         """
         text = self._active(tenant, None)
         if text is None and tenant is not None:
-            raise Invalid(f"tenant {tenant!r} has no active policy")
+            raise Invalid(f"tenant {tenant!r} has no active policy; submit one with `domicile policy submit`")
         said: dict[str, Any] = {"policy": "operator", "version": 1}
         if text is not None:
             said = load_document(text).model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -227,7 +227,8 @@ class PolicyStudy:
         own = levels.get("tenant")
         if own is None:
             if (operator := levels.get("operator")) is None or tenant is not None:
-                raise Invalid(f"tenant {tenant!r} has no active policy" if tenant else "the operator has no policy")
+                whose = f"tenant {tenant!r}" if tenant else "the operator"
+                raise Invalid(f"{whose} has no active policy; submit one with `domicile policy submit`")
             return compile_policy(_placed(operator), None, self._catalogue.country_sets())
         return compile_policy(
             own, levels.get("project"), self._catalogue.country_sets(), operator=levels.get("operator")

@@ -26,6 +26,12 @@ MAX_BYTES = 256 << 20
 class BundleError(ValueError):
     """Not a bundle, not of that cell, not for this one, or not as it was signed."""
 
+    fix = "ask that cell for a new bundle, and check its key"
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(f"{text}; {self.fix}" if self.fix and "; " not in text else text)
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -19,6 +19,12 @@ MAX_QUESTION = 2048
 class PullRefused(ValueError):
     """The question is not of that cell, not for this one, or not of now."""
 
+    fix = "check the key and the name of the cell"
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        super().__init__(f"{text}; {self.fix}" if self.fix and "; " not in text else text)
+
 
 def key_name(cell: str) -> str:
     return f"{trust_domain(cell)}/audit"
@@ -46,4 +52,4 @@ def check_question(question: str, key: VerifierKey, *, peer: str, home: str, now
     if key.name != key_name(peer) or len(lines) != 6 or lines[:3] != [KIND, peer, home] or not lines[3].isdecimal():
         raise PullRefused("it is another cell's, or for another")
     if abs(now - int(lines[3])) > GOOD_FOR_S:
-        raise PullRefused("it is not of now: compare the clocks of the two cells")
+        raise PullRefused("it is not of now; compare the clocks of the two cells")

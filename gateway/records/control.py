@@ -59,7 +59,7 @@ def _network(value: object) -> IPv4Network | IPv6Network:
     if isinstance(value, str):
         with suppress(ValueError):
             return ip_network(value)
-    raise ValueError("must be a network in CIDR notation without host bits, such as 10.0.0.0/8")
+    raise ValueError("this is not a network; give one in CIDR notation without host bits, such as 10.0.0.0/8")
 
 
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]

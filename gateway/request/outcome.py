@@ -49,7 +49,7 @@ class Outcome:
                 await self._cancelled(exchange)
             except Exception as error:
                 request_id = exchange.parsed.request_id if exchange.parsed else "request"
-                logger.error("%s: %s", request_id, _without_content(error))
+                logger.error("%s: %s; see the lines before", request_id, _without_content(error))
                 await self._refuse(exchange, InternalError("The gateway failed; the call was not completed"))
             finally:
                 client.stop_watching()

@@ -118,7 +118,10 @@ def _check_patience(deployment: Deployment, waited_s: float) -> None:
     hopeless = deployment.failures >= FAILURES and waited_s >= PATIENCE_S
     if deployment.failures and (over or hopeless):
         times = f"the last {deployment.failures} starts" if deployment.failures > 1 else "the last start"
-        raise BackendCannotStart(f"The backend for this cannot start: {times} failed ({deployment.failure})")
+        raise BackendCannotStart(
+            f"The backend for this cannot start: {times} failed ({deployment.failure})"
+            "; ask the operator to fix this cause"
+        )
     if over:
         raise BackendUnavailable(
             "A backend for this is being started and is not ready yet; try again",

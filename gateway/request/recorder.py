@@ -150,7 +150,10 @@ class Recorder:
                 InferenceAborted(**fields, reason=reason), exchange.content.answered() if exchange.content else None
             )
         except GatewayError:
-            logger.error("%s: its outcome could not be recorded yet", accepted.request.request_id)
+            logger.error(
+                "%s: its outcome could not be recorded yet; check the audit log, it is tried again",
+                accepted.request.request_id,
+            )
 
     async def connected(self, backend: Backend, peer: Peer) -> None:
         """Residency evidence: who answered a new connection. Without TLS, on this host alone, there is none.
@@ -183,10 +186,12 @@ class Recorder:
         try:
             return await self._log.append(event, private)
         except audit_errors.AuditUnavailable as error:
-            raise AuditUnavailable("The call cannot be recorded, so it is not processed", retry_after_s=5) from error
+            raise AuditUnavailable(
+                "The call cannot be recorded, so it is not processed; try again later", retry_after_s=5
+            ) from error
         except audit_errors.AuditError as error:
-            logger.error("the record refused %s: %s", event.type, type(error).__name__)
-            raise InternalError("The call could not be recorded, so it was not processed") from error
+            logger.error("the record refused %s: %s; report it", event.type, type(error).__name__)
+            raise InternalError("The call could not be recorded, so it was not processed; try again later") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)
 

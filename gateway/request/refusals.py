@@ -133,7 +133,9 @@ class Refusals:
             try:
                 await self._put(refusal, tally)
             except GatewayError:
-                logger.error("%d refused requests could not be recorded yet", tally.count)
+                logger.error(
+                    "%d refused requests could not be recorded yet; check the audit log, it is tried again", tally.count
+                )
                 self._tally(refusal, tally.since).absorb(tally)
 
     async def _put(self, refusal: Refusal, tally: _Tally) -> None:

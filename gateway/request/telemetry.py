@@ -301,7 +301,7 @@ def exporting_tracer(
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
     except ImportError as error:
         raise ImportError(
-            "telemetry.otlp_endpoint needs the OpenTelemetry SDK: pip install 'domicile[otel]'"
+            "telemetry.otlp_endpoint needs the OpenTelemetry SDK; run: pip install 'domicile[otel]'"
         ) from error
     provider = TracerProvider(
         resource=Resource.create({"service.name": "domicile-gateway", "service.instance.id": service_instance}),

@@ -49,9 +49,15 @@ class VaultMaster:
             client.post(f"keys/{name}", {"type": MASTER_TYPE, "derived": True})
             found = client.get(f"keys/{name}")
         if found.get("type") != MASTER_TYPE or not found.get("derived"):
-            raise KeyProviderError(f"the key {name} in Vault must be of type {MASTER_TYPE} with derived=true")
+            raise KeyProviderError(
+                f"the key {name} in Vault must be of type {MASTER_TYPE} with derived=true"
+                "; make such a key, and name it by secrets.vault.key"
+            )
         if found.get("exportable") or found.get("allow_plaintext_backup"):
-            raise KeyProviderError(f"the key {name} in Vault may leave it (exportable, allow_plaintext_backup)")
+            raise KeyProviderError(
+                f"the key {name} in Vault may leave it (exportable, allow_plaintext_backup)"
+                "; make one that may not, and name it by secrets.vault.key"
+            )
         return cls(client, name)
 
     def wrap(self, context: str, key: bytes) -> bytes:
@@ -63,7 +69,7 @@ class VaultMaster:
         try:
             return base64.b64decode(data["plaintext"], validate=True)
         except (KeyError, TypeError, binascii.Error) as error:
-            raise KeyProviderError("Vault's answer holds no plaintext") from error
+            raise KeyProviderError("Vault's answer holds no plaintext; check secrets.vault.address") from error
 
     def rewrap(self, context: str, wrapped: bytes) -> bytes:
         return self._ciphertext(self._about(context, wrapped, "rewrap"))
@@ -78,7 +84,9 @@ class VaultMaster:
 
     def retire(self, below: int) -> None:
         if below > self.state().newest:
-            raise KeyProviderError(f"there is no version {below} of the key that could stay")
+            raise KeyProviderError(
+                f"there is no version {below} of the key that could stay; name a version up to the newest"
+            )
         least = {"min_decryption_version": below, "min_encryption_version": below}
         self._client.post(f"keys/{self._name}/config", least)  # this alone could be taken back
         self._client.post(f"keys/{self._name}/trim", {"min_available_version": below})
@@ -89,13 +97,15 @@ class VaultMaster:
     def _about(self, context: str, wrapped: bytes, verb: str) -> dict[str, Any]:
         provider, _ = origin_of(wrapped)
         if provider != self.provider:
-            raise KeyProviderError(f"a key was wrapped by {provider}, not by Vault: set secrets.provider")
+            raise KeyProviderError(f"a key was wrapped by {provider}, not by Vault; set secrets.provider to {provider}")
         body = {"ciphertext": wrapped.decode("ascii"), "context": _b64(context.encode())}
         try:
             return self._client.post(f"{verb}/{self._name}", body)
         except VaultRefused as error:
             if any(message in error.errors for message in _LOST):
-                raise KeyLost(f"a wrapped key does not open in Vault: {error.errors[0]}") from error
+                raise KeyLost(
+                    f"a wrapped key does not open in Vault: {error.errors[0]}; restore the key in Vault from a backup"
+                ) from error
             raise
 
     def _ciphertext(self, data: Mapping[str, Any]) -> bytes:
@@ -105,7 +115,7 @@ class VaultMaster:
         except KeyLost:
             provider = ""
         if provider != self.provider:
-            raise KeyProviderError("Vault's answer holds no ciphertext")
+            raise KeyProviderError("Vault's answer holds no ciphertext; check secrets.vault.address")
         return found
 
 
@@ -141,7 +151,10 @@ class VaultSigner:
                     shred_secret(former)
                 replace_file(vkey, f"{signer.verifier_key}\n".encode("ascii"), PUBLIC)
         except (OSError, ValueError) as error:
-            raise SignerError(f"the signing key {key} in Vault cannot be used: {error}") from error
+            raise SignerError(
+                f"the signing key {key} in Vault cannot be used: {error}"
+                "; check secrets.vault.signing_key and the token's policy"
+            ) from error
         if newest in versions:
             return signer
         raise SignerError(
@@ -173,7 +186,9 @@ class VaultSigner:
             signature = str(self._client.post(f"sign/{self._key}", body)["signature"])
             return base64.b64decode(signature.removeprefix(f"vault:v{self._version}:"), validate=True)
         except (VaultError, KeyError, binascii.Error) as error:
-            raise SignerError(f"Vault did not sign: {error}") from error
+            raise SignerError(
+                f"Vault did not sign: {error}; check secrets.vault.signing_key and the token's policy"
+            ) from error
 
 
 def versions_of(client: VaultClient, key: str) -> dict[bytes, int]:
@@ -188,10 +203,15 @@ def versions_of(client: VaultClient, key: str) -> dict[bytes, int]:
             client.post(f"keys/{key}", {"type": SIGNING_TYPE})
             found = client.get(f"keys/{key}")
         if found.get("type") != SIGNING_TYPE:
-            raise SignerError(f"the key {key} in Vault must be of type {SIGNING_TYPE}")
+            raise SignerError(
+                f"the key {key} in Vault must be of type {SIGNING_TYPE}; name such a key by secrets.vault.signing_key"
+            )
         return {_public_key(found["keys"][str(version)]): version for version in _versions(found)}
     except (VaultError, KeyProviderError, ValueError, KeyError, TypeError) as error:
-        raise SignerError(f"the signing key {key} in Vault cannot be used: {error}") from error
+        raise SignerError(
+            f"the signing key {key} in Vault cannot be used: {error}"
+            "; check secrets.vault.signing_key and the token's policy"
+        ) from error
 
 
 def _first(versions: Mapping[bytes, int], key: str, name: str, notes: Sequence[str]) -> bytes:
@@ -212,7 +232,7 @@ def _versions(found: Mapping[str, Any]) -> tuple[int, ...]:
     try:
         return tuple(sorted(map(int, found["keys"])))
     except (KeyError, TypeError, ValueError) as error:
-        raise KeyProviderError("Vault's answer names no versions of the key") from error
+        raise KeyProviderError("Vault's answer names no versions of the key; check secrets.vault.address") from error
 
 
 def _public_key(version: Mapping[str, Any]) -> bytes:

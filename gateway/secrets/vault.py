@@ -67,7 +67,10 @@ class VaultClient:
     def __init__(self, settings: Vault, *, backoff_s: float = 0.1) -> None:
         """Raises KeyProviderError if the token or the CA file cannot be read."""
         if settings.address is None or settings.token_file is None:
-            raise KeyProviderError("secrets.provider is vault: set secrets.vault.address and secrets.vault.token_file")
+            raise KeyProviderError(
+                "secrets.provider is vault, and its address or token is missing; set secrets.vault.address and "
+                "secrets.vault.token_file"
+            )
         self.address = settings.address
         self.mount = settings.mount
         self._retries = settings.retries
@@ -87,7 +90,9 @@ class VaultClient:
                 breaker=Breaker(failures=FAILURES, pause_s=PAUSE_S, longest_s=PAUSE_S),
             )
         except OSError as error:
-            raise KeyProviderError(f"secrets.vault.ca_file cannot be used: {error}") from error
+            raise KeyProviderError(
+                f"secrets.vault.ca_file cannot be used: {error}; name a readable file in PEM"
+            ) from error
 
     def get(self, path: str) -> dict[str, Any]:
         """The `data` of the answer. Raises VaultError."""
@@ -155,15 +160,15 @@ class _TokenFile:
                 seen = found.st_ino, found.st_mtime_ns, found.st_size
                 if seen != self._seen:
                     if found.st_mode & 0o007:
-                        raise VaultDenied(f"{self._path} can be touched by everybody: run chmod o-rwx on it")
+                        raise VaultDenied(f"others than its owner may touch {self._path}; run chmod o-rwx on it")
                     token = self._path.read_text(encoding="ascii").strip()
                     if not token or not token.isprintable():
-                        raise VaultDenied(f"there is no token in {self._path}")
+                        raise VaultDenied(f"there is no token in {self._path}; write one there")
                     self._seen, self._token = seen, token
                 return self._token
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            raise VaultDenied(f"the token in {self._path} cannot be read: {why}") from error
+            raise VaultDenied(f"the token in {self._path} cannot be read: {why}; let this process read it") from error
 
 
 def _trust(ca_file: Path | None) -> Any:

@@ -516,7 +516,7 @@ def _backend_checks(fleet: Fleet, is_ready: Callable[[Backend], Awaitable[bool]]
     def check_of(backend: Backend) -> Check:
         async def check() -> None:
             if not await is_ready(backend):
-                raise BackendUnavailable("its engine did not answer")
+                raise BackendUnavailable("its engine did not answer; see the log of the backend")
 
         return check
 

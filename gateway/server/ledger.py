@@ -77,13 +77,19 @@ class Ledger:
             await asyncio.to_thread(self._writer.expire, self._now(), self._days)
             self._expired_at = self._now()
         except Exception as error:  # of any kind: it is tried again, and no request depends on it
-            log.warning("rows of the ledger wait for their deletion: %s: %s", type(error).__name__, error)
+            log.warning(
+                "rows of the ledger wait for their deletion: %s: %s; check the control database, it is tried again",
+                type(error).__name__,
+                error,
+            )
 
     async def _catch_up_quietly(self) -> None:
         try:
             await self.catch_up()
         except Exception as error:  # of any kind: it is retried, and no request depends on it
-            log.warning("the ledger waits: %s: %s", type(error).__name__, error)
+            log.warning(
+                "the ledger waits: %s: %s; check the control database, it is tried again", type(error).__name__, error
+            )
 
     def _catch_up(self) -> int:
         return self._writer.catch_up(self._open_reader, self._prices())

@@ -113,6 +113,6 @@ async def _logged(name: str, work: Callable[[], Awaitable[object]]) -> None:
     try:
         await work()
     except AuditError as error:
-        logger.error("%s could not be done: %s", name, error)
+        logger.error("%s could not be done: %s; read the cause, it is tried again", name, error)
     except Exception as error:  # a defect in one chore must not end the others
-        logger.error("%s failed: %s", name, type(error).__name__)
+        logger.error("%s failed: %s; read the cause, it is tried again", name, type(error).__name__)

@@ -72,13 +72,13 @@ async def reload_settings(
         done = live.reload(new)
         done = Reloaded((*renewed, *done.applied), done.pending)
     except (SettingsError, OSError) as error:
-        log.error("the settings were not reloaded, the running ones stay: %s", error)
+        log.error("the settings were not reloaded, the running ones stay; mend them and send SIGHUP again: %s", error)
         return None
     log.info("settings reloaded: %s", done)
     try:
         await record.append(SettingsReloaded(applied=done.applied, pending=done.pending))
     except AuditError as error:
-        log.error("the reload of settings is not on record: %s", error)
+        log.error("the reload of settings is not on record; send SIGHUP again once the record takes events: %s", error)
     return done
 
 

@@ -112,7 +112,10 @@ async def running_server(
         while not server.started:
             if running.done():
                 await running
-                raise OSError(f"the gateway could not listen on {listen.host}:{listen.port}")
+                raise OSError(
+                    f"the gateway could not listen on {listen.host}:{listen.port}"
+                    "; choose another listen.host or listen.port"
+                )
             await asyncio.sleep(0.01)
         yield RunningServer(server, listener.getsockname()[1], listen)
     finally:
@@ -148,7 +151,7 @@ def _load(context: ssl.SSLContext, listen: Listen) -> None:
 
 def _no_password() -> str:
     """Where a key is encrypted OpenSSL would ask at the terminal, and wait."""
-    raise ValueError("the key is encrypted")
+    raise ValueError("the key is encrypted; write it without a password")
 
 
 def _contents(listen: Listen) -> tuple[bytes, ...]:
@@ -188,8 +191,9 @@ def listening(host: str, port: int, *, shared: bool = False) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        hint = "; another program has it: stop that, or take another port" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+        taken = error.errno == errno.EADDRINUSE
+        hint = "stop the program that has it, or take another port" if taken else "change listen.host or listen.port"
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; {hint}") from error
     return listener
 
 

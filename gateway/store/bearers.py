@@ -26,15 +26,18 @@ def find_bearer(database: Database, cell: str, hasher: KeyHasher, key: ApiKey, n
         row = session.get(AccessTokenRow, key.id)
         if row is None or row.cell != cell:
             hasher.matches(key, _NO_DIGEST)  # as long as for one that exists
-            raise KeyUnknown("the access token is not known")
+            raise KeyUnknown("the access token is not known; log in, or send a token as it was created")
         if not hasher.matches(key, row.digest, row.pepper):
-            raise KeyUnknown("the access token is not known")
+            raise KeyUnknown("the access token is not known; log in, or send a token as it was created")
         person = session.get(PersonRow, row.person) if row.person is not None else None
         tenant = session.get(TenantRow, person.tenant) if person is not None and person.tenant is not None else None
         if any(each is not None and each.revoked_at is not None for each in (row, person, tenant)):
-            raise KeyRevoked("the access token was revoked")
+            raise KeyRevoked("the access token was revoked; create a new one with `domicile person create-token`")
         if row.expires_at <= now:
-            raise KeyExpired(f"the access token expired on {row.expires_at:%Y-%m-%d %H:%M} UTC")
+            raise KeyExpired(
+                f"the access token expired on {row.expires_at:%Y-%m-%d %H:%M} UTC"
+                "; create a new one with `domicile person create-token`"
+            )
         bearer = Bearer(row.id, None if person is None else person_record(person))
         outdated = row.pepper < hasher.generation
     if outdated:

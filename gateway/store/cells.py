@@ -63,7 +63,7 @@ def peer(database: Database, name: str) -> PeerRecord:
     with database.read() as session:
         row = session.get(PeerRow, name)
         if row is None or row.revoked_at is not None:
-            raise NotFound(f"there is no cell {name!r}")
+            raise NotFound(f"there is no cell {name!r}; `domicile cell list` shows those there are")
         return peer_record(row)
 
 

@@ -63,20 +63,20 @@ class Change:
         try:
             self.session.flush()
         except exc.IntegrityError as error:
-            raise Duplicate(f"{what} exists already") from error
+            raise Duplicate(f"{what} exists already; choose another name") from error
 
     def confirm(self, before: Record) -> None:
         """Check that `before` is what the caller expected, where it named a record. Raises Stale."""
         expected, self._expected = self._expected, None
         if expected is not None and before.digest() != expected:
-            raise Stale("it was changed since you last read it")
+            raise Stale("it was changed since you last read it; read it again, and repeat the change")
 
     def report(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
         """Raises Stale where something else was expected `before`, Invalid for what only the tenant's home may do."""
         if action.partition(".")[0] in AT_HOME_ONLY and (home := self.session.get(TenantHomeRow, tenant)) is not None:
-            raise Invalid(f"tenant {tenant!r} is administered in its home cell {home.home!r}")
+            raise Invalid(f"tenant {tenant!r} is administered in its home cell {home.home!r}; change it there")
         if before is not None and self._expected is not None and before.digest() != self._expected:
-            raise Stale(f"{target!r} was changed since you last read it")
+            raise Stale(f"{target!r} was changed since you last read it; read it again, and repeat the change")
         self.session.flush()
         self.summaries.append(f"{action} {target}")
         self._on_event(
@@ -134,7 +134,7 @@ class Administration:
                 yield change
                 note_change(session, ", ".join(change.summaries))
         except exc.IntegrityError as error:  # another administrator was faster
-            raise Duplicate("someone else made it at the same moment") from error
+            raise Duplicate("someone else made it at the same moment; read it again") from error
 
     @staticmethod
     def _revoke(
@@ -168,7 +168,7 @@ def checked_name(name: str, what: str) -> str:
 def checked_text(value: str, what: str) -> str:
     """A line for people: not empty, not long, nothing in it that moves a cursor. Raises Invalid."""
     if not value.strip() or len(value) > 200 or not value.isprintable():
-        raise InvalidValue(f"{what} must be one line of 1 to 200 printable characters")
+        raise InvalidValue(f"the {what} is not one line of 1 to 200 printable characters; shorten it")
     return value
 
 

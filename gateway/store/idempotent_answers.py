@@ -75,7 +75,10 @@ def note_change(session: Session, made: str) -> None:
     mine = (col(AnswerRow.id) == claim.name, col(AnswerRow.holder) == claim.holder)
     done = session.connection().execute(update(AnswerRow).where(*mine).values(made=made[:400]))
     if done.rowcount != 1:
-        raise Pending("the call took so long that another attempt with its Idempotency-Key took over")
+        raise Pending(
+            "the call took so long that another attempt with its Idempotency-Key took over"
+            "; read what it changed before you call again"
+        )
 
 
 class Answers:
@@ -115,7 +118,7 @@ class Answers:
                 wait = max(1, round((row.created_at + LEASE - now).total_seconds()))
         except exc.IntegrityError:
             wait = 1
-        raise Pending("a call with this Idempotency-Key is running, or was cut off: try again", wait)
+        raise Pending("a call with this Idempotency-Key is running, or was cut off; try again", wait)
 
     @staticmethod
     def _take_over(session: Session, holder: str | None, mine: Claim, now: datetime) -> bool:

@@ -140,7 +140,10 @@ class LedgerWriter:
                     self._move(connection, tenant, end)
                     taken += end - start
                 elif start > sizes[tenant]:
-                    log.error("the ledger read more of %s than the log has: was an older log put in place?", tenant)
+                    log.error(
+                        "the ledger read more of %s than the log has; an older log was restored, put the newest back",
+                        tenant,
+                    )
                 read[tenant] = max(end, start)
                 if taken >= AT_ONCE:
                     break

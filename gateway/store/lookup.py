@@ -38,7 +38,9 @@ def tenant(session: Session, tenant_id: str) -> TenantRow:
     """Raises NotFound."""
     row = session.get(TenantRow, tenant_id)
     if row is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}", name=tenant_id)
+        raise NotFound(
+            f"there is no tenant {tenant_id!r}; `domicile tenant list` shows those there are", name=tenant_id
+        )
     return row
 
 
@@ -46,7 +48,7 @@ def living_tenant(session: Session, tenant_id: str) -> TenantRow:
     """Raises NotFound, and Invalid if it was revoked."""
     row = tenant(session, tenant_id)
     if row.revoked_at is not None:
-        raise Invalid(f"tenant {tenant_id!r} was revoked on {row.revoked_at:%Y-%m-%d}")
+        raise Invalid(f"tenant {tenant_id!r} was revoked on {row.revoked_at:%Y-%m-%d}; name a tenant in use")
     return row
 
 
@@ -55,7 +57,11 @@ def project(session: Session, tenant_id: str, project_id: str) -> ProjectRow:
     tenant(session, tenant_id)
     row = session.get(ProjectRow, (tenant_id, project_id))
     if row is None:
-        raise NotFound(f"tenant {tenant_id!r} has no project {project_id!r}", name=project_id, tenant=tenant_id)
+        raise NotFound(
+            f"tenant {tenant_id!r} has no project {project_id!r}; `domicile project list` shows those there are",
+            name=project_id,
+            tenant=tenant_id,
+        )
     return row
 
 
@@ -64,7 +70,7 @@ def living_project(session: Session, tenant_id: str, project_id: str) -> Project
     living_tenant(session, tenant_id)
     row = project(session, tenant_id, project_id)
     if row.revoked_at is not None:
-        raise Invalid(f"project {project_id!r} was revoked on {row.revoked_at:%Y-%m-%d}")
+        raise Invalid(f"project {project_id!r} was revoked on {row.revoked_at:%Y-%m-%d}; name a project in use")
     return row
 
 
@@ -72,7 +78,7 @@ def key(session: Session, tenant_id: str, key_id: str) -> ApiKeyRow:
     """Raises NotFound, also for a key of another tenant."""
     row = session.get(ApiKeyRow, key_id)
     if row is None or row.tenant != tenant_id:
-        raise NotFound(f"tenant {tenant_id!r} has no key {key_id!r}")
+        raise NotFound(f"tenant {tenant_id!r} has no key {key_id!r}; `domicile key list` shows those there are")
     return row
 
 
@@ -80,7 +86,9 @@ def backend(session: Session, tenant_id: str, backend_id: str) -> BackendRow:
     """Raises NotFound, also for a backend of another tenant."""
     row = session.get(BackendRow, backend_id)
     if row is None or row.tenant != tenant_id:
-        raise NotFound(f"tenant {tenant_id!r} has no backend {backend_id!r}")
+        raise NotFound(
+            f"tenant {tenant_id!r} has no backend {backend_id!r}; `domicile backend list` shows those there are"
+        )
     return row
 
 
@@ -88,7 +96,10 @@ def person(session: Session, tenant_id: str | None, person_id: str) -> PersonRow
     """`tenant_id` None: of the staff. Raises NotFound, also for a person of another tenant."""
     row = session.get(PersonRow, person_id)
     if row is None or row.tenant != tenant_id:
-        raise NotFound(f"{f'tenant {tenant_id!r}' if tenant_id else 'the staff'} has no person {person_id!r}")
+        raise NotFound(
+            f"{f'tenant {tenant_id!r}' if tenant_id else 'the staff'} has no person {person_id!r}"
+            "; `domicile person list` shows those there are"
+        )
     return row
 
 
@@ -98,7 +109,7 @@ def living_person(session: Session, tenant_id: str | None, person_id: str) -> Pe
         living_tenant(session, tenant_id)
     row = person(session, tenant_id, person_id)
     if row.revoked_at is not None:
-        raise Invalid(f"person {person_id!r} was revoked on {row.revoked_at:%Y-%m-%d}")
+        raise Invalid(f"person {person_id!r} was revoked on {row.revoked_at:%Y-%m-%d}; name a person in use")
     return row
 
 
@@ -107,7 +118,7 @@ def token(session: Session, tenant_id: str | None, person_id: str, token_id: str
     person(session, tenant_id, person_id)
     row = session.get(AccessTokenRow, token_id)
     if row is None or row.person != person_id:
-        raise NotFound(f"person {person_id!r} has no token {token_id!r}")
+        raise NotFound(f"person {person_id!r} has no token {token_id!r}; check the id of the token")
     return row
 
 
@@ -157,7 +168,10 @@ def proposal(session: Session, tenant_id: str, scope: str, number: int) -> Polic
     row = session.get(PolicyProposalRow, (tenant_id, scope, number))
     if row is None:
         whose = f"project {scope!r} of " if scope else ""
-        raise NotFound(f"{whose}{f'tenant {tenant_id!r}' if tenant_id else 'the operator'} has no proposal {number}")
+        raise NotFound(
+            f"{whose}{f'tenant {tenant_id!r}' if tenant_id else 'the operator'} has no proposal {number}"
+            "; `domicile policy list` shows those there are"
+        )
     return row
 
 

@@ -315,7 +315,10 @@ class Upstream:
             return target.tls()
         if is_loopback(urlsplit(target.url).hostname or ""):
             return None
-        raise BackendUnavailable(f"Backend {target.backend_id} is off this host and has no TLS identity")
+        raise BackendUnavailable(
+            f"Backend {target.backend_id} is off this host and has no TLS identity"
+            "; ask the operator to register it with a CA or a pin"
+        )
 
 
 class Outgoing(NamedTuple):
@@ -363,9 +366,13 @@ def _bearer(trust: Trust | None) -> str | None:
     try:
         key = read_secret(Path(trust.key_file)).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BackendUnavailable("The key for the backend cannot be read", code="no_certificate") from error
+        raise BackendUnavailable(
+            "The key for the backend cannot be read; ask the operator to make the file readable", code="no_certificate"
+        ) from error
     if not key.isprintable():
-        raise BackendUnavailable("The key file of the backend holds no key", code="no_certificate")
+        raise BackendUnavailable(
+            "The key file of the backend holds no key; ask the operator to write it", code="no_certificate"
+        )
     return key
 
 

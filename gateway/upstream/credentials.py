@@ -55,17 +55,26 @@ class TenantCredentials:
         """The context for `backend`. Raises BackendUnavailable when this gateway has no certificate for its tenant."""
         if backend.kind != "domicile":
             if backend.trust is None or not backend.trust.proves:
-                raise BackendUnavailable(f"Backend {backend.id} has no way to prove who it is", code="backend_identity")
+                raise BackendUnavailable(
+                    f"Backend {backend.id} has no way to prove who it is"
+                    "; ask the operator to register it with a CA or a pin",
+                    code="backend_identity",
+                )
             return trusted_context(backend.trust)
         try:
             files = self._files(backend.tenant)
             identity = parse_identity(backend.uri)
             if isinstance(identity, GatewayIdentity):
-                raise BackendUnavailable(f"Backend {backend.id} is registered under a gateway's identity")
+                raise BackendUnavailable(
+                    f"Backend {backend.id} is registered under a gateway's identity"
+                    "; ask the operator to register it under its own"
+                )
             context = client_context(files, identity)
         except (OSError, RegionsError, ssl.SSLError) as error:
             raise BackendUnavailable(
-                f"This gateway has no certificate to call backends of tenant {backend.tenant}", code="no_certificate"
+                f"This gateway has no certificate to call backends of tenant {backend.tenant}"
+                "; ask the operator to issue one",
+                code="no_certificate",
             ) from error
         self._contexts[backend.id] = backend.uri, context
         return context
@@ -85,7 +94,12 @@ class TenantCredentials:
                 files = self._files(tenant)
                 context.load_cert_chain(files.certificate, files.key)
             except (OSError, RegionsError, ssl.SSLError) as error:
-                logger.error("the certificate for backends of tenant %s could not be renewed: %s", tenant, error)
+                logger.error(
+                    "the certificate for backends of tenant %s could not be renewed: %s"
+                    "; check the cell's authority, it is tried again",
+                    tenant,
+                    error,
+                )
 
     def first_end(self) -> datetime | None:
         """When the first of the certificates in use ends; None before the first call to a backend."""

@@ -73,7 +73,9 @@ class Peer:
             while True:
                 size = int.from_bytes(await self._reader.readexactly(4), "big")
                 if size > MAX_BYTES:
-                    log.error("a worker's message of %d bytes is larger than %d", size, MAX_BYTES)
+                    log.error(
+                        "another process sent %d bytes at once, more than %d; restart the gateway", size, MAX_BYTES
+                    )
                     return
                 self._take(from_json(await self._reader.readexactly(size)))
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -100,7 +102,7 @@ class Peer:
         try:
             answer["with"] = await self._handlers[message["name"]](message["given"])
         except Exception as error:  # the other end is told, and goes on
-            log.exception("a request of another process failed: %s", message["name"])
+            log.exception("a request of another process failed; report it with this traceback: %s", message["name"])
             answer["failed"] = type(error).__name__
         if not self.gone.is_set():
             self._send(answer)

@@ -190,7 +190,9 @@ class Supervisor:
                 return
             if asyncio.get_running_loop().time() - worker.began > LONGEST_PAUSE_S:
                 pause = FIRST_PAUSE_S
-            log.error("worker %s ended by itself (%s)", worker.name, status)
+            log.error(
+                "worker %s ended by itself (%s); another is started, and the lines above say why", worker.name, status
+            )
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
             async with self._replacing:

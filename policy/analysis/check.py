@@ -18,7 +18,7 @@ _BACKEND = "backend-under-test"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PolicyTestOutcome:
     test: PolicyTest
     decision: Decision
     passed: bool
@@ -32,12 +32,12 @@ class Outcome:
         return f"FAIL  {self.test.name}: expected {wanted}, was {verdict}{f': {reasons}' if reasons else ''}"
 
 
-def run_tests(policy: CompiledPolicy, countries: CountrySets) -> tuple[Outcome, ...]:
+def run_tests(policy: CompiledPolicy, countries: CountrySets) -> tuple[PolicyTestOutcome, ...]:
     """One outcome for each test in the document, in its order."""
     return tuple(_run(policy, countries, test) for test in policy.tests)
 
 
-def check_policy(policy: CompiledPolicy, countries: CountrySets) -> tuple[Outcome, ...]:
+def check_policy(policy: CompiledPolicy, countries: CountrySets) -> tuple[PolicyTestOutcome, ...]:
     """As `run_tests`; raises PolicyTestError if one fails. A policy that fails here must not be activated."""
     outcomes = run_tests(policy, countries)
     if failures := tuple(str(outcome) for outcome in outcomes if not outcome.passed):
@@ -45,12 +45,12 @@ def check_policy(policy: CompiledPolicy, countries: CountrySets) -> tuple[Outcom
     return outcomes
 
 
-def _run(policy: CompiledPolicy, countries: CountrySets, test: PolicyTest) -> Outcome:
+def _run(policy: CompiledPolicy, countries: CountrySets, test: PolicyTest) -> PolicyTestOutcome:
     decision = decide(policy, case_for(policy, countries, test.given))
     passed = decision.allowed == (test.expect == "allow")
     if passed and test.rule:
         passed = any(reason.rule == test.rule for reason in decision.reasons)
-    return Outcome(test, decision, passed)
+    return PolicyTestOutcome(test, decision, passed)
 
 
 def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> RequestFacts:

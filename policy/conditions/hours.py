@@ -81,7 +81,7 @@ class Hours(Section):
     @model_validator(mode="after")
     def _opens(self) -> Self:
         if self.first in (self.end, "24:00"):
-            raise ValueError(f"from {self.first} until {self.end} is no time at all")
+            raise ValueError(f"from {self.first} until {self.end} is an empty time; give two different times")
         return self
 
 

@@ -273,7 +273,9 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
     """
     missing = [key for key in ("process_in", "store_in") if getattr(state.bounds, key) is None]
     if missing:
-        problems = (Problem(0, f"residency.{key}", "a tenant's policy must say this") for key in missing)
+        problems = (
+            Problem(0, f"residency.{key}", "this key is missing; add it to the tenant's policy") for key in missing
+        )
         raise PolicyDocumentError(*problems)
     metadata, content, transfer = state.metadata_days, state.content_days, state.transfer
     if all(document.retention.metadata is None for document in tenant):
@@ -346,7 +348,11 @@ def _known_custom(plan: RedactionPlan) -> RedactionPlan:
     """Raises PolicyDocumentError where an action is given to a dictionary or pattern that is not there."""
     known = {f"custom.{name}" for name in (*plan.words, *plan.patterns)}
     problems = [
-        Problem(0, f"redaction.input.{label}", "there is no dictionary and no pattern of this name")
+        Problem(
+            0,
+            f"redaction.input.{label}",
+            "there is no dictionary and no pattern of this name; add one, or remove the action",
+        )
         for label in plan.input
         if label.startswith("custom.") and label not in known
     ]

@@ -32,7 +32,7 @@ from policy.conditions.registry import form_of_document, form_of_given
 from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.document.retention import parse_content_days, parse_days
-from policy.errors import PolicyDocumentError, Problem
+from policy.errors import PolicyDocumentError, Problem, invalid_value
 from policy.facts import AttestedBasis, Basis, Kind, Priority, SetName, Tenancy
 from policy.purpose import RiskClass
 from policy.redact.actions.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
@@ -51,8 +51,8 @@ def _country(code: str) -> str:
     if code == "UK":
         raise ValueError("UK is no ISO 3166 code; did you mean GB?")
     if code not in builtin_countries().known:
-        hint = f"; did you mean {code.upper()}?" if code.upper() in builtin_countries().known else ""
-        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code{hint}")
+        hint = f"did you mean {code.upper()}?" if code.upper() in builtin_countries().known else "write one such as FR"
+        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code; {hint}")
     return code
 
 
@@ -137,7 +137,10 @@ class Rule(Section):
 
 def _word_list(words: tuple[str, ...]) -> tuple[str, ...]:
     if len(words) > MOST_WORDS or not all(2 <= len(word.strip()) <= 200 for word in words):
-        raise ValueError(f"a dictionary has at most {MOST_WORDS} words of 2 to 200 characters")
+        raise ValueError(
+            f"a dictionary is too long, or a word is too short or too long; give at most {MOST_WORDS} words "
+            "of 2 to 200 characters"
+        )
     return words
 
 
@@ -155,7 +158,7 @@ class Sovereign(Section):
     @model_validator(mode="after")
     def _bounds_who_operates(self) -> Self:
         if self.operator.head_office is None or self.operator.ultimate_parent is None:
-            raise ValueError("operator needs head_office and ultimate_parent")
+            raise ValueError("head_office or ultimate_parent of the operator is missing; give both")
         return self
 
 
@@ -174,7 +177,7 @@ class Redaction(Section):
     @model_validator(mode="after")
     def _sovereign_says_where(self) -> Self:
         if (self.on_failure == "sovereign") != (self.sovereign is not None):
-            raise ValueError("on_failure: sovereign and sovereign: go together")
+            raise ValueError("on_failure: sovereign and sovereign: are not both set; set both or neither")
         return self
 
 
@@ -201,7 +204,7 @@ FIRST_YEAR, LAST_YEAR = 1900, 2999
 def _in_our_time(value: date | None) -> date | None:  # a datetime is a date
     """Away from the ends of the calendar, where some zones have no time in others."""
     if value is not None and not FIRST_YEAR <= value.year <= LAST_YEAR:
-        raise ValueError(f"the year must be from {FIRST_YEAR} to {LAST_YEAR}")
+        raise ValueError(f"the year is out of range; give one from {FIRST_YEAR} to {LAST_YEAR}")
     return value
 
 
@@ -274,7 +277,7 @@ class PolicyDocument(_WithConditions):
     def _rules_have_names_of_their_own(self) -> Self:
         names = Counter(rule.name for rule in self.rules)
         if twice := sorted(name for name, times in names.items() if times > 1):
-            raise ValueError(f"two rules are called {', '.join(twice)}")
+            raise ValueError(f"two rules are called {', '.join(twice)}; give each rule a name of its own")
         return self
 
     def says(self, condition: str) -> Any:
@@ -297,7 +300,7 @@ def load_document(text: str) -> PolicyDocument:
     """Read a policy from YAML. Raises PolicyDocumentError with every problem and its line."""
     marked = parse_yaml(text)
     if not isinstance(marked.value, dict):
-        raise PolicyDocumentError(Problem(1, "", "a policy is a mapping that begins with policy: and version:"))
+        raise PolicyDocumentError(Problem(1, "", "this is not a mapping; begin with policy: and version:"))
     try:
         document = PolicyDocument.model_validate(marked.value)
     except ValidationError as error:
@@ -314,15 +317,13 @@ def _problem(error: dict[str, Any], marked: MarkedYaml) -> Problem:
     match error["type"]:
         case "extra_forbidden":
             near = difflib.get_close_matches(str(path[-1]), _keys_beside(path), n=1)
-            message = "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+            message = f"unknown key; did you mean {near[0]}?" if near else "unknown key; remove it"
         case "missing":
-            message = "this key is required"
-        case "value_error":
-            message = str(error["ctx"]["error"])
+            message = "this key is missing; add it"
         case "too_long":
             message = f"at most {error['ctx']['max_length']} are accepted; write fewer, or divide them among projects"
         case _:
-            message = error["msg"][:1].lower() + error["msg"][1:]
+            message = invalid_value(error)
     return Problem(marked.line(path), dotted(path), message)
 
 

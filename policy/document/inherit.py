@@ -22,13 +22,13 @@ def bases_of(document: PolicyDocument, library: Library) -> list[PolicyDocument]
         below = chain[-1]
         if name in [known.policy for known in chain]:
             way = " -> ".join([*(known.policy for known in chain), name])
-            raise _wrong(below, f"this goes in a circle: {way}")
+            raise _wrong(below, f"the documents extend each other in a circle: {way}; remove one `extends`")
         if len(chain) > MAX_BASES:
-            raise _wrong(below, f"more than {MAX_BASES} documents extend each other")
+            raise _wrong(below, f"more than {MAX_BASES} documents extend each other; shorten the chain")
         try:
             chain.append(library(name))
         except KeyError:
-            raise _wrong(below, f"there is nothing called {name} to extend") from None
+            raise _wrong(below, f"there is no document {name} to extend; name one of the library") from None
     return chain[:0:-1]
 
 

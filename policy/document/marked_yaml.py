@@ -17,7 +17,7 @@ from policy.errors import PolicyDocumentError, Problem
 
 MAX_CHARACTERS = 256 * 1024
 MAX_DEPTH = 24
-TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels; use fewer"
 MAX_NODES = 50_000
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, ten times as fast, where PyYAML was built with it, as its wheels are."""
@@ -48,16 +48,18 @@ def parse_yaml(text: str) -> MarkedYaml:
     """Read one document. Raises PolicyDocumentError naming the line."""
     if len(text) > MAX_CHARACTERS:
         last = text.count("\n", 0, MAX_CHARACTERS) + 1
-        raise PolicyDocumentError(Problem(last, "", f"{len(text)} characters, at most {MAX_CHARACTERS} are read"))
+        raise PolicyDocumentError(
+            Problem(last, "", f"{len(text)} characters are too many; write at most {MAX_CHARACTERS}")
+        )
     try:
         return _Reader(yaml.parse(text, Loader=LOADER)).document()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         if "nesting depth" in str(error.problem):  # libyaml's own bound, found while it reads ahead
             raise PolicyDocumentError(Problem(line, "", TOO_DEEP)) from None
-        raise PolicyDocumentError(Problem(line, "", f"not YAML: {error.problem}")) from None
+        raise PolicyDocumentError(Problem(line, "", f"not YAML: {error.problem}; correct the syntax")) from None
     except yaml.YAMLError as error:
-        raise PolicyDocumentError(Problem(0, "", f"not YAML: {error}")) from None
+        raise PolicyDocumentError(Problem(0, "", f"not YAML: {error}; correct the syntax")) from None
 
 
 class _Reader:
@@ -75,11 +77,11 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 if found:
                     raise PolicyDocumentError(
-                        Problem(_line(event), "", "not YAML: but found another document; one is read")
+                        Problem(_line(event), "", "a second document begins here; write one document")
                     )
                 value, found = self._value(next(self._events), (), 1), True
         if not found:
-            raise PolicyDocumentError(Problem(1, "", "the document is empty"))
+            raise PolicyDocumentError(Problem(1, "", "the document is empty; begin with policy: and version:"))
         return MarkedYaml(value, MappingProxyType(self._lines))
 
     def _value(self, event: yaml.Event, path: Path, depth: int) -> Any:
@@ -93,10 +95,12 @@ class _Reader:
         while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             self._refuse_marks(key, depth)
             if not isinstance(key, yaml.ScalarEvent):
-                raise PolicyDocumentError(Problem(_line(key), dotted(path), "a key must be plain text"))
+                raise PolicyDocumentError(Problem(_line(key), dotted(path), "a key is not plain text; write a word"))
             name = key.value
             if name in result:
-                raise PolicyDocumentError(Problem(_line(key), dotted((*path, name)), "this key stands twice"))
+                raise PolicyDocumentError(
+                    Problem(_line(key), dotted((*path, name)), "this key stands twice; remove one")
+                )
             self._lines[(*path, name)] = _line(key)
             result[name] = self._value(next(self._events), (*path, name), depth + 1)
         return result
@@ -113,9 +117,9 @@ class _Reader:
         if self._nodes > MAX_NODES:
             raise PolicyDocumentError(Problem(line, "", f"more than {MAX_NODES} keys and values; write fewer"))
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise PolicyDocumentError(Problem(line, "", "anchors and aliases are not allowed"))
+            raise PolicyDocumentError(Problem(line, "", "anchors and aliases are not allowed; write the value out"))
         if tag := getattr(event, "tag", None):
-            raise PolicyDocumentError(Problem(line, "", f"tag {tag} is not allowed"))
+            raise PolicyDocumentError(Problem(line, "", f"tag {tag} is not allowed; remove it"))
         if isinstance(event, yaml.CollectionStartEvent) and depth > MAX_DEPTH:
             raise PolicyDocumentError(Problem(line, "", TOO_DEEP))
 

@@ -37,7 +37,7 @@ def parse_days(text: str) -> int:
     count = int(match[1])
     days = {"d": count, "mo": count * 365 // 12, "y": count * 365}[match[2]]
     if days > MAX_DAYS:
-        raise ValueError(f"{text!r} is longer than ten years")
+        raise ValueError(f"{text!r} is longer than ten years; give a shorter period")
     return days
 
 
@@ -48,7 +48,7 @@ def parse_content_days(text: str) -> int:
     if not (match := _ENCRYPTED.fullmatch(text)):
         raise ValueError(f"{text!r}: content is kept encrypted or not at all; write none, or encrypted, 30d")
     if not (days := parse_days(match[1])):
-        raise ValueError("write none instead of encrypted, none")
+        raise ValueError("encrypted content of no days is not kept; write none")
     return days
 
 

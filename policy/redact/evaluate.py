@@ -105,9 +105,9 @@ def read_cases(lines: Iterable[str]) -> list[Case]:
                 str(read.get("id", number)), str(read.get("lang", "")), str(read.get("variant") or "plain"), text, spans
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise RedactionError(f"line {number} is no labelled text") from None
+            raise RedactionError(f"line {number} is not a labelled text; write an object with text and spans") from None
         if not isinstance(text, str) or not all(0 <= start < end <= len(text) for start, end, _ in spans):
-            raise RedactionError(f"line {number} has spans outside its text")
+            raise RedactionError(f"line {number} has spans outside its text; correct start and end")
         cases.append(case)
     return cases
 

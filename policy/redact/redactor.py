@@ -61,7 +61,7 @@ class Redactor:
             for label in asked
             if label not in (KINDS if "." in label else found) or general_label(label) not in found
         ):
-            raise RedactionError(f"no detector finds {', '.join(missing)}")
+            raise RedactionError(f"no detector finds {', '.join(missing)}; use the labels that docs/redaction.md lists")
         if "hash" in (*plan.input.values(), *plan.output.values()):
             require_key(hash_key)
         self.plan = plan
@@ -131,7 +131,10 @@ class Redactor:
         blocks what was found or a part cannot be inspected, RedactionError for anything else: then deny.
         """
         if self.looks_for_names and names is None:
-            raise RedactionError("names of persons are to be redacted, and nothing looks for them")
+            raise RedactionError(
+                "names of persons are to be redacted, and nothing looks for them"
+                "; install the extra `ner`, or remove person from the policy"
+            )
         run = _Run(self, Pseudonyms(nonce, key), names if self.looks_for_names else None)
         if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
@@ -182,7 +185,9 @@ class _Run:
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
-            raise RedactionError(f"it is longer than the {MAX_CHARACTERS} characters that are inspected")
+            raise RedactionError(
+                f"it is longer than the {MAX_CHARACTERS} characters that are inspected; send less text"
+            )
         if text in _ROLES and self._redactor.is_clean(text):
             return text
         view = as_read(text)

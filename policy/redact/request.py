@@ -108,7 +108,10 @@ def rewrite_batch_line(line: dict[str, Any], layouts: Mapping[str, BodyLayout], 
     layout = layouts.get(str(line.get("url")))
     body = line.get("body")
     if layout is None or not isinstance(body, dict):
-        raise _unreadable("url", "a batch line for that URL cannot be inspected while redaction is on")
+        raise _unreadable(
+            "url",
+            "a batch line for that URL cannot be inspected while redaction is on; use one of the URLs in docs/api.md",
+        )
     result: dict[str, Any] = {}
     for name, value in line.items():
         if name in ("url", "method"):
@@ -125,7 +128,10 @@ def _item(item: Any, position: str, rewrite: Rewrite) -> Any:
     """One item of a Responses input: a message, or a call and what came of it."""
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if isinstance(item, dict) and kind not in _ITEMS:
-        raise _unreadable(position, "an input item of that type cannot be inspected while redaction is on")
+        raise _unreadable(
+            position,
+            "an input item of that type cannot be inspected while redaction is on; send it as a message with text",
+        )
     if kind == "function_call_output" and isinstance(item.get("output"), str):
         output = _perhaps_json(item["output"], f"{position}.output", rewrite)
         return {**_message({**item, "output": ""}, position, rewrite), "output": output}
@@ -171,7 +177,7 @@ def _value(value: Any, position: str, rewrite: Rewrite, depth: int) -> Any:
     if isinstance(value, (int, float)):
         return _number(value, position, rewrite)
     if depth > MAX_DEPTH:
-        raise RedactionError(f"{position[:40]}... is nested too deeply to be searched")
+        raise RedactionError(f"{position[:40]}... is nested too deeply to be searched; use fewer levels")
     if isinstance(value, list):
         return [_value(item, f"{position}[{i}]", rewrite, depth + 1) for i, item in enumerate(value)]
     if isinstance(value, dict):
@@ -192,7 +198,9 @@ def _entry(name: str, value: Any, position: str, rewrite: Rewrite) -> tuple[str,
         return name, f"{position}.{name}" if position else name
     at = f"{position}.*" if position else "*"
     if name in _UNREADABLE_FIELDS and value is not None:
-        raise _unreadable(f"{position}.{name}" if position else name, "it cannot be inspected while redaction is on")
+        raise _unreadable(
+            f"{position}.{name}" if position else name, "it cannot be inspected while redaction is on; leave it out"
+        )
     return rewrite(name, f"{at} (its name)"), at
 
 
@@ -213,7 +221,7 @@ def _number(value: int | float, position: str, rewrite: Rewrite) -> int | float 
 
 def _same_size(result: dict[str, Any], original: dict[str, Any], position: str) -> dict[str, Any]:
     if len(result) != len(original):
-        raise RedactionError(f"two names at {position} are the same once redacted")
+        raise RedactionError(f"two names at {position} are the same once redacted; rename one of them")
     return result
 
 

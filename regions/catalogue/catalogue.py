@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 from audit.law.lei import check_lei
 from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, parse_yaml
-from policy.errors import PolicyDocumentError
+from policy.errors import PolicyDocumentError, invalid_value
 from policy.facts import Attestation, BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
 from regions.errors import CatalogueError
 from regions.identity.identity import NAME
@@ -26,8 +26,8 @@ from regions.identity.identity import NAME
 
 def _country(code: str) -> str:
     if code not in builtin_countries().known:
-        hint = "; did you mean GB?" if code == "UK" else ""
-        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code{hint}")
+        hint = "did you mean GB?" if code == "UK" else "write one such as FR"
+        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code; {hint}")
     return code
 
 
@@ -134,14 +134,21 @@ class Catalogue:
         known = {operator.id for operator in self.operators}
         for register in self.registers:
             if register.id not in known:
-                raise CatalogueError(f"the sub-processor register of {register.id} belongs to no operator")
+                raise CatalogueError(
+                    f"the sub-processor register of {register.id} belongs to no operator"
+                    "; name an operator of the catalogue, or add it"
+                )
         for certification in self.certifications:
             if certification.of not in known | {region.id for region in self.regions}:
-                raise CatalogueError(f"certification {certification.id} is of {certification.of}, which is not there")
+                raise CatalogueError(
+                    f"certification {certification.id} is of {certification.of}, which is not there"
+                    "; name an operator or a region of the catalogue"
+                )
         for region in self.regions:
             if region.operator not in known:
                 raise CatalogueError(
                     f"region {region.id} names operator {region.operator}, which is not in the catalogue"
+                    "; add the operator, or correct its id"
                 )
 
     @classmethod
@@ -163,7 +170,9 @@ class Catalogue:
         try:
             return cls.parse(source.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise CatalogueError(f"the catalogue cannot be read: {error}") from error
+            raise CatalogueError(
+                f"the catalogue cannot be read: {error}; name a readable file of UTF-8 text"
+            ) from error
 
     def region(self, region: str, day: date) -> Region:
         """Raises CatalogueError if there is none of that id on `day`."""
@@ -246,10 +255,15 @@ def _refuse_overlaps(what: str, rows: Sequence[Row]) -> None:
     ordered = sorted(rows, key=lambda row: (row.id, row.valid_from))
     for row in ordered:
         if row.valid_to is not None and row.valid_to < row.valid_from:
-            raise CatalogueError(f"{what} {row.id} ends on {row.valid_to}, before it begins")
+            raise CatalogueError(
+                f"{what} {row.id} ends on {row.valid_to}, before it begins; correct valid_from or valid_to"
+            )
     for earlier, later in pairwise(ordered):
         if earlier.id == later.id and (earlier.valid_to is None or later.valid_from <= earlier.valid_to):
-            raise CatalogueError(f"{what} {later.id} is described twice on {later.valid_from}")
+            raise CatalogueError(
+                f"{what} {later.id} is described twice on {later.valid_from}"
+                "; end the earlier entry with valid_to before the later one begins"
+            )
 
 
 @lru_cache(maxsize=4)
@@ -268,5 +282,5 @@ def _problems(error: ValidationError, marked: MarkedYaml) -> str:
     lines = []
     for item in error.errors(include_url=False):
         where = ".".join(map(str, item["loc"]))
-        lines.append((marked.line(item["loc"]), f"{where}: {item['msg'].removeprefix('Value error, ')}"))
+        lines.append((marked.line(item["loc"]), f"{where}: {invalid_value(item)}"))
     return "\n".join(f"line {line}: {message}" for line, message in sorted(lines))

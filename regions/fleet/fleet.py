@@ -60,7 +60,10 @@ class Backend(BaseModel):
     def _is_who_its_uri_says(self) -> Self:
         identity = self.identity
         if (identity.backend, identity.tenant, identity.region) != (self.id, self.tenant, self.region):
-            raise ValueError(f"backend {self.id} of {self.tenant} in {self.region} is not {self.uri}")
+            raise ValueError(
+                f"the URI {self.uri} does not name backend {self.id} of {self.tenant} in {self.region}; correct "
+                "one of them"
+            )
         return self
 
     @property
@@ -68,7 +71,10 @@ class Backend(BaseModel):
         """Raises IdentityError if `uri` is not a backend's."""
         identity = parse_identity(self.uri)
         if not isinstance(identity, BackendIdentity):
-            raise ValueError(f"{self.uri} is not the identity of a backend")
+            raise ValueError(
+                f"{self.uri} is not the identity of a backend"
+                "; give spiffe://domicile.CELL/tenant/TENANT/region/REGION/backend/BACKEND"
+            )
         return identity
 
 
@@ -295,7 +301,10 @@ class Fleet:
 
     def _begin(self, backend: Backend, tenant: str) -> Call:
         if backend.tenant != tenant or not self._is_member(backend):
-            raise IsolationError(f"backend {backend.id} is not tenant {tenant}'s, or not in the fleet any more")
+            raise IsolationError(
+                f"backend {backend.id} is not tenant {tenant}'s, or not in the fleet any more"
+                "; ask again, the fleet has changed"
+            )
         state = self._states[backend.id]
         call = Call(state, self._now)
         state.in_flight += 1

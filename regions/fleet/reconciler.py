@@ -106,7 +106,12 @@ class Reconciler:
             try:
                 await self.reconcile()
             except Exception as error:  # of any kind: the next pass sees the whole state again
-                log.warning("the reconciler retries in the next pass: %s: %s", type(error).__name__, error)
+                log.warning(
+                    "the reconciler retries in the next pass: %s: %s"
+                    "; read the cause, it needs no action if it does not return",
+                    type(error).__name__,
+                    error,
+                )
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):  # wait_for could swallow the end: before 3.12 it does
                     await self._news.wait()
@@ -182,13 +187,17 @@ class Reconciler:
                         await self._end(term, replica, State.STOPPED, "gateway_stopped", seen=replica.id in held)
             await asyncio.to_thread(self._store.resign)
         except Exception as error:  # the next leader will find them gone
-            log.warning("the fleet could not be handed over: %s: %s", type(error).__name__, error)
+            log.warning(
+                "the fleet could not be handed over: %s: %s; the next gateway that leads takes the replicas over",
+                type(error).__name__,
+                error,
+            )
 
     async def _step_down(self) -> None:
         """Another may lead: what we hold is not ours to run any more. The other takes it out of service."""
         await self._cancel_all()
         if self._launcher.outlives:
-            log.warning("another gateway leads the fleet")
+            log.warning("another gateway leads the fleet; it needs no action")
         else:
             log.warning("another gateway leads the fleet; ending the backends of this one")
             for replica in list(self._launcher.running):
@@ -396,7 +405,9 @@ class Reconciler:
             if self._acting.get(name) is task:
                 del self._acting[name]
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.warning("replica %s: %s: %s", name, type(error).__name__, error)
+                log.warning(
+                    "replica %s: %s: %s; read the cause, the next pass tries again", name, type(error).__name__, error
+                )
             self.nudge()
 
         task.add_done_callback(done)

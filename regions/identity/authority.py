@@ -76,17 +76,25 @@ class CertificateAuthority:
         except LoosePermissions as error:
             raise AuthorityError(str(error)) from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise AuthorityError(f"{key_file} does not hold a key and a certificate in PEM") from error
+            raise AuthorityError(
+                f"{key_file} does not hold a key and a certificate in PEM; restore the file from a backup"
+            ) from error
         issuer, root = chain[0], chain[-1]
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != issuer.public_key():
-            raise AuthorityError(f"the key in {key_file} is not that of its certificate")
+            raise AuthorityError(
+                f"the key in {key_file} is not that of its certificate; restore the file from a backup"
+            )
         if [each.value for each in issuer.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] != [domain]:
             raise AuthorityError(
                 f"{key_file} is the authority of {issuer.subject.rfc4514_string()}, not of cell {cell!r}"
+                "; name the folder of that cell, or set cell"
             )
         _check_chain(chain, key_file)
         if (ends := min(each.not_valid_after_utc for each in chain)) <= now():
-            raise AuthorityError(f"the authority in {key_file} expired on {ends:%Y-%m-%d}")
+            raise AuthorityError(
+                f"the authority in {key_file} expired on {ends:%Y-%m-%d}"
+                "; put a new authority into this file (docs/fleet.md)"
+            )
         pem = root.public_bytes(serialization.Encoding.PEM)
         if not root_file.exists() or root_file.read_bytes() != pem:
             write_secret(root_file, pem)
@@ -100,10 +108,14 @@ class CertificateAuthority:
         Raises AuthorityError for an identity of another cell or a lifetime beyond the root's.
         """
         if identity.cell != self.cell:
-            raise AuthorityError(f"the authority of cell {self.cell!r} does not speak for {identity.uri}")
+            raise AuthorityError(
+                f"the authority of cell {self.cell!r} does not speak for {identity.uri}; use the authority of that cell"
+            )
         starts, ends = now() - CLOCK_SKEW, now() + lifetime
         if ends > self._until:
-            raise AuthorityError(f"a leaf until {ends:%Y-%m-%d %H:%M} would outlive the root")
+            raise AuthorityError(
+                f"a leaf until {ends:%Y-%m-%d %H:%M} would outlive the root; renew the authority first"
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         leaf = (
             x509.CertificateBuilder()
@@ -180,7 +192,10 @@ def _check_chain(chain: Sequence[x509.Certificate], file: Path) -> None:
         except (x509.ExtensionNotFound, ValueError, TypeError, InvalidSignature):
             may_issue = False
         if not may_issue:
-            raise AuthorityError(f"{below.subject.rfc4514_string()} in {file} may not issue, or not by the next in it")
+            raise AuthorityError(
+                f"{below.subject.rfc4514_string()} in {file} may not issue, or not by the next in it"
+                "; order the chain from issuer to root"
+            )
 
 
 def _key_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:

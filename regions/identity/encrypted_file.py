@@ -35,7 +35,9 @@ class PlainFiles:
     def read(self, path: Path) -> bytes:
         content = read_secret(path)
         if content.startswith(_MAGIC):
-            raise KeyProviderError(f"{path} is sealed: name the provider that holds its key (secrets.provider)")
+            raise KeyProviderError(
+                f"the file {path} is sealed; set secrets.provider to the provider that holds its key"
+            )
         return content
 
     def create(self, path: Path, content: bytes) -> bytes:
@@ -60,7 +62,9 @@ class SealedFiles:
         try:
             return AESGCM(self._keys.unwrap(SYSTEM_TENANT, wrapped)).decrypt(nonce, closed, _bound(path))
         except InvalidTag as error:
-            raise KeyLost(f"{path} was changed, or belongs elsewhere") from error
+            raise KeyLost(
+                f"{path} was changed, or belongs elsewhere; restore it from a backup of this installation"
+            ) from error
 
     def create(self, path: Path, content: bytes) -> bytes:
         if not path.exists():
@@ -92,7 +96,7 @@ def is_sealed_content(content: bytes) -> bool:
 def _parts(content: bytes, path: Path) -> tuple[bytes, bytes, bytes]:
     rest = content.removeprefix(_MAGIC)
     if not rest or len(rest) < 1 + rest[0] + NONCE_SIZE:
-        raise KeyLost(f"{path} is damaged")
+        raise KeyLost(f"{path} is damaged; restore it from a backup of this installation")
     end = 1 + rest[0]
     return rest[1:end], rest[end : end + NONCE_SIZE], rest[end + NONCE_SIZE :]
 

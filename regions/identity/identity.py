@@ -25,7 +25,8 @@ def check_name(name: str, what: str) -> str:
     """`name`, or IdentityError saying what a `what` may look like."""
     if not NAME.fullmatch(name):
         raise IdentityError(
-            f"{what} {name[:64]!r} is not a name: 2 to 31 of a-z, 0-9 and '-', beginning with a letter, as 'eu-fr-par'"
+            f"{what} {name[:64]!r} is not a name; use 2 to 31 of a-z, 0-9 and '-', beginning with a letter, "
+            "as 'eu-fr-par'"
         )
     return name
 
@@ -79,7 +80,10 @@ def parse_identity(uri: str) -> Identity:
     """The identity `uri` names. Raises IdentityError for anything but the exact spelling `.uri` gives."""
     match = _URI.fullmatch(uri)
     if match is None:
-        raise IdentityError(f"{uri[:200]!r} is not an identity of this system")
+        raise IdentityError(
+            f"{uri[:200]!r} is not an identity of this system; give "
+            "spiffe://domicile.CELL/tenant/TENANT/gateway, or .../region/REGION/backend/BACKEND"
+        )
     cell, tenant, region, backend = match.group("cell", "tenant", "region", "backend")
     if backend is None:
         return GatewayIdentity(cell, tenant)

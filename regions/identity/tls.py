@@ -33,7 +33,10 @@ def check_peer(certificate: Any, uri: str) -> None:
     """Raise ssl.SSLCertVerificationError unless `certificate`, as from ``getpeercert()``, names `uri` and no other."""
     uris = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI"]
     if uris != [uri]:
-        raise ssl.SSLCertVerificationError(f"the peer is {uris or 'without a name'}, expected {uri}")
+        raise ssl.SSLCertVerificationError(
+            f"the peer is {uris or 'without a name'}, expected {uri}"
+            "; check the certificate of the server at this address"
+        )
 
 
 class PinnedContext(ssl.SSLContext):

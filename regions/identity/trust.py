@@ -36,13 +36,15 @@ class Trust(BaseModel):
             try:
                 ssl.create_default_context(cadata=self.ca)
             except (ssl.SSLError, ValueError):
-                raise ValueError("ca holds no certificate in PEM") from None
+                raise ValueError("ca holds no certificate in PEM; give the certificates in PEM") from None
         return self
 
     @model_validator(mode="after")
     def _takes_either(self) -> Self:
         if self.plain and self.priority:
-            raise ValueError("a server that refuses what is not OpenAI's own does not take priority")
+            raise ValueError(
+                "a plain server, which refuses what is not OpenAI's own, does not take priority; set one of the two"
+            )
         return self
 
     @property
@@ -55,7 +57,7 @@ def trusted_context(trust: Trust) -> ssl.SSLContext:
     """A context whose handshakes succeed only with a server that `trust` describes; others raise
     ssl.SSLCertVerificationError, before a byte of a request leaves. Raises ValueError if it describes none."""
     if not trust.proves:
-        raise ValueError("neither a CA nor a certificate is named")
+        raise ValueError("neither a CA nor a certificate is named; set one of them")
     context = PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # servers that are not ours may know no better
     if trust.ca is not None:
@@ -72,7 +74,10 @@ def check_pin(certificate: bytes | None, pin: str) -> None:
     """Raise ssl.SSLCertVerificationError unless `certificate`, in DER, is the one with that SHA-256."""
     shown = sha256(certificate).hexdigest() if certificate else "none"
     if shown != pin:
-        raise ssl.SSLCertVerificationError(f"the peer's certificate is {shown}, expected {pin}")
+        raise ssl.SSLCertVerificationError(
+            f"the peer's certificate is {shown}, expected {pin}"
+            "; check the server, then register its certificate anew with --pin"
+        )
 
 
 def _pinned_to(pin: str) -> type[ssl.SSLObject]:

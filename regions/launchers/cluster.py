@@ -40,13 +40,17 @@ class Cluster:
     def __init__(self, server: str, namespace: str, *, token_file: Path, ca_file: Path) -> None:
         """`token_file` is read for each call: kubelet replaces it every hour. Raises ClusterError for an unread CA."""
         if not server.startswith("https://"):
-            raise ClusterError(f"{server} is not https: the token would be seen")
+            raise ClusterError(
+                f"the address {server} is not https, so the token would be sent in clear; give an https address"
+            )
         self._namespace = namespace
         self._token_file = token_file
         try:
             tls = ssl.create_default_context(cafile=str(ca_file))
         except (OSError, ssl.SSLError) as error:
-            raise ClusterError(f"the cluster's CA {ca_file} cannot be read: {error}") from error
+            raise ClusterError(
+                f"the cluster's CA {ca_file} cannot be read: {error}; mount the service account into the gateway's pod"
+            ) from error
         self._server = server.rstrip("/")
         self._service = ExternalService(
             "the Kubernetes API",
@@ -108,7 +112,10 @@ class Cluster:
         content = json.dumps({"spec": {"replicas": replicas}}).encode()
         path = f"{self._path('Deployment', name)}/scale"
         if await self._call("PATCH", path, content, "application/merge-patch+json") is None:
-            raise ClusterError(f"there is no Deployment {name} in {self._namespace}")
+            raise ClusterError(
+                f"there is no Deployment {name} in {self._namespace}"
+                "; apply the manifests of deploy/ first, or correct the name"
+            )
 
     async def delete(self, kind: str, name: str) -> None:
         """With what it owns, in the foreground. Deleting what is not there does nothing. Raises ClusterError."""
@@ -149,7 +156,9 @@ class Cluster:
                     break
             except (ExternalUnavailable, OSError, ValueError) as error:
                 failure = str(error) or type(error).__name__
-        raise ClusterError(f"Kubernetes did not {method} {path}: {failure}")
+        raise ClusterError(
+            f"Kubernetes did not {method} {path}: {failure}; check the gateway's service account and the API server"
+        )
 
 
 def _message(answer: ExternalAnswer) -> str:

@@ -233,7 +233,7 @@ class KubernetesLauncher:
                 while True:
                     deployment = await self._cluster.get("Deployment", object_name(backend_id))
                     if deployment is None:
-                        raise LaunchError("its Deployment is gone")
+                        raise LaunchError("its Deployment is gone; check who deletes Deployments in this namespace")
                     ready, because, final = _state(deployment)
                     if ready:
                         return
@@ -241,7 +241,10 @@ class KubernetesLauncher:
                         raise LaunchError(because)
                     await asyncio.sleep(self._poll_s)
         except TimeoutError:
-            raise LaunchError(f"it was not ready within {self._ready_within_s:g} s: {because}") from None
+            raise LaunchError(
+                f"it was not ready within {self._ready_within_s:g} s: {because}"
+                "; see `kubectl describe pod` of this backend"
+            ) from None
 
     async def _delete(self, backend_id: str, *, quietly: bool = False) -> None:
         """All kinds are tried, also after one failed: above all its key must not stay behind."""
@@ -259,9 +262,11 @@ class KubernetesLauncher:
         except (ClusterError, TimeoutError) as error:
             failed = failed or str(error) or "its pod is still there"
         if failed and not quietly:
-            raise LaunchError(f"backend {backend_id} did not go: {failed}")
+            raise LaunchError(f"backend {backend_id} did not go: {failed}; delete its objects with kubectl")
         if failed:
-            logger.error("what was applied for backend %s could not be deleted: %s", backend_id, failed)
+            logger.error(
+                "what was applied for backend %s could not be deleted: %s; delete them with kubectl", backend_id, failed
+            )
 
 
 def _state(deployment: Mapping[str, Any]) -> tuple[bool, str, bool]:

@@ -119,7 +119,7 @@ class LocalLauncher:
         """Returns when it is ready. Raises LaunchError with the end of its log, and nothing left running."""
         name = spec.identity.backend
         if name in self._children or name in self._starting or name in self._ending:
-            raise LaunchError(f"backend {name} runs already")
+            raise LaunchError(f"backend {name} runs already; stop it first")
         spec = self._with_gpu(spec)
         self._starting[name] = spec.gpus
         try:
@@ -249,8 +249,10 @@ class LocalLauncher:
                             break
                         await asyncio.sleep(READY_POLL_S)
         except TimeoutError:
-            raise LaunchError(f"it was not ready within {self._ready_within_s:g} s") from None
-        raise LaunchError(f"it ended with status {process.returncode}")
+            raise LaunchError(
+                f"it was not ready within {self._ready_within_s:g} s; read the lines of its log"
+            ) from None
+        raise LaunchError(f"it ended with status {process.returncode}; read the lines of its log")
 
     async def _let_go(self, process: Process) -> None:
         if process.stdin is not None:
@@ -310,7 +312,12 @@ class LocalLauncher:
                     folder = self._folder / identity.backend
                     self._authority.renew_if_due(identity, folder, lifetime=self._leaf_lifetime)
                 except Exception as error:  # the old leaf goes on for hours; the next look tries again
-                    logger.error("the leaf of %s could not be renewed: %s", identity.backend, type(error).__name__)
+                    logger.error(
+                        "the leaf of %s could not be renewed: %s"
+                        "; check that its folder and the authority can be read and written",
+                        identity.backend,
+                        type(error).__name__,
+                    )
 
 
 def _environment(spec: BackendSpec) -> dict[str, str]:

@@ -25,7 +25,7 @@ def card_for(weights: Path, *, calls: int) -> str:
         if made["refusal"] is None:
             return card
         refusal = str(made["refusal"])
-    raise LaunchError(f"no card holds {weights.name}: {refusal}")
+    raise LaunchError(f"no card holds {weights.name}: {refusal}; use a smaller model, or --quantization")
 
 
 def check_start(weights: Path, card: str, host_memory: int | None = None) -> None:
@@ -58,10 +58,13 @@ def _asked(program: str, arguments: list[str], weights: Path) -> dict[str, Any]:
         )
         made: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"the planner did not answer: {type(error).__name__}") from None
+        raise LaunchError(
+            f"the planner did not answer: {type(error).__name__}; install domicile[backend] here, or free memory"
+        ) from None
     except ValueError:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise LaunchError(
-            f"the planner cannot read {weights.name}: {lines[-1] if lines else 'it printed no reason'}"
+            f"the planner cannot read {weights.name}: {lines[-1] if lines else 'it printed no reason'}; try "
+            "`domicile plan --model` on the folder"
         ) from None
     return made

@@ -450,7 +450,7 @@ def test_a_copy_of_the_log_file_alone_warns_about_notes_that_are_not_beside_it(f
     [
         (["--sample", "1"], 2, "--sample needs --keys"),
         (["--as-of", "yesterday"], 2, "is no moment"),
-        (["--witness", "nonsense"], 1, "a witness key reads"),
+        (["--witness", "nonsense"], 1, "a witness key has another form; give name+key id+base64"),
     ],
 )
 def test_bad_arguments_are_named(folder: Path, arguments: list[str], status: int, why: str) -> None:

@@ -52,8 +52,8 @@ def test_a_cache_that_cannot_be_names_the_number_that_could(changes: dict[str, i
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gpu_memory": 0.0}, "gpu_memory is a share"),
-        ({"gpu_memory": 1.5}, "gpu_memory is a share"),
+        ({"gpu_memory": 0.0}, "gpu_memory 0.0 is not a share of the card; set"),
+        ({"gpu_memory": 1.5}, "gpu_memory 1.5 is not a share of the card; set"),
         ({"load_format": "torn"}, "load_format 'torn' is not one of auto, dummy"),
         ({"quantization": "int3", "device": "cuda"}, "quantization 'int3' is not one of none, fp8"),
         ({"quantization": "fp8"}, "quantization fp8 needs a GPU"),
@@ -70,7 +70,7 @@ def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, An
     ("changes", "message"),
     [
         ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "does not go with fp8"),
-        ({"speculation": "eagle"}, "ngram or nothing, not 'eagle'"),
+        ({"speculation": "eagle"}, "speculation 'eagle' is not known; set --speculation ngram"),
     ],
     ids=str,
 )

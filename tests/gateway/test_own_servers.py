@@ -178,6 +178,11 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
     }
     assert "openai" in run("backend", "list", "acme").output
     assert json.loads(run("backend", "revoke", "acme", "acme-vllm", "--yes", "--json").output)["revoked_at"]
-    for option, file, status in (("--pin", "/none", 1), ("--ca", files.key, 2), ("--pin", files.key, 1)):
+    for option, file, status in (
+        ("--pin", "/none", 2),
+        ("--ca", "/none", 2),
+        ("--ca", files.key, 2),
+        ("--pin", files.key, 2),
+    ):
         refused = run(*command, option, str(file))
         assert refused.exit_code == status and refused.stderr.startswith("error: ")

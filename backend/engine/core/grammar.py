@@ -31,22 +31,23 @@ COMPILERS = 2  # threads
 # What llguidance says of a grammar begins so; the rest may quote it.
 REASONS = {
     "oneOf constraints": "oneOf is supported only where no two of its schemas can hold at once; use anyOf",
-    NOTHING: "nothing can match the grammar",
-    "Unknown format": "a format is not among those that are supported",
-    "regex parse error": "a pattern is not a regular expression that is supported: no look-around, no back reference",
-    "Pointer": "a $ref points to nothing",
-    "Resource": "a $ref leaves the schema",
-    "Failed to generate regex for": "minimum or maximum is beyond the numbers that are supported",
-    "type must be": "type is the name of a type, or a list of names",
-    "Unsatisfiable schema": "nothing can match the schema",
-    "patternProperty": "two of patternProperties can match one name",
-    "min/maxProperties": "minProperties and maxProperties need all of properties to be required",
+    NOTHING: "nothing can match the grammar; send one that matches a text",
+    "Unknown format": "a format is not supported; remove it from the schema",
+    "regex parse error": "a pattern is not a supported regular expression; remove look-around and back references",
+    "Pointer": "a $ref points to nothing; name a member of $defs",
+    "Resource": "a $ref leaves the schema; put what it names into $defs",
+    "Failed to generate regex for": "minimum or maximum is beyond the supported numbers; use smaller ones",
+    "type must be": "type is not the name of a type or a list of names; send one of these",
+    "Unsatisfiable schema": "nothing can match the schema; remove the contradiction",
+    "patternProperty": "two of patternProperties can match one name; make them exclusive",
+    "min/maxProperties": "minProperties and maxProperties need every property; list all of them in required",
 }
 
 
 class GrammarTooComplex(InvalidRequest):
-    """Compiling it, or following it, takes more than we give."""
+    """Compiling it, or following it, exceeds a limit."""
 
+    fix = "send a smaller grammar or schema"
     code = "grammar_too_complex"
 
 
@@ -158,7 +159,7 @@ def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     """At its beginning. Raises GrammarTooComplex, or InvalidRequest for an invalid grammar or one that no text
     matches."""
     if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
-        raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")
+        raise GrammarTooComplex(f"the grammar is longer than {MAX_GRAMMAR_BYTES} bytes; send a shorter one")
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         first = matcher.deep_copy()  # the first mask is the costly one, and not all errors show before it
@@ -172,13 +173,15 @@ def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 def _refusal(error: str) -> InvalidRequest:
     """Says why without quoting the grammar, which is the caller's text."""
     if any(word in error for word in ("too large", "too many", "limit", "fuel", "max is", "too complex")):
-        return GrammarTooComplex("the grammar is too complex")
+        return GrammarTooComplex("the grammar is too complex; send a smaller one")
     if error.startswith("Unimplemented keys"):
-        return InvalidRequest(f"the JSON schema uses keywords that are not supported: {error.split(':', 1)[1].strip()}")
+        return InvalidRequest(
+            f"the JSON schema uses keywords that are not supported: {error.split(':', 1)[1].strip()}; remove them"
+        )
     known = (reason for beginning, reason in REASONS.items() if error.startswith(beginning))
     if "invalid regex" in error:
         return InvalidRequest(REASONS["regex parse error"])
-    return InvalidRequest(next(known, "the grammar cannot be read"))
+    return InvalidRequest(next(known, "the grammar cannot be read; send a valid grammar"))
 
 
 class _Vocabulary:

@@ -57,9 +57,13 @@ class EmbeddingEngine(Engine):
         embedding = checkpoint.embedding
         assert embedding is not None  # noqa: S101 -- who calls has looked
         if config.load_format != "auto":
-            raise ConfigError(f"an embedding model is loaded from its weights, not as {config.load_format!r}")
+            raise ConfigError(
+                f"an embedding model is loaded from its weights, not as {config.load_format!r}; set load_format to auto"
+            )
         if config.speculation:
-            raise ConfigError("an embedding model draws no tokens: speculation has nothing to guess")
+            raise ConfigError(
+                "an embedding model draws no tokens: speculation has nothing to guess; remove --speculation"
+            )
         if config.batch_invariant and not config.device.startswith("cuda"):
             raise ConfigError("an embedding model has no batch-invariant mode on the CPU; start it without that option")
         if config.threads is not None:
@@ -137,7 +141,10 @@ def _for_whole_texts(config: EngineConfig, max_position: int) -> tuple[EngineCon
     Raises ConfigError for a length beyond the model's.
     """
     if (config.max_model_len or 0) > max_position:
-        raise ConfigError(f"max_model_len {config.max_model_len} is beyond the model's context, {max_position}")
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is beyond the model's context, {max_position}"
+            f"; lower --max-model-len to {max_position}"
+        )
     budget = max(config.max_num_batched_tokens, max_position)
     blocks = config.max_num_seqs * -(-max_position // config.block_size)
     return msgspec.structs.replace(config, max_num_batched_tokens=budget), CacheSize(blocks, max_position)

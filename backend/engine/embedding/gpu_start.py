@@ -29,11 +29,15 @@ def require_embedder(config: EngineConfig, checkpoint: Checkpoint) -> None:
     """What can be known before anything is loaded. Raises ConfigError."""
     for name in ("quantization", "kv_dtype"):
         if getattr(config, name):
-            raise ConfigError(f"an embedding model is computed in its dtype: no {name} {getattr(config, name)}")
+            raise ConfigError(
+                f"an embedding model is computed in its dtype: no {name} {getattr(config, name)}; remove the option"
+            )
     if not checkpoint.is_encoder:
         require_gpu(config, checkpoint.config)
     elif config.batch_invariant:
-        raise ConfigError("batch_invariant is a mode of decoders: an encoder's products depend on the batch")
+        raise ConfigError(
+            "batch_invariant is a mode of decoders: an encoder's products depend on the batch; remove --batch-invariant"
+        )
     else:
         require_cuda(config)
 

@@ -153,7 +153,9 @@ class GpuMemory:
         except GpuMemoryError as error:
             found.free()
             if error.status == OUT_OF_MEMORY:
-                raise torch.OutOfMemoryError(f"the card has no {whole} bytes left") from None
+                raise torch.OutOfMemoryError(
+                    f"the card has no {whole} bytes left; lower --gpu-memory, or stop another program on this card"
+                ) from None
             raise
         self._ranges.append(found)
         owner = _Bytes(found.address, whole)
@@ -175,7 +177,9 @@ class GpuMemory:
                     found.map()
         except GpuMemoryError as error:
             self.release()
-            raise CannotWake(f"{self.size} bytes of the card are to come back: {error}") from None
+            raise CannotWake(
+                f"the card does not have the {self.size} bytes to wake with: {error}; stop another program on this card"
+            ) from None
 
     def _forget(self, gone: _Range) -> None:
         self._ranges.remove(gone)

@@ -47,13 +47,19 @@ class GpuSleeper:
     def sleep(self, on_progress: OnProgress) -> int:
         total = sum(t.numel() * t.element_size() for t in self.tensors)
         if (room := available_host_memory()) < total + HOST_RESERVE:
-            raise CannotSleep(f"the weights take {total} bytes of the host, and {room} are available")
+            raise CannotSleep(
+                f"the weights take {total} bytes of the host, and {room} are available"
+                "; free memory of the host, or stop the backend instead"
+            )
         torch.cuda.synchronize()
         try:
             self._kept.extend(_moved(_pieces(self.tensors), _to_host, total, on_progress))
         except RuntimeError as error:  # CUDA could not pin that much
             self._kept.clear()
-            raise CannotSleep(f"{total} bytes of the host cannot be pinned: {error}") from None
+            raise CannotSleep(
+                f"{total} bytes of the host cannot be pinned: {error}"
+                "; raise the limit of locked memory (ulimit -l), or stop the backend instead"
+            ) from None
         for part in self.cache:
             part.view(torch.uint8).zero_()
         self.runner.forget()

@@ -41,7 +41,10 @@ CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by 
 def require_cuda(config: EngineConfig) -> None:
     """Raises ConfigError if there is no GPU."""
     if not torch.cuda.is_available():
-        raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
+        raise ConfigError(
+            f"device {config.device!r} was asked for, and there is no CUDA device"
+            "; set --device cpu, or install the CUDA driver"
+        )
 
 
 def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
@@ -52,9 +55,14 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     """
     require_cuda(config)
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
-        raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
+        raise ConfigError(
+            f"block_size {config.block_size} cannot be used on a GPU; set --block-size to a power of two of at least 16"
+        )
     if not 16 <= model.head_dim <= 256:
-        raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
+        raise ConfigError(
+            f"heads {model.head_dim} wide cannot be computed on a GPU; use a model with heads of 16 to 256, "
+            "or --device cpu"
+        )
     widths: tuple[int, ...] = (model.hidden_size, model.intermediate_size, model.q_width)
     if model.experts is not None:
         widths += (model.experts.intermediate_size,)

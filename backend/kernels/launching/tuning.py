@@ -94,5 +94,5 @@ def _read(path: Path) -> dict[str, dict[str, Choice]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        log.warning("ignoring launch choices in %s: %s", path, error)
+        log.warning("ignoring launch choices in %s: %s; remove the file, or tune again", path, error)
         return {}

@@ -62,15 +62,24 @@ class ChatTemplate:
         """
         own = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt, **self._variables}
         if taken := own.keys() & (options or {}).keys():
-            raise InvalidRequest(f"{min(taken)} is not an option of the template", param="chat_template_kwargs")
+            raise InvalidRequest(
+                f"{min(taken)} is not an option of the template; remove it from chat_template_kwargs",
+                param="chat_template_kwargs",
+            )
         try:
             return self._template.render({**(options or {}), **own})
         except _Refused as refusal:
             raise InvalidRequest(
-                f"the model's chat template refuses these messages: {refusal}", param="messages"
+                f"the model's chat template refuses these messages: {refusal}"
+                "; change the order or the roles of the messages",
+                param="messages",
             ) from None
         except Exception:  # a template is a program: it can fail in any way, and the error may quote a message
-            raise InvalidRequest("the model's chat template cannot render these messages", param="messages") from None
+            raise InvalidRequest(
+                "the model's chat template cannot render these messages"
+                "; send other messages, or ask the operator to set another chat template",
+                param="messages",
+            ) from None
 
 
 class _Refused(jinja2.TemplateError):

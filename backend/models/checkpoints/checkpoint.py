@@ -30,9 +30,11 @@ class Checkpoint:
         elif path.suffix == ".gguf":
             self._file = gguf.GGUFFile(path)
         elif path.exists():
-            raise UnsupportedModel(f"{path.name} is neither a .gguf file nor a folder with config.json")
+            raise UnsupportedModel(
+                f"{path.name} is neither a .gguf file nor a folder with config.json; name one of the two in --model"
+            )
         else:
-            raise ModelNotFound(f"no model at {path}")
+            raise ModelNotFound(f"no model at {path}; name a .gguf file or a folder with config.json")
 
     @cached_property
     def config(self) -> ModelConfig:

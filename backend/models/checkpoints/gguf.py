@@ -67,7 +67,7 @@ class GGUFFile:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
-            raise ModelNotFound(f"no model at {path}") from None
+            raise ModelNotFound(f"no model at {path}; name a .gguf file") from None
         except ValueError:
             raise CorruptCheckpoint(f"{path.name} is empty") from None
         self.path = path
@@ -162,7 +162,10 @@ def model_config(file: GGUFFile) -> ModelConfig:
     meta = file.metadata
     family = families.of_gguf(meta.get("general.architecture")).gguf
     if meta.get(f"{family}.expert_count"):
-        raise UnsupportedModel("a mixture of experts is read from safetensors, not from GGUF")
+        raise UnsupportedModel(
+            "a mixture of experts is read from safetensors, not from GGUF"
+            "; serve the safetensors checkpoint of this model"
+        )
 
     def need(key: str) -> Any:
         if f"{family}.{key}" not in meta:

@@ -38,7 +38,7 @@ def _content(path: Path) -> Any:
             raise CorruptCheckpoint(f"{path.name} has {size} bytes, more than the {MAX_JSON} that are read")
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ModelNotFound(f"no {path.name} in {path.parent}") from None
+        raise ModelNotFound(f"no {path.name} in {path.parent}; download the whole checkpoint") from None
     except ValueError as broken:
         raise CorruptCheckpoint(f"{path.name}: {broken}") from None
 

@@ -107,7 +107,10 @@ class TextModel:
         if continued:
             rendered, shown, _ = rendered.rpartition(end)
             if not shown:
-                raise InvalidRequest("the model's template does not show the last message", param="messages")
+                raise InvalidRequest(
+                    "the model's template does not show the last message; leave continue_final_message out",
+                    param="messages",
+                )
         ids: list[int] = []
         for at, piece in enumerate(re.split(f"{mark}(\\d+)x", rendered)):
             ids += self._controls_as_text[spelled[int(piece)]] if at % 2 else self.encode_words(piece)
@@ -209,7 +212,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """Raises ModelNotFound or CorruptCheckpoint."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ModelNotFound(f"no tokenizer.json in {folder}")
+        raise ModelNotFound(f"no tokenizer.json in {folder}; download the whole checkpoint")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as broken:  # the Rust side raises a bare Exception

@@ -144,9 +144,13 @@ class AdminContext:
         grants = grants_of(groups_of(claims, provider.settings.groups_claim), provider.settings.roles)
         own = None if None in grants else tenant if tenant in grants else min(map(str, grants), default=None)
         if own not in grants:
-            raise JwtRefused("jwt_groups", "no group that the token names has a role here")
+            raise JwtRefused(
+                "jwt_groups", "no group that the token names has a role here; add one of its groups to oidc.roles"
+            )
         if own is not None and not self.inventory.has_living(own):
-            raise JwtRefused("jwt_groups", "no group that the token names has a role here")
+            raise JwtRefused(
+                "jwt_groups", "no group that the token names has a role here; add one of its groups to oidc.roles"
+            )
         name = subject_digest(claims["iss"], claims["sub"])[:16]
         return Actor(name, own, grants[own], name, "machine")
 
@@ -190,9 +194,11 @@ class RequirePermission(Guard[Actor]):
         actor = authenticated_actor(request)
         tenant = request.path_params.get("tenant")
         if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
-            raise NotFound("there is nothing of such a name")  # nor is it repeated: it may be anything
+            raise NotFound(
+                "there is nothing of such a name; check the names in the URL"
+            )  # nor is it repeated: it may be anything
         if tenant is not None and not actor.sees(tenant):
-            raise NotFound(f"there is no tenant {tenant!r}")
+            raise NotFound(f"there is no tenant {tenant!r}; check the name of the tenant")
         verdict = check(actor, self.permission, None if self.permission in INSTALLATION else tenant)
         if not verdict.allowed:
             raise Forbidden(verdict.because)

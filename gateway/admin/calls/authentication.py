@@ -99,7 +99,7 @@ def credential_of(request: Request, cookies: Cookies | None) -> str:
     our own origin. Raises Forbidden, KeyUnknown where there are two of one header."""
     sent = request.headers.getlist("authorization")
     if len(sent) > 1:
-        raise KeyUnknown("send one authorization header")
+        raise KeyUnknown("more than one authorization header was sent; send one")
     if sent:
         return sent[0][len(BEARER) :].strip() if sent[0][: len(BEARER)].lower() == BEARER else ""
     session = request.cookies.get(cookies.session, "") if cookies else ""

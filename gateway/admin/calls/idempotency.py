@@ -78,7 +78,7 @@ class IdempotentCall:
             raise Pending("this Idempotency-Key was used with another token; the answer cannot be shown again")
         kept = json.loads(opened)
         if kept["fingerprint"] != self._fingerprint:
-            raise Invalid("this Idempotency-Key was used for another call")
+            raise Invalid("this Idempotency-Key was used for another call; use a new one for each call")
         return Response(kept["body"], kept["status"], headers={**kept["headers"], REPLAYED: "true"})
 
     def keep(self, response: Response) -> None:
@@ -105,7 +105,9 @@ def _key(request: Request) -> str:
     """The draft has a quoted string (RFC 8941), most clients send it bare."""
     sent = request.headers.getlist(HEADER)
     if len(sent) != 1 or len(sent[0]) > MAX_KEY or not KEY.fullmatch(sent[0]):
-        raise Invalid(f"an Idempotency-Key is one text of 1 to {MAX_KEY} printable ASCII characters without spaces")
+        raise Invalid(
+            f"this is not an Idempotency-Key; send one text of 1 to {MAX_KEY} printable ASCII characters without spaces"
+        )
     return sent[0].strip('"')
 
 

@@ -110,11 +110,11 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
         if each["type"] in {"extra_forbidden", "json_invalid"}:  # the last part is what the caller wrote, or where
             known, message = known[:1] if each["type"] == "json_invalid" else known[:-1], _OTHER_WORDS[each["type"]]
         errors[".".join(map(str, known))] = message
-    return problem(422, "the request does not match the OpenAPI document", errors=errors)
+    return problem(422, "the request does not match the OpenAPI document; correct the fields in errors", errors=errors)
 
 
 _OTHER_WORDS = {"extra_forbidden": "has a field that there is not", "json_invalid": "is not JSON"}
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return problem(500, "the gateway failed; nothing is known to have changed")
+    return problem(500, "the gateway failed, and nothing is known to have changed; try again, and see its log")

@@ -18,9 +18,9 @@ _DIGITS = re.compile("[0-9]{1,10}")
 def _iso(value: object) -> object:
     """Pydantic also reads numbers, as seconds or, from 2e10 on, as milliseconds since 1970."""
     if isinstance(value, str) and not _ISO_DAY.match(value):
-        raise ValueError("must be an ISO 8601 date, such as 2026-11-29, or a time with its zone")
+        raise ValueError("this is not a date; send one in ISO 8601, such as 2026-11-29, or a time with its zone")
     if isinstance(value, int | float):
-        raise ValueError("must be a text in ISO 8601, not a number")
+        raise ValueError("this is a number; send a text in ISO 8601")
     return value
 
 
@@ -29,13 +29,13 @@ def _utc(value: datetime) -> datetime:
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise ValueError("must be a time that there is in UTC, from 0001-01-01 to 9999-12-31") from None
+        raise ValueError("this time does not exist in UTC; send one from 0001-01-01 to 9999-12-31") from None
 
 
 def _whole(value: object) -> object:
     """Pydantic also reads ``1.0`` and ``+1``."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
-        raise ValueError("must be a whole number in digits")
+        raise ValueError("this is not a whole number; send digits only")
     return value
 
 
@@ -65,6 +65,12 @@ class Body(BaseModel):
     """Base of request bodies; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ResponseBody(BaseModel):
+    """Base of bodies that are sent back; frozen."""
+
+    model_config = ConfigDict(frozen=True)
 
 
 def tagged(response: Response, record: Record) -> None:

@@ -94,6 +94,7 @@ def _trust(
     command if a file cannot be read or the options contradict each other."""
     from pydantic import ValidationError
 
+    from policy.errors import invalid_value
     from regions.identity.trust import Trust
 
     try:
@@ -106,7 +107,7 @@ def _trust(
             priority=priority,
         )
     except ValidationError as error:
-        fail(error.errors()[0]["msg"].removeprefix("Value error, "), USAGE)
+        fail(invalid_value(error.errors()[0]), USAGE)
     return trust if trust != Trust() else None
 
 
@@ -204,7 +205,7 @@ def _pin(file: Path) -> str:
     try:
         return sha256(ssl.PEM_cert_to_DER_cert(read_text(file).strip())).hexdigest()
     except ValueError:
-        fail(f"{file} holds no certificate in PEM")
+        fail(f"{file} holds no certificate in PEM; give a certificate in PEM", USAGE)
 
 
 @app.command("create-token")

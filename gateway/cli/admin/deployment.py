@@ -224,6 +224,7 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
     """A `Deployment` or `Scale`; an error names the field."""
     from pydantic import ValidationError
 
+    from policy.errors import invalid_value
     from regions.fleet import deployment
 
     model: type[BaseModel] = getattr(deployment, kind)
@@ -231,7 +232,7 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['msg']}", USAGE)
+        fail(f"{first['loc'][0]}: {invalid_value(first)}", USAGE)
 
 
 def _euros(said: str) -> Decimal:

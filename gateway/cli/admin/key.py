@@ -192,12 +192,13 @@ def _scopes(**bounds: list[str] | None) -> "Scopes":
     from pydantic import ValidationError
 
     from gateway.records.control import Scopes
+    from policy.errors import invalid_value
 
     try:
         return Scopes.model_validate({name: bound for name, bound in bounds.items() if bound})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}", USAGE)
+        fail(f"{first['loc'][0]}: {first['input']!r}: {invalid_value(first)}", USAGE)
 
 
 def _in(days: int | None) -> datetime | None:

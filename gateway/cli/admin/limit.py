@@ -114,11 +114,13 @@ def list_limits(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fal
 def _figures(values: dict[str, Any]) -> LimitFigures:
     from pydantic import ValidationError
 
+    from policy.errors import invalid_value
+
     try:
         return LimitFigures.model_validate({kind.field: _number(kind, values[kind.field]) for kind in KINDS})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']}: {first['msg']}", USAGE)
+        fail(f"{first['loc'][0]}: {first['input']}: {invalid_value(first)}", USAGE)
 
 
 def _number(kind: LimitKind, value: Any) -> Any:

@@ -78,7 +78,8 @@ def show_policy(
                 typer.echo(record.document, nl=not record.document.endswith("\n"))
             return
     wanted = f"version {number}" if number else "policy in force"
-    fail(f"there is no {wanted} for {tenant}/{project}" if project else f"there is no {wanted} for {tenant}")
+    scope = f"{tenant}/{project}" if project else tenant
+    fail(f"there is no {wanted} for {scope}; `domicile policy history {tenant}` lists the versions")
 
 
 @app.command("submit")
@@ -378,4 +379,8 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not UTF-8 text'}")
+        fail(
+            f"the file {file} cannot be read: "
+            f"{error.strerror if isinstance(error, OSError) else 'it is not UTF-8 text'}; name a readable "
+            "policy document"
+        )

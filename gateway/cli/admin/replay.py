@@ -67,12 +67,12 @@ def replay(
     from gateway.installation.installation import Installation, InstallationError
 
     if backend is not None and url is not None:
-        fail("name a --backend or a --url, not both", NOT_COMPARED)
+        fail("both --backend and --url are given; give one of the two", NOT_COMPARED)
     try:
         installation = Installation.open(data)
         done = do(data, lambda context: _replay(installation, context, tenant, request, backend, url, tolerance))
     except GatewayError as error:
-        fail(f"there is no answer to compare: {error.message}", NOT_COMPARED)
+        fail(f"{error.message}, so there is no answer to compare; start the backend, or name another", NOT_COMPARED)
     except (AuditError, InstallationError, StoreError, OSError) as error:
         fail(str(error), NOT_COMPARED)
     done.tell(as_json)
@@ -163,7 +163,11 @@ async def _replay(
     if url is None and known is None:
         known = _backend(installation, tenant, kept.backend_id)
     if known is not None and known.region != kept.region:
-        fail(f"{known.id} is in {known.region}, and the call was answered in {kept.region}", NOT_COMPARED)
+        fail(
+            f"{known.id} is in {known.region}, and the call was answered in {kept.region}"
+            "; name a backend of that region",
+            NOT_COMPARED,
+        )
     async with Upstream(configured().requests, connected, installation.find_request_signer) as upstream:
         now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept)
     exact = first_difference(kept.output, now) is None
@@ -194,8 +198,8 @@ def _backend(installation: "Installation", tenant: str, name: str) -> "Backend":
         if record.id == name and record.revoked_at is None:
             return Backend.model_validate(record.model_dump(include=BACKEND_FIELDS))
     fail(
-        f"{tenant} has no backend {name} in service: name another by --backend, or start one with the same weights and"
-        " give its --url",
+        f"{tenant} has no backend {name} in service; name another by --backend, or start one with the "
+        "same weights and give its --url",
         NOT_COMPARED,
     )
 

@@ -147,13 +147,13 @@ def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, fie
 
 
 def read_text(file: Path) -> str:
-    """Of a small ASCII file that an option names: a certificate, a key."""
+    """Of a small ASCII file that an option names: a certificate, a key. Anything else ends the command with `USAGE`."""
     from audit.files.untrusted_file import read_untrusted
 
     try:
         return read_untrusted(file, MAX_TEXT, follow_links=True).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {_why(error)}")
+        fail(f"{file} cannot be read: {_why(error)}; name a readable text file", USAGE)
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

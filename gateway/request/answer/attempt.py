@@ -72,7 +72,12 @@ class Attempt:
             self._call.failed()
             attempts.broken += isinstance(error, BackendFailed)
         request = self._routed.request
-        logger.warning("%s: backend %s: %s", request.request_id, self._routed.route.backend.id, error.log_line)
+        logger.warning(
+            "%s: backend %s: %s; see the log of the backend",
+            request.request_id,
+            self._routed.route.backend.id,
+            error.log_line,
+        )
         unsent = request.client.held or not request.client.started
         # A request that breaks the server that takes it must not break all of them, one after the other.
         if not (unsent and error.elsewhere) or attempts.broken > MAX_BROKEN:

@@ -102,7 +102,9 @@ class Delivery:
         try:
             spool = await asyncio.to_thread(Spool, self._folder, memoryview(last)[sent:])
         except OSError as error:
-            logger.warning("a large answer waits in memory for its client: %s", type(error).__name__)
+            logger.warning(
+                "a large answer waits in memory for its client: %s; let it read faster", type(error).__name__
+            )
             await client.end(last[sent:])
             return
         del last

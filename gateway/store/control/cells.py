@@ -29,11 +29,11 @@ class CellControl(Administration):
         try:
             key = VerifierKey.parse(verifier_key)
         except NoteError as error:
-            raise Invalid(f"the verifier key cannot be read: {error}") from error
+            raise Invalid(f"the verifier key cannot be read: {error}; give it as name+key id+base64") from error
         if checked_name(peer, "cell") == self._cell:
-            raise Invalid("a cell is not its own peer")
+            raise Invalid("a cell is not its own peer; name another cell")
         if key.name != key_name(peer):
-            raise Invalid(f"the key is of {key.name!r}, not of {key_name(peer)!r}")
+            raise Invalid(f"the key is of {key.name!r}, not of {key_name(peer)!r}; give the key of that cell")
         with self._change() as change:
             row = change.session.get(PeerRow, peer)
             before = peer_record(row) if row else None
@@ -66,7 +66,7 @@ class CellControl(Administration):
         with self._change() as change:
             row = change.session.get(TenantCellRow, (tenant, peer))
             if row is None:
-                raise NotFound(f"tenant {tenant!r} was never allowed in cell {peer!r}")
+                raise NotFound(f"tenant {tenant!r} was never allowed in cell {peer!r}; name a tenant that it may serve")
             before = tenant_cell_record(row)
             if row.revoked_at is not None:
                 return before
@@ -87,6 +87,7 @@ class CellControl(Administration):
             if last is not None and bundle.epoch < last.epoch:
                 raise Invalid(
                     f"cell {bundle.home!r} has sent a newer bundle already: epoch {last.epoch}, not {bundle.epoch}"
+                    "; wait for its next one"
                 )
             if last is not None and last.sha256 == bundle.sha256:
                 return []
@@ -113,7 +114,10 @@ class CellControl(Administration):
                 try:
                     self._check(each.tenant, own[each.tenant], project, operator.document if operator else None)
                 except Exception as error:  # of any kind: a policy that does not compile must not become active
-                    raise Invalid(f"the policy of {each.tenant!r} cannot be in force here: {error}") from error
+                    raise Invalid(
+                        f"the policy of {each.tenant!r} cannot be in force here: {error}"
+                        "; correct the policy in its home cell"
+                    ) from error
 
 
 class _BundleImport:
@@ -150,9 +154,14 @@ class _BundleImport:
         checked_name(tenant, "tenant")
         home = self._session.get(TenantHomeRow, tenant)
         if home is None and self._session.get(TenantRow, tenant) is not None:
-            raise Invalid(f"tenant {tenant!r} is at home here: cell {self._home!r} has nothing to say of it")
+            raise Invalid(
+                f"tenant {tenant!r} is at home here: cell {self._home!r} has nothing to say of it; remove it there"
+            )
         if home is not None and home.home != self._home:
-            raise Invalid(f"tenant {tenant!r} is at home in cell {home.home!r}, not in {self._home!r}")
+            raise Invalid(
+                f"tenant {tenant!r} is at home in cell {home.home!r}, not in {self._home!r}"
+                "; ask that cell for its bundle"
+            )
         self._put(TenantRow, tenant, tenant, fields)
         if home is None:
             self._session.flush()
@@ -161,7 +170,7 @@ class _BundleImport:
     def _key(self, tenant: str, fields: dict[str, Any]) -> None:
         known = self._session.get(ApiKeyRow, fields["id"])
         if known is not None and known.tenant != tenant:
-            raise Invalid(f"key {fields['id']!r} is another tenant's here")
+            raise Invalid(f"key {fields['id']!r} is another tenant's here; create a new key in its home cell")
         if known is not None and known.pepper > fields["pepper"]:  # rehashed here, by use
             fields = fields | {"digest": known.digest, "pepper": known.pepper}
         self._put(ApiKeyRow, fields["id"], tenant, fields)

@@ -75,7 +75,7 @@ class Control(
             ("risk class", risk_class, get_args(RiskClass)),
         ):
             if value not in allowed:
-                raise InvalidValue(f"{name} {value!r} is not one of {', '.join(allowed)}")
+                raise InvalidValue(f"{name} {value!r} is not one of {', '.join(allowed)}; give one of them")
         with self._change() as change:
             lookup.living_tenant(change.session, tenant)
             row = ProjectRow(
@@ -121,13 +121,12 @@ class Control(
         Duplicate, NotFound.
         """
         if backend.cell != self._cell:
-            raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
+            raise Invalid(f"{backend.uri} is not of cell {self._cell!r}; register it in its own cell")
         if not _is_address(url):
-            raise InvalidValue(  # not quoted: it may hold a password
-                "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without user"
-            )
+            # not quoted: it may hold a password
+            raise InvalidValue("url: it is no URL of a server; write https://HOST:PORT/PATH (http: this machine only)")
         if not models:
-            raise InvalidValue("a backend must serve a model")
+            raise InvalidValue("a backend must serve a model; name one with --model")
         models = [checked_text(model, "model") for model in models]
         facts = _facts_of_kind(url, kind, single_tenant, trust)
         cost = None if eur_per_million is None else _micro_euros(eur_per_million)
@@ -149,7 +148,10 @@ class Control(
                 )
                 change.session.add(row)
             elif row.uri != backend.uri:
-                raise Duplicate(f"backend {backend.backend!r} exists already, as another")
+                raise Duplicate(
+                    f"backend {backend.backend!r} exists already, as another"
+                    "; choose another name, or revoke that one first"
+                )
             else:
                 row.url, row.models, row.revoked_at, row.epoch = url, list(models), None, change.epoch
                 row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
@@ -190,18 +192,24 @@ def _is_address(url: str) -> bool:
 def _micro_euros(euros: Decimal) -> int:
     micro = euros * 10**6
     if not 0 <= micro <= 10**12 or micro != int(micro):
-        raise InvalidValue(f"{euros} euros a million tokens is no price: 0 to a million, six decimal places")
+        raise InvalidValue(
+            f"the price {euros} euros a million tokens is not possible; give 0 to a million, with at most six "
+            "decimal places"
+        )
     return int(micro)
 
 
 def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust | None) -> dict[str, Any]:
     if kind == "domicile":
         if single_tenant == "declared" or trust is not None:
-            raise InvalidValue("our own engine proves who it is, and that it serves one tenant, by its certificate")
+            raise InvalidValue(
+                "an engine of ours proves who it is, and that it serves one tenant, by its certificate; leave "
+                "trust and single_tenant out"
+            )
         attested = "attested" if url.startswith("https://") else "declared"
         return {"kind": kind, "single_tenant": attested, "trust": None}
     if kind != "openai":
-        raise InvalidValue(f"kind {kind!r} is neither domicile nor openai")
+        raise InvalidValue(f"kind {kind!r} is neither domicile nor openai; give one of the two")
     if single_tenant == "attested":
         raise InvalidValue("only our own engine attests that it serves one tenant; this one can declare it")
     if url.startswith("https://") and (trust is None or (trust.ca is None and trust.pin is None)):

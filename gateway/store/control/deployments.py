@@ -20,6 +20,7 @@ class DeploymentControl(Administration):
             if serving is not None:
                 raise Duplicate(
                     f"deployment {serving.id!r} of tenant {wanted.tenant!r} serves {wanted.model!r} already"
+                    "; change that one, or delete it first"
                 )
             row = DeploymentRow(**wanted.model_dump() | {"regions": list(wanted.regions)}, **change.stamp)
             change.insert(row, f"deployment {wanted.id!r} of tenant {wanted.tenant!r}")
@@ -70,7 +71,9 @@ def find(session: Session, tenant: str, deployment: str) -> DeploymentRow:
     """Raises NotFound, also for one of another tenant."""
     row = session.get(DeploymentRow, (tenant, deployment))
     if row is None:
-        raise NotFound(f"tenant {tenant!r} has no deployment {deployment!r}")
+        raise NotFound(
+            f"tenant {tenant!r} has no deployment {deployment!r}; `domicile deployment list` shows those there are"
+        )
     return row
 
 
@@ -78,7 +81,7 @@ def living(session: Session, tenant: str, deployment: str) -> DeploymentRow:
     """Raises NotFound, and Invalid if it was deleted."""
     row = find(session, tenant, deployment)
     if row.deleted_at is not None:
-        raise Invalid(f"deployment {deployment!r} was deleted on {row.deleted_at:%Y-%m-%d}")
+        raise Invalid(f"deployment {deployment!r} was deleted on {row.deleted_at:%Y-%m-%d}; create a new one")
     return row
 
 
@@ -92,4 +95,7 @@ def _living(session: Session, tenant: str, model: str) -> DeploymentRow | None:
 
 def _check(scale: Scale) -> None:
     if scale.min_replicas > scale.max_replicas:
-        raise InvalidValue(f"{scale.min_replicas} replicas at least and {scale.max_replicas} at most cannot both hold")
+        raise InvalidValue(
+            f"{scale.min_replicas} replicas at least and {scale.max_replicas} at most cannot both hold"
+            "; lower the first or raise the second"
+        )

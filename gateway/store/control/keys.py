@@ -42,13 +42,13 @@ class KeyControl(Administration):
         that a repeated call never leaves a key that no one knows. Raises Invalid, NotFound.
         """
         if not timedelta(0) <= grace <= MAX_GRACE:
-            raise InvalidValue(f"the grace period must be between 0 and {MAX_GRACE.days} days")
+            raise InvalidValue(f"the grace period is out of range; give 0 to {MAX_GRACE.days} days")
         self._check_future(expires_at)
         with self._change() as change:
             old = lookup.key(change.session, tenant, key_id)
             lookup.living_project(change.session, tenant, old.project)
             if old.replaced_by is not None:
-                raise Invalid(f"key {key_id!r} was rotated already, to {old.replaced_by!r}")
+                raise Invalid(f"key {key_id!r} was rotated already, to {old.replaced_by!r}; rotate that one")
             if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= change.at):
                 raise Invalid(f"key {key_id!r} works no longer; create a new one")
             if expires_at is None and old.expires_at is not None:
@@ -97,4 +97,4 @@ class KeyControl(Administration):
 
     def _check_future(self, expires_at: datetime | None) -> None:
         if expires_at is not None and (expires_at.tzinfo is None or expires_at <= self._now()):
-            raise InvalidValue("a key must expire in the future, at an instant with a zone")
+            raise InvalidValue("the expiry of a key is in the past or has no zone; give a later instant with a zone")

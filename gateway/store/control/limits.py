@@ -33,7 +33,10 @@ class LimitControl(Administration):
             before = limits_record(row) if row else None
             if row is None:
                 if self._expected not in (None, no_limits(owner, *place).digest()):
-                    raise Stale(f"no limits were set for {place[2] or place[1] or tenant!r} since you last read them")
+                    raise Stale(
+                        f"no limits were set for {place[2] or place[1] or tenant!r} since you last read them"
+                        "; read them again"
+                    )
                 row = LimitSettingRow(tenant=tenant, project=place[1], key=place[2], **change.stamp)
                 change.session.add(row)
             for column, amount in stored(figures).items():
@@ -61,7 +64,9 @@ class LimitControl(Administration):
         micro = [_micro_price(amount) for amount in (input, output, input if cached is None else cached)]
         with self._change() as change:
             if valid_from is not None and (valid_from.tzinfo is None or valid_from < change.at):
-                raise InvalidValue("a price is valid from an instant with a zone that is not in the past")
+                raise InvalidValue(
+                    "the begin of a price is in the past or has no zone; give a later instant with a zone"
+                )
             versions = select(func.max(PriceRow.number)).where(PriceRow.cell == self._cell, PriceRow.model == model)
             last = change.session.exec(versions).one() or 0
             row = PriceRow(
@@ -97,7 +102,7 @@ def _place(
     if key is not None:
         row = lookup.key(change.session, tenant, key)
         if project not in (None, row.project):
-            raise Invalid(f"key {key!r} is not of project {project!r}")
+            raise Invalid(f"key {key!r} is not of project {project!r}; check the id of the key")
         return row, (tenant, row.project, key)
     if project is not None:
         return lookup.living_project(change.session, tenant, project), (tenant, project, "")
@@ -106,5 +111,5 @@ def _place(
 
 def _micro_price(euros: Decimal) -> int:
     if not (euros.is_finite() and 0 <= euros <= MAX_PRICE and euros * MICRO == int(euros * MICRO)):
-        raise InvalidValue(f"a price is 0 to {MAX_PRICE} euros with at most 6 decimals, not {euros}")
+        raise InvalidValue(f"the price {euros} euros is not possible; give 0 to {MAX_PRICE} with at most 6 decimals")
     return int(euros * MICRO)

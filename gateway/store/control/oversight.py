@@ -26,7 +26,7 @@ class OversightControl(Administration):
         tenant is part of, so that no one believes that they stopped one.
         """
         if not _CODE.fullmatch(reason):
-            raise InvalidValue(f"a reason is a code such as 'wrong_answers', not {reason!r}")
+            raise InvalidValue(f"the reason {reason!r} is not a code; give one such as 'wrong_answers'")
         with self._change() as change:
             place, system = _place(change, tenant, project, ai_system_id)
             row = change.session.get(StopRow, place)
@@ -53,12 +53,12 @@ class OversightControl(Administration):
     ) -> StopRecord:
         """Resuming twice changes nothing. Raises Invalid, NotFound: also for what was never stopped."""
         if not _CODE.fullmatch(reason):
-            raise InvalidValue(f"a reason is a code such as 'corrected', not {reason!r}")
+            raise InvalidValue(f"the reason {reason!r} is not a code; give one such as 'corrected'")
         with self._change() as change:
             place, system = _place(change, tenant, project, ai_system_id)
             row = change.session.get(StopRow, place)
             if row is None:
-                raise NotFound(f"{project or ai_system_id!r} of tenant {tenant!r} was never stopped")
+                raise NotFound(f"{project or ai_system_id!r} of tenant {tenant!r} was never stopped; check the name")
             before = stop_record(row)
             if row.resumed_at is not None:
                 return before
@@ -69,13 +69,16 @@ class OversightControl(Administration):
 def _place(change: Change, tenant: str, project: str | None, ai_system_id: str | None) -> tuple[Place, str | None]:
     """And the AI system concerned, if there is one."""
     if (project is None) == (ai_system_id is None):
-        raise InvalidValue("name an AI system or a project, one of the two")
+        raise InvalidValue("neither or both of an AI system and a project are named; name one of the two")
     if project is not None:
         return (tenant, project, ""), lookup.project(change.session, tenant, project).ai_system_id
     lookup.tenant(change.session, tenant)
     parts = select(ProjectRow.id).where(ProjectRow.tenant == tenant, ProjectRow.ai_system_id == ai_system_id)
     if change.session.exec(parts).first() is None:
-        raise NotFound(f"no project of tenant {tenant!r} is part of an AI system {ai_system_id!r}")
+        raise NotFound(
+            f"no project of tenant {tenant!r} is part of an AI system {ai_system_id!r}"
+            "; name the AI system of one of its projects"
+        )
     return (tenant, "", ai_system_id or ""), ai_system_id
 
 

@@ -68,7 +68,7 @@ class PeopleControl(Administration):
         """A token that makes the first operator, once; earlier ones stop working. Raises Invalid if one exists."""
         with self._change() as change:
             if _operators(change):
-                raise Invalid("there is an operator already, who can make others")
+                raise Invalid("there is an operator already; let that person create others")
             unused = select(AccessTokenRow).where(
                 AccessTokenRow.cell == self._cell,
                 col(AccessTokenRow.person).is_(None),
@@ -88,7 +88,10 @@ class PeopleControl(Administration):
         with self._change() as change:
             row = change.session.get(AccessTokenRow, token)
             if row is None or row.person is not None or row.revoked_at is not None or row.expires_at <= change.at:
-                raise NotFound("the bootstrap token was used, replaced, or has expired")
+                raise NotFound(
+                    "the bootstrap token was used, replaced, or has expired"
+                    "; make another with `domicile person bootstrap`"
+                )
             self._revoke(change, row, token_record, "token.revoked", SYSTEM_TENANT, token)
             person = self._insert_person(change, None, display_name, ["operator"])
             record, secret = self._insert_token(change, None, person.id, expires_at, "bootstrap")
@@ -120,7 +123,9 @@ class PeopleControl(Administration):
         action: str = "token.created",
     ) -> tuple[AccessTokenRecord, ApiKey]:
         if expires_at.tzinfo is None or not change.at < expires_at <= change.at + MAX_TOKEN_LIFE:
-            raise InvalidValue(f"a token must expire within {MAX_TOKEN_LIFE.days} days, at an instant with a zone")
+            raise InvalidValue(
+                f"the expiry of a token is out of range; give an instant with a zone within {MAX_TOKEN_LIFE.days} days"
+            )
         key = generate_key(kind="admin")
         row = AccessTokenRow(
             id=key.id,
@@ -147,7 +152,7 @@ class PeopleControl(Administration):
 def _own(row: PersonRow) -> PersonRow:
     """`row`, if its roles and tokens are managed here. Raises Invalid for a person of the identity provider."""
     if row.subject is not None:
-        raise Invalid(f"person {row.id!r} comes through the identity provider: its groups give roles, a login a token")
+        raise Invalid(f"person {row.id!r} comes through the identity provider; change the groups there")
     return row
 
 

@@ -79,7 +79,7 @@ class PolicyControl(Administration):
             row = lookup.proposal(change.session, owner, scope, number)
             before = proposal_record(row)
             if row.withdrawn_at is not None:
-                raise NotReady(f"proposal {number} was withdrawn: {row.withdrawn_because}")
+                raise NotReady(f"proposal {number} was withdrawn: {row.withdrawn_because}; propose the policy again")
             if row.submitted_by == person:
                 raise NotReady(f"proposal {number} is your own; a second person approves it")
             if row.approved_by is not None:
@@ -104,7 +104,7 @@ class PolicyControl(Administration):
             before = proposal_record(row)
             if row.withdrawn_at is not None or row.version is not None or row.approved_by is None:
                 wanted = " yet" if before.state == "submitted" else ""
-                raise NotReady(f"proposal {number} is {before.state}, not approved{wanted}")
+                raise NotReady(f"proposal {number} is {before.state}, not approved{wanted}; see `domicile policy list`")
             if at is not None and at > change.at:
                 row.activates_at, row.epoch = at, change.epoch
                 record = proposal_record(row)
@@ -199,7 +199,7 @@ class PolicyControl(Administration):
         """The columns of a scope. Raises NotFound, Invalid where tenant or project was revoked."""
         if tenant is None:
             if project is not None:
-                raise Invalid("the operator's policy has no projects")
+                raise Invalid("the operator's policy has no projects; leave the project out")
             return OPERATOR, TENANT_SCOPE
         lookup.living_tenant(change.session, tenant)
         if project is not None:
@@ -252,7 +252,10 @@ class PolicyControl(Administration):
         if scope:
             own = lookup.active_policy(session, tenant, TENANT_SCOPE)
             if own is None:
-                raise Invalid(f"tenant {tenant!r} has no active policy that project {scope!r} could tighten")
+                raise Invalid(
+                    f"tenant {tenant!r} has no active policy that project {scope!r} could tighten"
+                    "; activate one for the tenant first"
+                )
             return self._checked(f"the policy of project {scope!r}", tenant, own.document, document, operator)
         in_force = self._checked(f"the policy of tenant {tenant!r}", tenant, document, None, operator)
         for project, below in _projects(session, tenant):
@@ -268,7 +271,9 @@ class PolicyControl(Administration):
             for project, below in _projects(session, tenant):
                 self._checked(f"project {tenant}/{project} under the operator's policy", tenant, own, below, document)
         if in_force is None:
-            raise Invalid("no tenant has a policy yet that the operator's could bound")
+            raise Invalid(
+                "no tenant has a policy yet that the operator's could bound; activate a policy of a tenant first"
+            )
         return in_force
 
     def _checked(
@@ -277,7 +282,7 @@ class PolicyControl(Administration):
         try:
             return self._check(tenant, document, project, operator)
         except Exception as error:  # of any kind: a document that does not compile must not become active
-            raise Invalid(f"{what}: {error}") from error
+            raise Invalid(f"{what}: {error}; correct the document") from error
 
 
 def _document(row: PolicyVersionRow | None) -> str | None:

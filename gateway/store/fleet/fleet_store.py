@@ -197,7 +197,9 @@ class FleetStore:
     def _moved(self, session: Session, replica: Replica, to: State, reason: str | None = None) -> ReplicaRow:
         row = session.get(ReplicaRow, replica.id)
         if row is None or to not in NEXT[State(row.state)]:
-            raise NotLeading(f"replica {replica.id} cannot become {to}: another has taken it further")
+            raise NotLeading(
+                f"replica {replica.id} cannot become {to}: another has taken it further; it needs no action"
+            )
         row.state, row.reason = to, reason
         return row
 

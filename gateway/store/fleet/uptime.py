@@ -45,7 +45,7 @@ def meter(connection: Connection, cell: str, busy: Mapping[str, bool], at: float
         marks,
     ).rowcount
     if moved != len(marks):
-        raise RuntimeError("replicas were metered by another in the same moment")
+        raise RuntimeError("replicas were metered by another in the same moment; it needs no action")
     insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(_UPTIME)
     more = {name: _UPTIME.c[name] + insert.excluded[name] for name in ("up_ms", "busy_ms")}
     connection.execute(insert.on_conflict_do_update(index_elements=["replica", "day"], set_=more), bills)

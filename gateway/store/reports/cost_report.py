@@ -111,7 +111,7 @@ def cost_dimensions(written: str) -> tuple[CostDimension, ...]:
     names = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in names:
         if name not in COST_DIMENSIONS:
-            raise InvalidValue(f"cost can be grouped by {', '.join(COST_DIMENSIONS)}, not by {name[:40]!r}")
+            raise InvalidValue(f"cost cannot be grouped by {name[:40]!r}; name one of {', '.join(COST_DIMENSIONS)}")
     return names  # type: ignore[return-value]  # just checked
 
 

@@ -191,7 +191,7 @@ def dimensions(written: str) -> tuple[Dimension, ...]:
     names = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in names:
         if name not in DIMENSIONS:
-            raise InvalidValue(f"usage can be grouped by {', '.join(DIMENSIONS)}, not by {name[:40]!r}")
+            raise InvalidValue(f"usage cannot be grouped by {name[:40]!r}; name one of {', '.join(DIMENSIONS)}")
     return names  # type: ignore[return-value]  # just checked
 
 

@@ -23,13 +23,15 @@ _MEMORY = 8 << 20  # bytes for one compiled expression
 def check_pattern(pattern: str) -> str:
     """`pattern` if RE2 takes it and it cannot match nothing; raises ValueError saying why not."""
     if not 0 < len(pattern) <= LONGEST_PATTERN:
-        raise ValueError(f"a pattern has 1 to {LONGEST_PATTERN} characters")
+        raise ValueError(
+            f"the pattern is empty or longer than {LONGEST_PATTERN} characters; give 1 to {LONGEST_PATTERN}"
+        )
     try:
         compiled = _compile(pattern)
     except re2.error as error:
-        raise ValueError(f"RE2 does not take this pattern: {_reason(error)}") from None
+        raise ValueError(f"RE2 does not take this pattern: {_reason(error)}; write it in the syntax of RE2") from None
     if compiled.match(""):
-        raise ValueError("this pattern matches the empty text, and so everything")
+        raise ValueError("the pattern matches the empty text, and so everything; let it match at least one character")
     return pattern
 
 
@@ -47,7 +49,7 @@ def custom_detector(words: Mapping[str, Sequence[str]], patterns: Mapping[str, s
         }
         shaped = {name: _compile(pattern) for name, pattern in patterns.items()}
     except re2.error:
-        raise RedactionError("a tenant's word or pattern is too large for RE2") from None
+        raise RedactionError("a tenant's word or pattern is too large for RE2; shorten it") from None
 
     def find(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         for name, expression in listed.items():

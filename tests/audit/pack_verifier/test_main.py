@@ -66,7 +66,7 @@ def test_what_is_not_of_the_format_is_told_as_a_finding(
     assert main([str(spoilt)]) == 1
     said = capsys.readouterr().out
     assert told in said
-    assert said.endswith("The pack DOES NOT HOLD.\n")
+    assert said.endswith("The pack DOES NOT HOLD; keep it as it is, and ask its maker for a new one.\n")
 
 
 def test_a_whole_pack_holds_and_one_that_was_changed_does_not(
@@ -118,7 +118,9 @@ JSON_FILES = (
 def test_json_of_any_depth_or_none_is_a_finding(pack: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     for name in JSON_FILES:
         assert main([str(rewritten(pack, with_content(name, content)))]) == 1, name
-        assert capsys.readouterr().out.endswith("The pack DOES NOT HOLD.\n"), name
+        assert capsys.readouterr().out.endswith(
+            "The pack DOES NOT HOLD; keep it as it is, and ask its maker for a new one.\n"
+        ), name
 
 
 def test_a_manifest_that_names_more_records_than_can_be_counted_is_found_at_once(

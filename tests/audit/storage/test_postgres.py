@@ -118,7 +118,7 @@ def test_a_full_disk_of_the_server_is_told_apart_and_keeps_nothing(url: str, sto
     def full(_: object) -> None:
         raise psycopg.errors.DiskFull("could not extend file: No space left on device\nHINT: values")
 
-    with pytest.raises(StoreFull, match=r"No space left on device$"):
+    with pytest.raises(StoreFull, match=r"No space left on device; free space on the server's disk$"):
         store.append([with_value(b"a")], keep=full)
     assert payloads(url) == []
 

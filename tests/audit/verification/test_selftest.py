@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from audit.cli.app import app
 from audit.events.private_value import Private
 from audit.private.erasure import erase
-from audit.verification.selftest import Outcome, selftest
+from audit.verification.selftest import SelftestResult, selftest
 from tests.audit.conftest import Home, accepted, completed
 from tests.audit.pack.test_export import settled
 
@@ -28,7 +28,7 @@ async def used(home: Home) -> Home:
     return home
 
 
-async def run(home: Home) -> dict[str, Outcome]:
+async def run(home: Home) -> dict[str, SelftestResult]:
     async with home.context() as context:
         outcomes = await selftest(context, home.path if home.url is None else None)
     return {one.check: one for one in outcomes}

@@ -124,7 +124,7 @@ async def test_a_failure_does_not_stop_the_log_but_is_on_record(home: Home) -> N
 
 
 def test_only_http_is_spoken_and_roots_are_certificates(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="begins with"):
+    with pytest.raises(OSError, match=r"set audit\.timestamp_url to http:// or https://"):
         post("file:///etc/passwd", b"")
     pem = tmp_path / "roots.pem"
     pem.write_bytes(FakeTsa().root.public_bytes(Encoding.PEM) * 2)

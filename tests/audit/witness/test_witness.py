@@ -124,7 +124,7 @@ async def test_a_witness_out_of_reach_unknown_or_another_than_expected_is_an_err
             ("_system", url, key, "403"),
             ("nobody", url, key, "no signed checkpoint"),
             ("acme", "http://127.0.0.1:1", key, "out of reach"),
-            ("acme", "ftp://127.0.0.1", key, "http or https"),
+            ("acme", "ftp://127.0.0.1", key, "give one that begins with http:// or https://"),
             ("acme", url, stranger, "does not hold"),
         ]:
             with pytest.raises(WitnessError, match=why):

@@ -20,7 +20,7 @@ import pytest
 
 from backend.answer.error_bodies import error_response
 from backend.process.engine_client import EngineClient
-from backend.server.lifecycle import Lifecycle, State
+from backend.server.lifecycle import Lifecycle, LifecycleState
 from tests.backend.running import ROOT, Backend
 
 ASK = {"model": "tiny", "prompt": "the sea", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
@@ -207,4 +207,4 @@ def test_a_stop_signal_while_it_loads_ends_it(folder: Path, tmp_path: Path) -> N
 def test_before_the_engine_has_started_the_state_is_loading(folder: Path) -> None:
     from backend.engine_config import EngineConfig
 
-    assert Lifecycle(EngineClient(EngineConfig(model=str(folder))), error_response).state is State.LOADING
+    assert Lifecycle(EngineClient(EngineConfig(model=str(folder))), error_response).state is LifecycleState.LOADING

@@ -141,7 +141,7 @@ def test_a_key_for_a_server_is_named_in_a_folder_of_the_tenants_and_read_from_no
     folder.mkdir(parents=True)
     (folder / "theirs").write_text("sk-theirs")
     (folder / "theirs").chmod(0o644)
-    assert "its owner alone" in post(client, "/tenants/acme/backends", operator, {**PINNED, "key": "theirs"}).text
+    assert "run chmod 600 on it" in post(client, "/tenants/acme/backends", operator, {**PINNED, "key": "theirs"}).text
     (folder / "theirs").chmod(0o600)
     made = post(client, "/tenants/acme/backends", operator, {**PINNED, "key": "theirs"})
     assert made.json()["trust"]["key_file"] == str(folder / "theirs") and "sk-theirs" not in made.text

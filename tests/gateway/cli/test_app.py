@@ -165,7 +165,7 @@ def test_without_a_word_it_says_what_there_is(run):
         ("key create acme support --expires-in-days 0", 2, "greater than or equal to 1"),
         ("policy check absent.yaml", 1, "No such file"),
         ("policy check binary", 1, "not UTF-8"),
-        ("policy check list.yaml", 1, "line 1: a policy is a mapping"),
+        ("policy check list.yaml", 1, "line 1: this is not a mapping; begin with policy:"),
         ("policy activate acme absent.yaml", 1, "cannot be read"),
         ("region show nowhere", 1, "there are eu-de-fra, eu-fr-par, us-east"),
         ("region list --on tomorrow", 2, "does not match the format"),

@@ -78,8 +78,8 @@ def test_a_file_that_holds_no_line_is_named(tmp_path, content):
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("url", f"postgresql://u:{SECRET}@h/d", "must hold no password: name the file"),
-        ("record_url", f"postgresql://h/d?password={SECRET}", "must hold no password"),
+        ("url", f"postgresql://u:{SECRET}@h/d", "the URL holds a password; name the file"),
+        ("record_url", f"postgresql://h/d?password={SECRET}", "the URL holds a password"),
         ("url", f"mysql://u:{SECRET}@h/d", "is not the URL of a database"),
         ("url", f"postgresql://u:{SECRET}@h:1x/d", "names no valid host and port"),
     ],

@@ -35,7 +35,7 @@ def test_a_path_in_the_file_is_meant_from_where_the_file_lies(tmp_path):
         ("- a list", "mapping at the top"),
         ("a: [", "is not YAML"),
         ("listen: {host: 0.0.0.0}", "reachable from other machines"),
-        ("listen: {cert_file: a.pem}", "go together"),
+        ("listen: {cert_file: a.pem}", "cert_file or key_file is missing; set both or neither"),
         ("oidc: {client_id: x}", "without issuer"),
         ("oidc: {issuer: 'http://id.example.eu', audience: a}", "issuer must be an https URL"),
         ("oidc: {issuer: 'https://u:p@id.example.eu', audience: a}", "issuer must be an https URL"),

@@ -132,8 +132,8 @@ def test_enrolled_again_it_has_a_new_key_and_is_the_same_backend(run, tmp_path):
     [
         (("--url", "http://gpu-1.lan:8443"), "speaks TLS", 2),
         (("--region", "eu-atlantis"), "no region 'eu-atlantis'", 1),
-        (("--weights", "/models/our model"), "no spaces", 1),
-        (("--weights", "$(id)"), "no spaces", 1),
+        (("--weights", "/models/our model"), "leave out spaces", 1),
+        (("--weights", "$(id)"), "leave out spaces", 1),
         (("--eur-per-million", "free"), "no amount in euros", 2),
     ],
 )

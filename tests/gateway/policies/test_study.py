@@ -78,6 +78,7 @@ def test_a_draft_is_checked_with_what_is_above_it(room):
     assert room.check(Draft(GERMANY, "acme")) == ([], ())
     assert room.check(Draft("policy: p\nversion: 1\nresidency: {process_in: [US]}\n", "acme", "main"))[0] == [
         "residency.process_in: US reaches beyond the tenant's EEA: US (line 3)"
+        "; tighten residency.process_in, or leave it out"
     ]
     assert room.check(Draft("policy: p\nversion: x\n", "acme"))[0][0].startswith("line 2: version")
     failing = GERMANY + "tests: [{name: FR is fine, given: {compute_country: FR}, expect: allow}]\n"

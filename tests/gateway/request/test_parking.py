@@ -213,7 +213,7 @@ async def test_a_crashed_backend_s_successor_answers_who_came_meanwhile(sleeping
         assert answer.headers["x-domicile-backend"] != only
 
 
-WHY = "backend did not start: no memory"
+WHY = "backend did not start: no memory; read the log of the backend"
 
 
 async def test_who_waits_for_what_keeps_failing_is_told_that_it_cannot_start_and_why(sleeping, monkeypatch):
@@ -247,7 +247,7 @@ async def test_one_failed_start_is_not_yet_a_reason_to_give_up(sleeping, monkeyp
         ("no GPU of this machine is free for small-12ab34cd; it may use none",
          "no GPU of this machine is free; it may use none"),
         ("backend small-12ab34cd did not start: it ended with status 1\nFile \"/opt/domicile/backend/x.py\"",
-         'it did not start: it ended with status 1 File "x.py"'),
+         'it did not start: it ended with status 1 File "x.py"; read the log of the backend'),
         ("x" * 5000, "x" * 400),
     ],
 )  # fmt: skip

@@ -153,7 +153,7 @@ async def test_what_the_log_refuses_is_an_error_of_ours_and_says_nothing_of_it(r
     never = Accepted(routed.request, routed, Receipt("acme", 0, bytes(32)))
     with pytest.raises(errors.InternalError) as refused:
         await recorder.completed(never, ReceivedAnswer())
-    assert refused.value.message == "The call could not be recorded, so it was not processed"
+    assert refused.value.message == "The call could not be recorded, so it was not processed; try again later"
 
 
 async def test_a_flood_of_wrong_keys_is_one_event_of_each_kind_with_its_count(recorder, recorded, log):

@@ -118,7 +118,7 @@ def test_a_tenant_in_use_needs_vault_no_more_and_a_new_one_does(tmp_path, vault,
 
 def test_with_the_folder_alone_nothing_opens_nor_with_a_file_master_beside_it(tmp_path, vault, connect):
     wrapped = ring_of(tmp_path / "keys", connect()).wrap("acme", KEY)
-    with pytest.raises(KeyProviderError, match=r"restore it, .* or name the provider"):
+    with pytest.raises(KeyProviderError, match=r"restore it, .* or set secrets\.provider"):
         FileKeyProvider.open(tmp_path / "keys")
     vault.keys.clear()
     with pytest.raises(KeyLost, match=r"not found|failed"):

@@ -163,8 +163,8 @@ def test_a_token_behind_a_link_is_taken_since_agents_write_it_so(connect, token_
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (TOKEN, 0o644, "everybody"),
-        (TOKEN, 0o602, "everybody"),
+        (TOKEN, 0o644, "run chmod o-rwx on it"),
+        (TOKEN, 0o602, "run chmod o-rwx on it"),
         ("", 0o600, "no token"),
         ("hvs.a\r\nx-evil: 1", 0o600, "no token"),
         ("hvs.ä", 0o600, "cannot be read"),
@@ -273,7 +273,7 @@ def test_an_address_with_tls_or_on_this_host_is_taken(address):
 
 
 def test_the_provider_vault_needs_an_address_and_a_token():
-    with pytest.raises(ValidationError, match="needs vault"):
+    with pytest.raises(ValidationError, match=r"vault\.address or vault\.token_file is missing"):
         Secrets(provider="vault", vault=Vault(address="https://vault.example"))
     with pytest.raises(KeyProviderError, match=r"secrets\.vault\.address"):
         errors.VaultClient(Vault())

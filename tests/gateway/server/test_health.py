@@ -87,7 +87,10 @@ async def test_without_a_living_backend_it_is_alive_and_not_ready(tmp_path):
     async with lab(tmp_path, backends={place: FakeBackend(ready=False) for place in PLACES}) as made:
         answer = await made.get("/readyz")
         assert (answer.status, answer.json["ready"]) == (503, False)
-        assert answer.json["backends"]["acme-1"] == {"status": "failed", "because": "its engine did not answer"}
+        assert answer.json["backends"]["acme-1"] == {
+            "status": "failed",
+            "because": "its engine did not answer; see the log of the backend",
+        }
         assert (await made.get("/healthz")).json == {"status": "alive"}
 
 
@@ -96,5 +99,5 @@ async def test_a_log_that_takes_nothing_makes_it_not_ready(tmp_path):
         await made.gateway.log.close()
         answer = await made.get("/readyz")
         assert (answer.status, answer.json["parts"]["audit"]["status"]) == (503, "failed")
-        assert answer.json["parts"]["audit"]["because"] == "the audit log is closed"
+        assert answer.json["parts"]["audit"]["because"] == "the audit log is closed; restart the gateway"
         assert answer.json["parts"]["directory"]["status"] == "ready"

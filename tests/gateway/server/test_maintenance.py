@@ -208,7 +208,7 @@ async def test_without_an_authority_nothing_is_stamped(tmp_path):
 
 
 def test_an_authority_is_configured_with_the_roots_it_is_trusted_by(tmp_path):
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="timestamp_url or timestamp_ca is missing"):
         Audit(timestamp_url="https://tsa.example/tsr")
     with pytest.raises(ValueError, match="timestamp_url"):
         Audit(timestamp_url="ftp://tsa.example", timestamp_ca=tmp_path)

@@ -80,7 +80,9 @@ def test_a_project_that_loosens_is_refused_naming_the_rule(build, tenant_more, l
 
 
 def test_a_tenants_policy_must_say_where(build):
-    with pytest.raises(PolicyDocumentError, match=r"residency\.store_in: a tenant's policy must say this"):
+    with pytest.raises(
+        PolicyDocumentError, match=r"residency\.store_in: this key is missing; add it to the tenant's policy"
+    ):
         build("policy: p\nversion: 1\nresidency: {process_in: EU}")
     with pytest.raises(PolicyDocumentError, match=r"residency\.process_in"):
         build("policy: p\nversion: 1")

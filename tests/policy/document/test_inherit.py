@@ -31,7 +31,9 @@ def test_what_is_extended_stands_above_the_topmost_first():
 )
 def test_a_circle_is_an_error_that_shows_it_with_its_line(known, way):
     start = document("d", known[0][0] if known else "d")
-    with pytest.raises(PolicyDocumentError, match=f"line 3: extends: this goes in a circle: {way}"):
+    with pytest.raises(
+        PolicyDocumentError, match=f"line 3: extends: the documents extend each other in a circle: {way}"
+    ):
         bases_of(start, library(*(document(*one) for one in known)))
 
 
@@ -42,7 +44,9 @@ def test_a_chain_has_an_end():
 
 
 def test_a_name_that_is_not_there_is_an_error_with_its_line():
-    with pytest.raises(PolicyDocumentError, match="line 3: extends: there is nothing called eu-stric to extend"):
+    with pytest.raises(
+        PolicyDocumentError, match="line 3: extends: there is no document eu-stric to extend; name one of the library"
+    ):
         bases_of(document("d", "eu-stric"), library())
 
 

@@ -202,7 +202,7 @@ def test_certificates_count_while_they_are_in_force_of_the_region_and_of_its_ope
         ("of: eu-fr-par", "of: eu-xx", "certification c5 is of eu-xx, which is not there"),
         ("{id: domicile-fr, version: \"1\"", "{id: nobody, version: \"1\"", "of nobody belongs to no operator"),
         ("valid_from: 2026-07-01", "valid_from: 2026-06-30", "sub-processor register domicile-fr is described twice"),
-        ("valid_to: 2026-11-30, source: report", "source: report", "certifications.0.valid_to: Field required"),
+        ("valid_to: 2026-11-30, source: report", "source: report", "valid_to: the value is not valid; field required"),
     ],
 )  # fmt: skip
 def test_a_wrong_register_or_certificate_is_refused(old, new, complaint):

@@ -79,7 +79,7 @@ def test_with_sequences_there_it_does_not_sleep_and_they_go_on(model: Decoder) -
     engine = tiny_engine(model)
     engine.add(0, PROMPTS[0], greedy(12))
     first = [item.token for item in engine.step()]
-    with pytest.raises(CannotSleep, match="1 sequences are there"):
+    with pytest.raises(CannotSleep, match="1 sequences are running; try again when they have ended"):
         engine.sleep()
     assert not engine.asleep
     assert first + run(engine)[0] == expected[0]

@@ -71,7 +71,7 @@ def test_without_a_gpu_its_absence_is_said_before_anything_is_loaded(
         ("decoder", {"quantization": "fp8", "dtype": "bfloat16"}, "no quantization fp8"),
         ("encoder", {"kv_dtype": "fp8"}, "no kv_dtype fp8"),
         ("encoder", {"batch_invariant": True}, "a mode of decoders"),
-        ("decoder", {"block_size": 4}, "a power of two, at least 16"),
+        ("decoder", {"block_size": 4}, "a power of two of at least 16"),
     ],
 )
 def test_what_it_cannot_do_there_is_refused(

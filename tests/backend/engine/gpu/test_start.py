@@ -50,10 +50,14 @@ def test_a_gpu_that_is_not_there_is_missed_by_name(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("changes", "shape", "message"),
     [
-        ({"block_size": 8}, {}, "a power of two, at least 16, not 8"),
-        ({"block_size": 24}, {}, "a power of two, at least 16, not 24"),
-        ({}, {"head_dim": 8}, "heads are 16 to 256 wide, not 8"),
-        ({}, {"head_dim": 512}, "heads are 16 to 256 wide, not 512"),
+        (
+            {"block_size": 8},
+            {},
+            "block_size 8 cannot be used on a GPU; set --block-size to a power of two of at least 16",
+        ),
+        ({"block_size": 24}, {}, "block_size 24 cannot be used on a GPU; set"),
+        ({}, {"head_dim": 8}, "heads 8 wide cannot be computed on a GPU; use a model with heads of 16 to 256"),
+        ({}, {"head_dim": 512}, "heads 512 wide"),
         ({"quantization": "fp8", "dtype": "float16"}, {}, "goes with dtype bfloat16, not float16"),
         ({"quantization": "fp8"}, {"intermediate_size": 100}, "multiples of 16"),
         ({"gpu_memory": 0.02}, {}, "the weights take"),

@@ -103,7 +103,7 @@ def test_the_planner_itself_is_asked_by_its_command(tmp_path):
 
 def test_the_cost_of_nothing_is_no_line(run):
     assert json.loads(run("usage", "cost", "--json")) == []
-    assert "not by 'colour'" in run("usage", "cost", "--by", "colour", status=2)
+    assert "by 'colour'; name one of tenant, deployment" in run("usage", "cost", "--by", "colour", status=2)
 
 
 def test_what_if_names_what_it_cannot_read(run):

@@ -59,7 +59,7 @@ def test_usage_is_shown_as_a_table_and_as_json(domicile):
 
 
 def test_a_dimension_or_a_tenant_that_is_not_there_is_told(domicile):
-    assert "by tenant, project, key" in domicile("usage", "show", "--by", "colour", status=2)
+    assert "name one of tenant, project, key" in domicile("usage", "show", "--by", "colour", status=2)
     assert "no tenant 'nobody'" in domicile("usage", "show", "nobody", status=1)
 
 

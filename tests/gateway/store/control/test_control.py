@@ -247,7 +247,7 @@ def test_revoking_twice_keeps_the_first_instant_and_tells_once(acme, events):
 
 def test_a_key_cannot_begin_expired(acme):
     for expiry in (datetime.now(UTC) - timedelta(seconds=1), datetime(2100, 1, 1)):
-        with pytest.raises(Invalid, match="future"):
+        with pytest.raises(Invalid, match="in the past or has no zone"):
             acme.create_key("acme", "support", expires_at=expiry)
 
 

@@ -93,5 +93,5 @@ def test_the_dearest_card_for_a_whole_day_is_counted_exactly(database, control):
 
 
 def test_what_it_cannot_be_told_by_is_named():
-    with pytest.raises(Invalid, match="not by 'colour'"):
+    with pytest.raises(Invalid, match="cannot be grouped by 'colour'; name one of"):
         cost_dimensions("tenant,colour")
