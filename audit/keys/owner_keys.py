@@ -11,7 +11,7 @@ nothing.
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -158,8 +158,16 @@ class KeyRing:
         it."""
         return self.kept.is_shared and self.master.provider == FileMaster.provider
 
-    def rotate_master(self) -> int:
+    def rotate_master(self, after: int, announce: Callable[[int], object]) -> int:
+        """Make the version that follows `after`, the newest that the caller knows; returns the newest there is.
+
+        `announce` is called with its number first. Nothing is done if another process has made it meanwhile.
+        """
         with self.kept.changing():
+            newest = self.master.state().newest
+            if newest > after:
+                return newest
+            announce(newest + 1)
             return self.master.rotate()
 
     def former_state(self) -> MasterState | None:

@@ -5,7 +5,7 @@ Plain `sqlite3`: the path of a batch costs half of what it does through SQLAlche
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -232,6 +232,18 @@ class SqliteStore:
             self._db.executemany(
                 "INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", [(note,) for note in notes]
             )
+
+    def publish_succession(self, note: str, check: Callable[[Sequence[str]], None]) -> None:
+        with _store_errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                check(_successions(self._db))
+                self._db.execute("INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", (note,))
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
 
     def attested_files(self) -> list[AttestedFile]:
         """None: they are in the folder of the one host that has this file."""

@@ -5,15 +5,14 @@ keys, certificates of backends. So their names are listed in a file of the folde
 the list only before they are destroyed on purpose. The list holds names, no secrets.
 """
 
-import fcntl
 import json
-import os
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from audit.errors import KeyProviderError
+from audit.files.folder_lock import lock_folder
 from audit.files.secret_file import read_secret, write_secret
 from regions.identity.encrypted_file import SecretFiles
 
@@ -47,7 +46,7 @@ class FileInventory:
 
         Raises OSError if the list cannot be read.
         """
-        with self._alone():
+        with lock_folder(self._data):
             listed, there = self._listed(), self._present()
             if not there <= listed:
                 with suppress(OSError):
@@ -67,7 +66,7 @@ class FileInventory:
         self._drop(names)  # another process may have listed them again in between
 
     def _drop(self, names: Collection[str]) -> None:
-        with self._alone():
+        with lock_folder(self._data):
             listed = self._listed()
             if left := listed & set(names):
                 self._write(listed - left)
@@ -90,16 +89,6 @@ class FileInventory:
 
     def _write(self, names: Collection[str]) -> None:
         write_secret(self._file, json.dumps(sorted(names), indent=1).encode() + b"\n")
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One process at a time, also in a folder that cannot be written."""
-        folder = os.open(self._data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
 
 class FilesMadeOnce:

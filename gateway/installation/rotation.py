@@ -67,9 +67,10 @@ def rotate(installation: Installation, record: Record, actor: str) -> int:
     now = status(installation)
     if now.waiting:
         return now.master.newest
-    version = now.master.newest + 1
-    record(_changed("admin.keyring.rotated", actor, now.master.provider, version))
-    return installation.keys.rotate_master()
+    return installation.keys.rotate_master(
+        now.master.newest,
+        lambda version: record(_changed("admin.keyring.rotated", actor, now.master.provider, version)),
+    )
 
 
 def rewrap(installation: Installation, record: Record, actor: str, progress: Progress = lambda count: None) -> int:
