@@ -122,7 +122,7 @@ class KeyringChanged(Event):
 
 
 class KeyAccepted(Event):
-    """Another key in the file `key` of the data folder, dots for slashes, was accepted as the installation's own; it has
+    """Another key in the file `key` of the data folder, dots for slashes, was accepted as the installation's; it has
     this `fingerprint`. On record before it takes effect."""
 
     type: Literal["admin.keyring.accepted"] = "admin.keyring.accepted"

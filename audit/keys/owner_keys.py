@@ -210,7 +210,11 @@ class KeyRing:
         try:
             return self._master_of(wrapped).unwrap(_context(owner, generation), wrapped)
         except KeyLost as error:
-            raise KeyLost(f"the key of tenant {owner} does not open under this root key: {error}") from error
+            raise KeyLost(
+                f"{self.kept.name_of(owner)}, the key of tenant {owner}, does not open under this root key: it is"
+                " another installation's, or the root key is; put the key set of this installation back with: domicile init"
+                " --keys KEY_SET"
+            ) from error
 
     def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:
         provider, version = origin_of(wrapped)

@@ -22,8 +22,8 @@ COMMANDS = (
     ("tenant", "list"),
     ("key", "list", "acme"),
     ("secrets", "show"),
-    ("audit", "hold", "list", "acme"),
-    ("audit", "retention", "--dry-run"),
+    ("secrets", "rewrap"),
+    ("usage", "show"),
     ("init",),
     ("up",),
 )
