@@ -212,8 +212,8 @@ class KeyRing:
         except KeyLost as error:
             raise KeyLost(
                 f"{self.kept.name_of(owner)}, the key of tenant {owner}, does not open under this root key: it is"
-                " another installation's, or the root key is; put the key set of this installation back with: domicile init"
-                " --keys KEY_SET"
+                " another installation's, or the root key is; put the key set of this installation back with:"
+                " domicile init --keys KEY_SET"
             ) from error
 
     def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:
