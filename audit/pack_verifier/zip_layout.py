@@ -1,7 +1,7 @@
 """What a zip may hold beside the content of its files: nothing that another program would unpack to something else.
 
 A zip names each file twice: in its directory at the end, and before its data. This program reads by the directory,
-others read from the beginning. Both see the same files only if the two agree and nothing lies before, between or after.
+others read from the beginning. Both see the same files only if the two agree and nothing else is in the zip.
 """
 
 from __future__ import annotations

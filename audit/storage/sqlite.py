@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from audit.errors import NoLog, ProofError, StoreError, StoreFull
+from audit.errors import NoLog, ProofError, StoreError, StoreFull, wrong_format
 from audit.events.base import Step
 from audit.files.database_file import connect_existing, create_database_file
 from audit.files.reasons import describe_os_error, describe_sqlite_error
@@ -331,9 +331,9 @@ def _format(db: sqlite3.Connection) -> int | None:
     if application == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
         return None
     if application != APPLICATION_ID:
-        raise StoreError("the file is not an audit log")
+        raise StoreError("the file is not an audit log; put log.db back from a backup with: domicile backup restore")
     if version != FORMAT_VERSION:
-        raise StoreError(f"the audit log has format {version}, this program reads format {FORMAT_VERSION}")
+        raise wrong_format("the audit log", version, FORMAT_VERSION)
     return FORMAT_VERSION
 
 
