@@ -142,7 +142,7 @@ def accept_key(
     Example: domicile secrets accept ca/ca.key
     """
     from gateway.installation.installation import Installation
-    from gateway.installation.key_acceptance import accept
+    from gateway.installation.rotation import accept
 
     confirm(f"Accept what is in {key}? What the key before it signed, hashed or encrypted is then of no use.", yes)
     with plain_errors():
