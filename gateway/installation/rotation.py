@@ -5,7 +5,7 @@
     retire ─> the versions below it are destroyed, once nothing is wrapped under them
 
 `renew` replaces one tenant's own key, and every data key is wrapped under the new one. `accept` takes over a key that
-was replaced in its file on purpose, such as an authority of the organisation's own: until then every command and gateway
+was replaced in its file on purpose, such as an authority of the organisation: until then every command and gateway
 refuses it by its fingerprint (`gateway.installation.key_fingerprints`).
 """
 
