@@ -152,6 +152,9 @@ ENGLISH = Language(
         "output": "what was answered",
         "subject": "your identifier",
         "actor": "who acted",
+        "client_ip": "network address of the caller",
+        "client_request_id": "identifier of the request, as the caller gave it",
+        "findings": "what redaction found",
     },
     bases={
         "consent": "consent (GDPR 6(1)(a))",
@@ -268,6 +271,9 @@ GERMAN = Language(
         "output": "was geantwortet wurde",
         "subject": "Ihre Kennung",
         "actor": "wer gehandelt hat",
+        "client_ip": "Netzadresse des Aufrufers",
+        "client_request_id": "Kennung der Anfrage, wie der Aufrufer sie angab",
+        "findings": "was die Schwärzung fand",
     },
     bases={
         "consent": "Einwilligung (Art. 6 Abs. 1 Buchst. a DSGVO)",

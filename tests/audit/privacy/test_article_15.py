@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from audit.events.event import RoutingDecision
-from audit.events.private_value import Private
+from audit.events.private_value import Field, Private
 from audit.incidents.evidence import Activity, Evidence, Party, Safeguard, Store
 from audit.incidents.incident import open_incident
 from audit.privacy.article_15 import article_15
@@ -172,6 +172,7 @@ def test_every_kind_tool_and_special_category_has_a_word_in_each_language() -> N
         assert set(language.kinds) == labels | set(SPECIAL_CATEGORIES)
         assert set(language.tools) == set(get_args(AttestedBasis))
         assert set(language.places) == {RECORD, SPANS}
+        assert set(language.fields) == set(get_args(Field))
     assert GERMAN.tool("scc:7") == "Standarddatenschutzklauseln (Art. 46 Abs. 2 Buchst. c DSGVO) (7)"
     assert GERMAN.kind("Kundennummer") == "Kundennummer"
 
