@@ -123,3 +123,11 @@ class StoreFull(StoreError):
 
 class KeysOutOfReach(StoreError):
     pass
+
+
+def wrong_format(what: str, version: object, known: int) -> StoreError:
+    """For a database of a format that this program does not read, as one that a newer version has migrated."""
+    return StoreError(
+        f"{what} has format {version}, this program reads format {known}; start the version of Domicile that made it,"
+        " or restore a backup that this version made"
+    )

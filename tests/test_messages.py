@@ -22,6 +22,7 @@ SPEAKS = re.compile(r"raise [\w.]+\(|\b_?fail\(|\.(?:warning|error|exception|cri
 
 # Classes whose messages need no remedy of their own, and why.
 EXEMPT = {
+    "wrong_format": "it words the remedy itself",
     "AssertionError": "no input reaches it",
     "NotImplementedError": "no input reaches it",
     "RuntimeError": "a programming error; only its class is logged",

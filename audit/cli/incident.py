@@ -1,7 +1,7 @@
 """`domicile audit incident | breach`: what went wrong, whom it concerned, what is due."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +42,14 @@ LawOption = Annotated[
 ]
 AwareOption = Annotated[str | None, typer.Option("--aware", help="When it was known for an incident; UTC.")]
 ClassifiedOption = Annotated[str | None, typer.Option("--classified", help="When it was classified (DORA); UTC.")]
-SeverityOption = Annotated[str | None, typer.Option("--severity", help="A code; AI Act 73: widespread, death.")]
+SeverityOption = Annotated[
+    str | None,
+    typer.Option(
+        "--severity",
+        help="GDPR: unlikely_risk, risk, high_risk. DORA: not_major, major. NIS2: not_significant, significant. AI Act:"
+        " serious, widespread, critical_infrastructure, death. Or one of your own table's.",
+    ),
+]
 ClocksOption = Annotated[Path | None, typer.Option("--clocks", help="A file of clocks in place of the built-in ones.")]
 SinceOption = Annotated[str | None, typer.Option("--since", help="UTC, to any precision: 2026-03-01T12.")]
 UntilOption = Annotated[str | None, typer.Option("--until", help="UTC; not included.")]
@@ -72,11 +79,8 @@ def open_command(
     with reporting_errors(as_json):
         known = load_clocks(clocks)
         laws = law or ["gdpr"]
-        severity = severity and given_code("severity", severity)
-        if unknown := set(laws) - known.laws:
-            raise UsageMistake(
-                f"no clock is known of {', '.join(sorted(unknown))}; name one of {', '.join(sorted(known.laws))}"
-            )
+        _check_laws(known, laws)
+        _check_severity(known, laws, severity)
 
         async def work(context: AuditContext) -> tuple[Case, str]:
             incident_id = await open_incident(
@@ -115,11 +119,22 @@ def update_command(
 ) -> None:
     """Put new facts of an incident on record: clocks start to run from them."""
     with reporting_errors(as_json):
-        checked = severity and given_code("severity", severity)
-        given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": checked}
-    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changed |= {"laws": tuple(law)} if law else {}
-    _step(data, tenant, incident_id, clocks, as_json, lambda c: update(c, tenant, incident_id, actor=ACTOR, **changed))
+        known = load_clocks(clocks)
+        _check_laws(known, law or [])
+        _check_severity(known, known.laws, severity)
+        given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": severity}
+        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changed |= {"laws": tuple(law)} if law else {}
+        if not changed:
+            raise UsageMistake("nothing is changed; give --law, --aware, --classified or --severity")
+
+    async def work(context: AuditContext) -> None:
+        with context.reading() as reader:
+            laws = case_of(reader, tenant, incident_id).laws
+        _check_severity(known, [*laws, *(law or [])], severity)
+        await update(context, tenant, incident_id, actor=ACTOR, **changed)
+
+    _step(data, tenant, incident_id, clocks, as_json, work)
 
 
 @incident_app.command(
@@ -248,6 +263,21 @@ def breach_command(
         console().print(table)
 
 
+def _check_laws(known: ClockTable, laws: Collection[str]) -> None:
+    if unknown := set(laws) - known.laws:
+        raise UsageMistake(
+            f"no clock is known of {', '.join(sorted(unknown))}; name one of {', '.join(sorted(known.laws))}"
+        )
+
+
+def _check_severity(known: ClockTable, laws: Collection[str], severity: str | None) -> None:
+    """Raises UsageMistake for a severity that none of `laws` knows."""
+    if severity is not None and severity not in (names := known.severity_names(laws)):
+        raise UsageMistake(
+            f"{severity!r} is no severity under {', '.join(sorted(laws))}; name one of {', '.join(names)}"
+        )
+
+
 def _kinds(one: Impact) -> str:
     return ", ".join(f"{name} {count}" for name, count in one.data_kinds.most_common(6))
 
@@ -290,7 +320,7 @@ def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> Non
     if as_json:
         told = [
             {"incident_id": case.incident_id, "opened": case.opened, "closed": case.closed, "laws": case.laws}
-            | {"moments": case.moments, "hold_ids": case.hold_ids, "deadlines": due}
+            | {"severity": case.severity, "moments": case.moments, "hold_ids": case.hold_ids, "deadlines": due}
             for case, due in rows
         ]
         typer.echo(json.dumps({"ok": True, "incidents": told}, indent=2))
@@ -299,7 +329,9 @@ def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> Non
         typer.echo("No incident is on record.")
     for case, due in rows:
         held = f", {len(case.hold_ids)} legal hold" if case.hold_ids else ""
-        typer.echo(f"Incident {case.incident_id}: {'closed' if case.closed else 'open'} since {case.opened}{held}")
+        level = f", severity {printable(case.severity)}" if case.severity else ""
+        state = "closed" if case.closed else "open"
+        typer.echo(f"Incident {case.incident_id}: {state} since {case.opened}{level}{held}")
         table = Table(box=None, pad_edge=False)
         for column in ("clock", "state", "due (UTC)", "met (UTC)", "who is told", "source", "applies from"):
             table.add_column(column, no_wrap=column not in ("source", "applies from"))

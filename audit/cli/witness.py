@@ -136,7 +136,7 @@ def rotate_command(
         key = asyncio.run(
             rotate(
                 log.parent,
-                open_replacement.get()(log, None if to is None else to.value),
+                partial(open_replacement.get(), log, None if to is None else to.value),
                 lambda signer: opened(signer=signer),
                 lambda: open_reader(log),
                 at=rfc3339(int(time.time() * 1000)),

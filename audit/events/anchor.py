@@ -119,3 +119,18 @@ class KeyringChanged(Event):
     @classmethod
     def ocsf_of(cls, kind: str) -> Ocsf:
         return ocsf_of_entity(kind)
+
+
+class KeyAccepted(Event):
+    """Another key in the file `key` of the data folder, dots for slashes, was accepted as the installation's; it has
+    this `fingerprint`. On record before it takes effect."""
+
+    type: Literal["admin.keyring.accepted"] = "admin.keyring.accepted"
+    tenant: TenantId = SYSTEM_TENANT
+    actor: Actor
+    key: Code
+    fingerprint: Text
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        return ocsf_of_entity(kind)

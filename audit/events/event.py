@@ -14,6 +14,7 @@ from audit.events.anchor import (
     AnchorLinked,
     CheckpointCosigned,
     CheckpointTimestamped,
+    KeyAccepted,
     KeyringChanged,
     KeyRotated,
     TimestampFailed,
@@ -471,6 +472,7 @@ AnyEvent = Annotated[
     | LogExported
     | KeyRotated
     | KeyringChanged
+    | KeyAccepted
     | CheckpointAnchored
     | CheckpointTimestamped
     | CheckpointCosigned

@@ -53,8 +53,28 @@ def replace_file(target: Path, content: bytes, mode: int = PRIVATE) -> None:
     sync_folder(target.parent)
 
 
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of the file at `path`, which is created with mode 0600 whatever the umask. Raises OSError."""
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+    except FileExistsError:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+    with suppress(PermissionError):  # a file system without modes, whose mount decides
+        os.fchmod(descriptor, PRIVATE)
+    return descriptor
+
+
 def make_private_folder(folder: Path) -> None:
     """Create `folder` and its missing parents, each with mode 0700 whatever the umask. Raises OSError."""
+    _make_folder(folder, 0o700)
+
+
+def make_public_folder(folder: Path) -> None:
+    """As `make_private_folder`, with mode 0755: for files that anybody may read."""
+    _make_folder(folder, 0o755)
+
+
+def _make_folder(folder: Path, mode: int) -> None:
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -62,7 +82,7 @@ def make_private_folder(folder: Path) -> None:
     for each in reversed(missing):
         try:
             each.mkdir(mode=0o700)
-            each.chmod(0o700)
+            each.chmod(mode)
         except FileExistsError:
             if not each.is_dir():
                 raise

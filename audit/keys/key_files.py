@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from audit.errors import KeyProviderError
+from audit.files.new_file import open_private
 from audit.files.secret_file import create_secret, read_secret, replace_secret
 
 DESTROYED = b""
@@ -84,7 +85,7 @@ class KeyFolder:
     @contextmanager
     def changing(self) -> Iterator[None]:
         try:
-            lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = open_private(self._folder / ".lock", os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield

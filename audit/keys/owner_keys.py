@@ -11,7 +11,7 @@ nothing.
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -161,8 +161,16 @@ class KeyRing:
         it."""
         return self.kept.is_shared and self.master.provider == FileMaster.provider
 
-    def rotate_master(self) -> int:
+    def rotate_master(self, after: int, announce: Callable[[int], object]) -> int:
+        """Make the version that follows `after`, the newest that the caller knows; returns the newest there is.
+
+        `announce` is called with its number first. Nothing is done if another process has made it meanwhile.
+        """
         with self.kept.changing():
+            newest = self.master.state().newest
+            if newest > after:
+                return newest
+            announce(newest + 1)
             return self.master.rotate()
 
     def former_state(self) -> MasterState | None:
@@ -209,8 +217,9 @@ class KeyRing:
             return self._master_of(wrapped).unwrap(_context(owner, generation), wrapped)
         except KeyLost as error:
             raise KeyLost(
-                f"the key of tenant {owner} does not open under this root key: {error}"
-                "; restore the root key of this installation"
+                f"{self.kept.name_of(owner)}, the key of tenant {owner}, does not open under this root key: it is"
+                " another installation's, or the root key is; put the key set of this installation back with:"
+                " domicile init --keys KEY_SET"
             ) from error
 
     def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:

@@ -112,6 +112,23 @@ class FileSigner:
             )
         return signer
 
+    @classmethod
+    def generate(cls, name: str) -> "FileSigner":
+        """A new key, in no file yet."""
+        return cls(name, Ed25519PrivateKey.generate())
+
+    def write_draft(self, path: Path) -> Path:
+        """Write the key durably into a new file beside `path`, whose name cannot be guessed. Raises OSError."""
+        encoded = b64encode(ED25519 + self._key.private_bytes_raw()).decode()
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(f"PRIVATE+KEY+{self.name}+{self._verifier.key_id.hex()}+{encoded}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return draft
+
     @property
     def name(self) -> str:
         return self._verifier.name
@@ -253,22 +270,18 @@ def write_vkey(path: Path, key: VerifierKey) -> None:
     replace_file(path.with_suffix(".vkey"), f"{key}\n".encode(), PUBLIC)
 
 
+def draft_pattern(path: Path) -> str:
+    """Glob of the drafts of the key file `path`, in its folder."""
+    return f".{path.name}.*"
+
+
 def _create(path: Path, name: str) -> None:
     """Write a new key so that of several processes starting at once, all end up with the same one."""
-    key = Ed25519PrivateKey.generate()
-    verifier = VerifierKey(name, key.public_key().public_bytes_raw())
-    encoded = b64encode(ED25519 + key.private_bytes_raw()).decode()
     make_private_folder(path.parent)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    draft = FileSigner.generate(name).write_draft(path)
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(f"PRIVATE+KEY+{name}+{verifier.key_id.hex()}+{encoded}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return
+        os.link(draft, path)
+    except FileExistsError:
+        return
     finally:
         draft.unlink(missing_ok=True)

@@ -1,13 +1,14 @@
 """The clocks that an incident starts: by when which authority must be told.
 
-The figures are data (`clocks.json`), since laws change them: a file of the same form takes their place. They are a
+The figures are data (`clocks.json`), since laws change them: a file of the same form takes their place. So are the
+severities by which the laws classify incidents. They are a
 reminder with a source, not advice; `aware` and `classified` are the moments that a person puts on record. From when a
 duty applies is in `duties.json`, which each clock names its line of.
 """
 
 import calendar
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from importlib.resources import files
@@ -70,6 +71,16 @@ class Clock(Span):
     weekend: Literal["all", "not_exempt"] | None = None
 
 
+class SeverityLevel(_Entry):
+    """How an incident is classified under `law`, as the law words it. `spares`: clocks that do not run then."""
+
+    name: Code
+    law: Code
+    article: str
+    means: str
+    spares: tuple[From, ...] = ()
+
+
 class Calendar(_Entry):
     """Of the entity that reports: its time zone, the bank holidays of its Member State, and whether it is exempt from
     the weekend rule (RTS 2025/301 Art. 5(5): credit institutions, central counterparties, operators of trading venues,
@@ -97,6 +108,7 @@ class ClockTable(_Entry):
 
     as_of: date | None = None
     calendar: Calendar = Calendar()
+    severities: tuple[SeverityLevel, ...] = ()
     clocks: tuple[Clock, ...]
 
     @property
@@ -105,6 +117,16 @@ class ClockTable(_Entry):
 
     def names(self) -> set[str]:
         return {clock.name for clock in self.clocks}
+
+    def severity_names(self, laws: Collection[str]) -> list[str]:
+        """What an incident under `laws` can be classified as: levels of the table, and those that its clocks name."""
+        levels = [one.name for one in self.severities if one.law in laws]
+        named = [one.severity for one in self.clocks if one.severity is not None and one.law in laws]
+        return list(dict.fromkeys([*levels, *named]))
+
+    def spared(self, severity: str | None) -> set[str]:
+        """Clocks that do not run for an incident of that severity."""
+        return {name for one in self.severities if one.name == severity for name in one.spares}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +172,12 @@ def load_clocks(path: Path | None = None) -> ClockTable:
                 "; correct deadlines.yaml"
             )
         known.add(clock.name)
+    for level in table.severities:
+        if level.law not in table.laws or not table.names().issuperset(level.spares):
+            raise AuditError(
+                f"the severity {level.name} is of a law without a clock, or spares a clock that there is not"
+                "; correct clocks.json"
+            )
     return table
 
 
@@ -170,8 +198,9 @@ def deadlines(
     moments = dict(moments)
     last = dict(met) | dict(renewed or {})
     found = []
+    spared = table.spared(severity).difference(met)  # a report that was made stays, whatever the incident turned out as
     for clock in table.clocks:
-        if clock.law not in chosen or clock.severity not in (None, severity):
+        if clock.law not in chosen or clock.severity not in (None, severity) or clock.name in spared:
             continue
         one = _deadline(clock, table.calendar, moments, met.get(clock.name))
         found.append(one)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from audit.errors import AuditUnavailable
 from audit.events.stamp import NODE_PATTERN
-from audit.files.new_file import describe_error
+from audit.files.new_file import describe_error, open_private
 
 
 class NodeLock:
@@ -52,7 +52,7 @@ class NodeLock:
 def _locked(path: Path) -> int | None:
     """A descriptor of the file at `path` that holds its lock; None if another process holds it. Raises OSError."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = open_private(path, os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

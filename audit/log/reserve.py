@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from audit.files.new_file import open_private
+
 
 class Reserve:
     """A file of `size` bytes that holds nothing. Raises OSError from `fill` when the space is not there."""
@@ -16,7 +18,7 @@ class Reserve:
         """Take the space (again). All or nothing."""
         if self._size == 0:
             return
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        fd = open_private(self._path, os.O_RDWR)
         try:
             _allocate(fd, self._size)
         except OSError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from audit.pack_verifier.fault import Broken
+from audit.pack_verifier.zip_layout import layout_faults
 
 BUFFER = 1 << 16  # bytes; reading a line of a zip directly is slow
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
@@ -29,6 +30,10 @@ class Pack:
             entries = [one for one in self.path.rglob("*") if one.is_symlink() or not one.is_dir()]
             return [one.relative_to(self.path).as_posix() for one in entries]
         return [name for name in self.zip.namelist() if not name.endswith("/")]
+
+    def layout_faults(self) -> list[str]:
+        """What a program that unpacks the zip could take for something else; nothing for a folder."""
+        return [] if self.zip is None else list(layout_faults(self.path, self.zip))
 
     def open(self, name: str) -> BinaryIO:
         try:

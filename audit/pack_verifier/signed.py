@@ -106,6 +106,8 @@ class Signed:
         return known
 
     def check_files(self) -> None:
+        for fault in self.pack.layout_faults():
+            self.findings.fault("files", fault)
         names = self.pack.names()
         for name in sorted(name for name, count in Counter(names).items() if count > 1):
             self.findings.fault("files", "the file " + name + " is in the pack more than once")

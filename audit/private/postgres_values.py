@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 
 import psycopg
 
-from audit.errors import KeyProviderError, StoreError
+from audit.errors import KeyProviderError, StoreError, wrong_format
 from audit.private.value_database import FORMAT_VERSION, Row, Rows
 from audit.private.value_store import ValueStore
 from audit.storage.dsn import database_of
@@ -118,10 +118,7 @@ def _format_of(db: psycopg.Connection[Row]) -> int | None:
         raise StoreError(f"the schema {SCHEMA} of the database is not a side store; name another database")
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
-        raise StoreError(
-            f"the side store has format {None if row is None else row[0]}, this program reads format "
-            f"{FORMAT_VERSION}; start the version that made it"
-        )
+        raise wrong_format("the side store", "none" if row is None else row[0], FORMAT_VERSION)
     return FORMAT_VERSION
 
 

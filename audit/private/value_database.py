@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from audit.errors import StoreError
+from audit.errors import StoreError, wrong_format
 from audit.files.database_file import connect_existing, create_database_file
 from audit.files.wal import switch_to_wal
 from audit.storage.sqlite import read_only_uri
@@ -178,8 +178,7 @@ class SqliteValues:
 def _check_format(db: sqlite3.Connection) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if (application, version) != (APPLICATION_ID, FORMAT_VERSION):
-        raise StoreError(
-            f"the file is not a side store of format {FORMAT_VERSION}"
-            "; name the data folder of this version, or start the version that made the file"
-        )
+    if application != APPLICATION_ID:
+        raise StoreError("the file is not a side store; put side.db back from a backup with: domicile backup restore")
+    if version != FORMAT_VERSION:
+        raise wrong_format("the side store", version, FORMAT_VERSION)

@@ -26,7 +26,11 @@ def dsar_files(package: Mapping[str, Any]) -> dict[str, str]:
 def access_page(package: Mapping[str, Any], language: Language = ENGLISH) -> str:
     """The package as a page for the person: what Article 15(1) lists, then the data."""
     about = package["article_15"]
-    missing = f"<p>{_text(language.missing.format('; '.join(about['missing'])))}</p>" if about["missing"] else ""
+    missing = (
+        f"<p>{_text(language.missing.format('; '.join(map(language.entry, about['missing']))))}</p>"
+        if about["missing"]
+        else ""
+    )
     return page(
         language,
         language.title_access,
@@ -37,7 +41,7 @@ def access_page(package: Mapping[str, Any], language: Language = ENGLISH) -> str
 
 def _letters(language: Language, about: Mapping[str, Any]) -> Iterator[str]:
     yield section(language.purposes, (_purpose(language, one) for one in about["a_purposes"]), language.unknown)
-    yield section(language.categories, about["b_categories"], language.unknown)
+    yield section(language.categories, map(language.kind, about["b_categories"]), language.unknown)
     told = (
         language.recipient.format(one["operator_entity"], one["inference_country"], one["calls"])
         for one in about["c_recipients"]
@@ -48,12 +52,14 @@ def _letters(language: Language, about: Mapping[str, Any]) -> Iterator[str]:
     yield section(language.source, about["g_source"], language.source_unknown)
     yield section(language.automated, automated(language, about["h_automated_decisions"]["ai_systems"]), "")
     routes = [
-        language.transfer.format(one["computed_in"], one["stored_in"], one["tool"]) for one in about["2_transfers"]
+        language.transfer.format(one["computed_in"], one["stored_in"], language.tool(one["tool"]))
+        for one in about["2_transfers"]
     ]
     known = (
-        language.safeguards.format(one["operator"], one["basis"], one["reference"]) for one in about["2_safeguards"]
+        language.safeguards.format(one["operator"], language.tool(one["basis"]), one["reference"])
+        for one in about["2_safeguards"]
     )
-    stores = [language.stored_outside.format(one["name"], one["country"]) for one in about["2_stores"]]
+    stores = [language.stored_outside.format(language.place(one["name"]), one["country"]) for one in about["2_stores"]]
     none = language.no_transfer if about["c_recipients"] else language.no_call
     yield section(language.transfers, [*routes, *stores, *known], none)
 
@@ -66,7 +72,7 @@ def _purpose(language: Language, one: Mapping[str, str]) -> str:
 def _data(language: Language, records: Iterable[Mapping[str, Any]]) -> str:
     rows = "".join(
         f"<tr><td>{record['seq']}</td><td>{_text(record['ts'])}</td><td>{_text(language.field(name))}</td>"
-        f"<td><pre>{_text(readable(one['value']))}</pre></td></tr>"
+        f"<td><pre>{_text(readable(one['value'], language))}</pre></td></tr>"
         for record in records
         for name, one in record["values"].items()
     )
@@ -117,21 +123,32 @@ def automated(language: Language, systems: Iterable[str]) -> list[str]:
     return [*([language.automated_systems.format(named)] if named else ()), language.automated_text]
 
 
-def readable(value: Any) -> str:
+def readable(value: Any, language: Language = ENGLISH) -> str:
     """Text as text, a conversation as its turns, anything else as JSON. Prompts are kept as the JSON that was sent."""
     if isinstance(value, str):
         read = _json(value)
-        return value if read is None else readable(read)
-    if isinstance(value, dict) and isinstance(value.get("messages"), list):
-        return readable(value["messages"])
-    if isinstance(value, dict) and isinstance(value.get("content"), str | list):
-        who = f"{value['role']}: " if "role" in value else ""
-        return f"{who}{readable(value['content'])}"
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
-        return str(value["text"])
+        return value if read is None else readable(read, language)
+    told = _readable_object(value, language) if isinstance(value, dict) else None
+    if told is not None:
+        return told
     if isinstance(value, list) and value and all(isinstance(one, dict) and _SPEAKS & set(one) for one in value):
-        return "\n".join(map(readable, value))
+        return "\n".join(readable(one, language) for one in value)
     return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def _readable_object(value: Mapping[str, Any], language: Language) -> str | None:
+    """A call, a message or a part of one, or the measure of a text; None for anything else."""
+    if isinstance(value.get("messages"), list):
+        return readable(value["messages"], language)
+    if isinstance(value.get("content"), str | list):
+        role = str(value.get("role", ""))
+        who = f"{language.speakers.get(role, role)}: " if role else ""
+        return f"{who}{readable(value['content'], language)}"
+    if isinstance(value.get("text"), str):
+        return str(value["text"])
+    if value.keys() == {"bytes", "sha256"}:
+        return language.measure.format(value["bytes"], value["sha256"])
+    return None
 
 
 _SPEAKS = frozenset(("content", "text"))

@@ -157,7 +157,7 @@ def _of_activity(language: Language, name: str, activity: Activity, flow: Flows,
         basis.append(language.interests_unknown)
     heading = f"{language.activity} {name}: {activity.purpose or language.unknown}"
     yield section(heading, basis, f"{language.legal_basis}: {language.unknown}")
-    yield section(_heading(language.categories), activity.data_classes, language.unknown)
+    yield section(_heading(language.categories), map(language.kind, activity.data_classes), language.unknown)
     yield section(
         _heading(language.recipients),
         sorted(flow.recipients) or [one.entity for one in evidence.operators_in_use],
@@ -175,16 +175,16 @@ def _of_activity(language: Language, name: str, activity: Activity, flow: Flows,
 def _transfers(language: Language, activity: Activity, flow: Flows, evidence: Evidence) -> Iterator[str]:
     """GDPR 13(1)(f): transfers on record with their safeguards, stores outside the EEA, and what the policy allows."""
     seen = sorted(flow.transfers)
-    yield from (language.transfer.format(*one) for one in seen)
+    yield from (language.transfer.format(one.computed_in, one.stored_in, language.tool(one.tool)) for one in seen)
     for one in safeguards_of(seen, evidence):
-        yield language.safeguards.format(one.operator, one.basis, one.reference)
+        yield language.safeguards.format(one.operator, language.tool(one.basis), one.reference)
     for store in evidence.stores:
         if store.is_transfer:
-            yield language.stored_outside.format(store.name, store.country)
+            yield language.stored_outside.format(language.place(store.name), store.country)
     terms = next((one for one in evidence.terms if one.policy_hash == activity.policy_hash), None)
     used = {one.tool.partition(":")[0] for one in seen} | {"intra_eea"}
     if terms is not None and (unused := [one for one in terms.transfer_bases if one not in used]):
-        yield language.transfer_allowed.format(", ".join(unused))
+        yield language.transfer_allowed.format(", ".join(map(language.tool, unused)))
 
 
 def _heading(title: str) -> str:

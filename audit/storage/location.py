@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from audit.errors import AuditError, NoLog, StoreError
-from audit.keys.succession import keep_notes, notes_in
+from audit.errors import AuditError, NoLog, SignerError, StoreError
+from audit.keys.succession import keep_notes, notes_in, open_succession
 from audit.storage.attested_files import files_beside, missing
 from audit.storage.identity import ForeignDatabaseError, check_identity, key_beside
 from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created
@@ -138,10 +138,23 @@ def learn_successions(path: Path, source: UrlSource = database_url) -> bool:
 
 
 def publish_succession(path: Path, node: str, note: str) -> None:
-    """Write the note of a replaced key into the record, for the gateways on other hosts. Raises StoreError."""
+    """Write the note of a replaced key into the record, for the gateways on other hosts.
+
+    Raises SignerError if the record has another successor of that key, StoreError.
+    """
+    name = note.partition(" ")[0]
+    old, _ = open_succession(note, name)
+
+    def check(notes: Sequence[str]) -> None:
+        if any(open_succession(one, name)[0] == old for one in notes if one != note):
+            raise SignerError(
+                "the key that signs here was replaced on another host meanwhile; take that host's key set over with:"
+                " domicile init --keys"
+            )
+
     store = open_store(path, node, "")
     try:
-        store.add_successions([note])
+        store.publish_succession(note, check)
     finally:
         store.close()
 

@@ -216,6 +216,12 @@ class PostgresStore:
             for note in notes:
                 self._db.execute("INSERT INTO succession VALUES (%s) ON CONFLICT DO NOTHING", (note,))
 
+    def publish_succession(self, note: str, check: Callable[[Sequence[str]], None]) -> None:
+        with store_errors(), self._db.transaction():
+            self._db.execute("LOCK TABLE succession IN SHARE ROW EXCLUSIVE MODE")
+            check(_successions(self._db))
+            self._db.execute("INSERT INTO succession VALUES (%s) ON CONFLICT DO NOTHING", (note,))
+
     def attested_files(self) -> list[AttestedFile]:
         with store_errors():
             return _attested_files(self._db)

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from audit.errors import ProofError, StoreError, StoreFull
+from audit.errors import ProofError, StoreError, StoreFull, wrong_format
 
 FORMAT_VERSION = 1
 SCHEMA = "domicile_audit"
@@ -141,15 +141,8 @@ def format_of(db: Rows) -> int | None:
     if not has_schema(db, SCHEMA):
         return None
     if not has_table(db, "format"):
-        raise StoreError(
-            f"the schema {SCHEMA} of the database is not an audit log"
-            "; name a database of its own by database.record_url"
-        )
+        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log; name a database of its own")
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
-        version = "none" if row is None else row[0]
-        raise StoreError(
-            f"the audit log has format {version}, this program reads format {FORMAT_VERSION}"
-            "; start the version that made it"
-        )
+        raise wrong_format("the audit log", "none" if row is None else row[0], FORMAT_VERSION)
     return FORMAT_VERSION

@@ -5,12 +5,12 @@ Plain `sqlite3`: the path of a batch costs half of what it does through SQLAlche
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from audit.errors import NoLog, ProofError, StoreError, StoreFull
+from audit.errors import NoLog, ProofError, StoreError, StoreFull, wrong_format
 from audit.events.base import Step
 from audit.files.database_file import connect_existing, create_database_file
 from audit.files.reasons import describe_os_error, describe_sqlite_error
@@ -237,6 +237,18 @@ class SqliteStore:
                 "INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", [(note,) for note in notes]
             )
 
+    def publish_succession(self, note: str, check: Callable[[Sequence[str]], None]) -> None:
+        with _store_errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                check(_successions(self._db))
+                self._db.execute("INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", (note,))
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
     def attested_files(self) -> list[AttestedFile]:
         """None: they are in the folder of the one host that has this file."""
         return []
@@ -323,12 +335,9 @@ def _format(db: sqlite3.Connection) -> int | None:
     if application == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
         return None
     if application != APPLICATION_ID:
-        raise StoreError("the file is not an audit log; name the data folder of an installation")
+        raise StoreError("the file is not an audit log; put log.db back from a backup with: domicile backup restore")
     if version != FORMAT_VERSION:
-        raise StoreError(
-            f"the audit log has format {version}, this program reads format {FORMAT_VERSION}"
-            "; start the version that made it"
-        )
+        raise wrong_format("the audit log", version, FORMAT_VERSION)
     return FORMAT_VERSION
 
 

@@ -143,6 +143,9 @@ class LeafStore(Store, Protocol):
 
     def add_successions(self, notes: Sequence[str]) -> None: ...
 
+    def publish_succession(self, note: str, check: Callable[[Sequence[str]], None]) -> None:
+        """Add `note` unless `check` raises, which is called with the notes that are there: in one transaction."""
+
     def attested_files(self) -> list[AttestedFile]:
         """Notes and tokens of other parties that hosts exchange; none where the record is one host's file."""
 

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from audit.errors import ProofError, StoreError
-from audit.files.new_file import PUBLIC, draft_of
+from audit.files.new_file import PUBLIC, draft_of, make_public_folder
 from audit.storage.store import Reader
 from audit.tree.checkpoint import Checkpoint
 from audit.tree.merkle import HASH_SIZE, Frontier, node_hash, tree_hash
@@ -135,7 +135,7 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         """Put a file in place whole: readers see the old one or the new one."""
         target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_public_folder(target.parent)
         with draft_of(target, PUBLIC) as (draft, file):  # not synced: `publish` writes a lost tile again
             file.write(content)
             file.flush()

@@ -1,6 +1,6 @@
 """``domicile secrets``: who holds the master key, and how the keys are replaced."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +12,9 @@ from gateway.cli.terminal.printing import print_json, progress
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Yes, confirm, plain_errors
 
 if TYPE_CHECKING:
+    from audit.events.base import Event
+    from audit.log.receipt import Receipt
     from gateway.installation.installation import Installation
-    from gateway.installation.rotation import Record
 
 secrets_app = typer.Typer(name="secrets", help="The keys above all others.", no_args_is_help=True)
 
@@ -127,6 +128,30 @@ def renew_owner(
     )
 
 
+@secrets_app.command("accept")
+def accept_key(
+    key: Annotated[str, typer.Argument(metavar="FILE", help="Its path in the data folder, as secrets/redaction.")],
+    data: Data = DEFAULT_DATA,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take the key that is in a file now as the installation's own, after it was replaced on purpose.
+
+    Until then every command refuses a key that is not the one of before. Run it on every host, with the same key.
+
+    Example: domicile secrets accept ca/ca.key
+    """
+    from gateway.installation.installation import Installation
+    from gateway.installation.rotation import accept
+
+    confirm(f"Accept what is in {key}? What the key before it signed, hashed or encrypted is then of no use.", yes)
+    with plain_errors():
+        installation = Installation.open(data, accepting=[key])
+        with _recording(installation) as record:
+            fingerprint = accept(installation, key, record, ACTOR)
+    _tell({"key": key, "fingerprint": fingerprint}, as_json, f"{key} has the fingerprint {fingerprint} from now on")
+
+
 @contextmanager
 def _installation(data: Path) -> "Iterator[Installation]":
     from gateway.installation.installation import Installation
@@ -136,7 +161,7 @@ def _installation(data: Path) -> "Iterator[Installation]":
 
 
 @contextmanager
-def _recording(installation: "Installation") -> "Iterator[Record]":
+def _recording(installation: "Installation") -> "Iterator[Callable[[Event], Receipt]]":
     from gateway.installation.admin_record import recording
 
     with recording(installation) as record:

@@ -5,6 +5,8 @@ do (`audit.storage.identity`). A database from before has none; it is ours if it
 was read from our log.
 """
 
+from collections.abc import Mapping
+
 from sqlalchemy import Connection, inspect, text
 
 from audit.storage.identity import ForeignDatabaseError, Identity, check_identity, fingerprint, identity_of
@@ -14,6 +16,8 @@ from gateway.database.errors import DatabaseUnavailable
 
 WHAT = "the control database"
 TABLE = "installation"
+KEYS = "key_fingerprint"
+_VALUES = "VALUES (:name, :fingerprint)"
 LOG_NAME = 16
 """Hex digits of a key's fingerprint that name its log in the ledger's cursors."""
 
@@ -56,6 +60,35 @@ def claim(database: Database, key: VerifierKey) -> None:
         check_identity(found, key, WHAT)
     except ForeignDatabaseError as error:
         raise StrangerDatabase(str(error)) from error
+
+
+def claim_keys(database: Database, fingerprints: Mapping[str, str]) -> list[str]:
+    """Write those fingerprints of keys that the database does not have; returns the names of keys that differ."""
+    with database.connect() as connection:
+        known = _fingerprints(connection)
+    if new := [{"name": name, "fingerprint": one} for name, one in fingerprints.items() if name not in known]:
+        with database.write() as session:
+            connection = session.connection()
+            connection.execute(text(f"INSERT INTO {KEYS} (name, fingerprint) {_VALUES} ON CONFLICT DO NOTHING"), new)
+            known = _fingerprints(connection)
+    return sorted(name for name, one in fingerprints.items() if known[name] != one)
+
+
+def accept_key(database: Database, name: str, fingerprint: str) -> None:
+    """From now on the key `name` of the cell has that fingerprint."""
+    with database.write() as session:
+        session.connection().execute(
+            text(
+                f"INSERT INTO {KEYS} (name, fingerprint) {_VALUES}"
+                " ON CONFLICT (name) DO UPDATE SET fingerprint = excluded.fingerprint"
+            ),
+            {"name": name, "fingerprint": fingerprint},
+        )
+
+
+def _fingerprints(connection: Connection) -> dict[str, str]:
+    rows = connection.execute(text(f"SELECT name, fingerprint FROM {KEYS}"))  # noqa: S608
+    return {name: one for name, one in rows}
 
 
 def owner_of(database: Database) -> Identity | None:

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from time import perf_counter
 
 from rich.console import Console
 
+from audit.files.new_file import make_private_folder, open_private
 from gateway.configuration.settings import Listen, load_settings
 from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
@@ -40,7 +42,7 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
     model = model or demo_model()
     check_port(port)
     async with AsyncExitStack() as stack:
-        await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
+        await asyncio.to_thread(make_private_folder, data)
         stack.enter_context(alone(data))
         return await _run(data, port, model, say, console, check)
 
@@ -91,7 +93,7 @@ def alone(data: Path) -> Iterator[None]:
 
     Raises OSError.
     """
-    with (data / "demo.lock").open("a") as lock:
+    with os.fdopen(open_private(data / "demo.lock", os.O_RDWR), "r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

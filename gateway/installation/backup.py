@@ -30,12 +30,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from audit.errors import AuditError, NoteError
 from audit.files.database_file import SIDECARS, create_database_file
+from audit.files.folder_lock import FolderInUse, lock_folder_now
 from audit.files.new_file import make_private_folder, new_file, sync_folder
 from audit.files.reasons import describe_os_error, describe_sqlite_error
 from audit.files.untrusted_file import open_untrusted, read_untrusted
 from audit.keys.signer import key_of
 from audit.keys.succession import FOLDER as SUCCESSION
 from audit.keys.succession import with_successors
+from audit.private.value_location import values_of
 from audit.storage.attested_files import TIMESTAMPS, WITNESSED
 from audit.tree.note import VerifierKey, open_note, sign_note
 from gateway.installation.installation import Installation, InstallationError
@@ -85,38 +87,55 @@ class Manifest(BaseModel):
 
 def create(installation: Installation, target: Path, progress: Progress = lambda pages: None) -> Manifest:
     """Copy into `target`, which must not exist or be empty. Raises BackupError, with nothing left in `target`."""
-    if target.exists() and any(target.iterdir()):
-        raise BackupError(f"the folder {target} is not empty; name a new folder")
     try:
         make_private_folder(target)
-        data = target / "data"
-        made_at = datetime.now(UTC)
-        for name in DATABASES:
-            if (installation.data / name).exists():
-                _copy_named(installation.data / name, data / name, progress)
-                made_at = datetime.now(UTC) if name == LOG else made_at  # its last records may not be signed yet
-        for name in _public_files(installation.data):
-            make_private_folder((data / name).parent)
-            with open_untrusted(installation.data / name) as source, new_file(data / name) as copy:
-                shutil.copyfileobj(source, copy, CHUNK)
-        manifest = Manifest(
-            cell=installation.cell,
-            made_at=made_at,
-            files={name: _sha256(data / name) for name in _files(data)},
-            elsewhere=tuple(n for n in ("DOMICILE_DATABASE_URL", "DOMICILE_AUDIT_DATABASE_URL") if os.environ.get(n)),
-        )
-        written = manifest.model_dump_json(indent=2).encode() + b"\n"
-        signer = installation.signer()
-        note = sign_note(_statement(written), signer.name, signer)
-        for name, content in (("manifest.json", written), ("manifest.note", note.encode())):
-            with new_file(target / name) as file:
-                file.write(content)
+        with lock_folder_now(target):
+            if any(target.iterdir()):
+                raise BackupError(f"the folder {target} is not empty; name a new folder")
+            try:
+                return _create(installation, target, progress)
+            except BaseException:
+                shutil.rmtree(target, ignore_errors=True)
+                raise
+    except FolderInUse as error:
+        raise BackupError(f"another backup is being made in {target}; name a new folder") from error
     except (OSError, sqlite3.Error, AuditError) as error:
-        shutil.rmtree(target, ignore_errors=True)
         raise BackupError(
             f"the backup could not be made: {_reason(error)}; free space, and let this process write there"
         ) from error
+
+
+def _create(installation: Installation, target: Path, progress: Progress) -> Manifest:
+    data = target / "data"
+    made_at = datetime.now(UTC)
+    servers = _on_servers(installation)
+    for name in DATABASES:
+        if name not in servers and (installation.data / name).exists():
+            _copy_named(installation.data / name, data / name, progress)
+            made_at = datetime.now(UTC) if name == LOG else made_at  # its last records may not be signed yet
+    for name in _public_files(installation.data):
+        make_private_folder((data / name).parent)
+        with open_untrusted(installation.data / name) as source, new_file(data / name) as copy:
+            shutil.copyfileobj(source, copy, CHUNK)
+    manifest = Manifest(
+        cell=installation.cell,
+        made_at=made_at,
+        files={name: _sha256(data / name) for name in _files(data)},
+        elsewhere=tuple(servers.values()),
+    )
+    written = manifest.model_dump_json(indent=2).encode() + b"\n"
+    signer = installation.signer()
+    note = sign_note(_statement(written), signer.name, signer)
+    for name, content in (("manifest.json", written), ("manifest.note", note.encode())):
+        with new_file(target / name) as file:
+            file.write(content)
     return manifest
+
+
+def _on_servers(installation: Installation) -> dict[str, str]:
+    """The databases that are on a server and not in the folder, each with the variable that names its server."""
+    stores = [*installation.stores(), (values_of(installation.side_store), installation.values_url())]
+    return {str(one.file.relative_to(installation.data)): one.variable for one, url in stores if url is not None}
 
 
 def _reason(error: Exception) -> str:

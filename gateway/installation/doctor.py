@@ -15,6 +15,7 @@ from gateway.configuration.database_urls import urls_of
 from gateway.configuration.settings import Settings, is_loopback
 from gateway.configuration.sinks import spans_leave, stays_here
 from gateway.database.database import Database
+from gateway.installation.folder_access import writable_by_others
 from gateway.installation.installation import Installation
 from gateway.installation.rotation import unencrypted_files
 from gateway.store.reports.posture import Posture, posture
@@ -22,7 +23,7 @@ from gateway.workers.names import gateway_of
 
 logger = logging.getLogger("domicile.weak")
 
-NAMED = 3  # tenants in one sentence
+NAMED = 3  # names in one sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class DoctorFacts:
     authority_here: bool = False
     signer_here: bool = False
     secrets_in_clear: tuple[str, ...] = ()
+    loose_folders: tuple[str, ...] = ()
     witnessed: bool = False
     nodes: tuple[str, ...] = ()
     core_dumps: bool = False
@@ -63,6 +65,7 @@ def observe(settings: Settings, installation: Installation, database: Database) 
         authority_here=installation.authority_key.exists(),
         signer_here=(audit / "signer.key").exists(),
         secrets_in_clear=tuple(map(str, unencrypted_files(installation))),
+        loose_folders=tuple(map(str, writable_by_others(installation.data))),
         witnessed=witnessed.is_dir() and any(witnessed.iterdir()),
         nodes=tuple(name for name in nodes if not name.startswith(("cli-", "gateway."))),
         core_dumps=resource.getrlimit(resource.RLIMIT_CORE)[0] != 0,
@@ -264,12 +267,24 @@ def _policies(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarni
     return found
 
 
-def _names(tenants: Sequence[str]) -> str:
-    rest = len(tenants) - NAMED
-    return ", ".join(tenants[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 # --- the process -----------------------------------------------------------------------------------------------------
+
+
+def _files(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
+    if not state.loose_folders:
+        return []
+    return [
+        ConfigurationWarning(
+            "folder_writable_by_others",
+            f"other users may replace files of the installation: they may write in {_names(state.loose_folders)}",
+            "run chmod go-w on it, and chown it to the user of the gateway; or move the data folder",
+        )
+    ]
 
 
 def _process(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
@@ -312,7 +327,7 @@ def _process(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarnin
     return found
 
 
-_CHECKS = (_listening, _stores, _keys, _record, _people, _policies, _process)
+_CHECKS = (_listening, _stores, _keys, _files, _record, _people, _policies, _process)
 
 
 def as_json(found: Sequence[ConfigurationWarning]) -> list[Mapping[str, str]]:

@@ -12,12 +12,13 @@
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
-<data>/files.made                names of the keys and databases above that were made: none is ever made again
+<data>/files.made                names of the keys and databases above that were made, none of which is ever made again,
+                                 and fingerprints of the keys
 <data>/registers.json            parties, contracts and categories of people for evidence packs, if it has any
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -51,7 +52,7 @@ from gateway.configuration.settings import Database as Databases
 from gateway.configuration.settings import Secrets, Settings, SettingsError, load_settings
 from gateway.configuration.sinks import sinks_of
 from gateway.database.database import POOL_SIZE, Database
-from gateway.database.ownership import StrangerDatabase, check_against_record, check_owner, claim
+from gateway.database.ownership import StrangerDatabase, check_against_record, check_owner, claim, claim_keys
 from gateway.identity.keys import KeyHasher
 from gateway.installation.file_inventory import (
     DATABASES,
@@ -60,6 +61,7 @@ from gateway.installation.file_inventory import (
     FilesMadeOnce,
     describe_missing,
 )
+from gateway.installation.key_fingerprints import describe_changed, is_shared
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.store.control.control import Control, OnEvent
@@ -143,8 +145,16 @@ class Installation:
         return made
 
     @classmethod
-    def open(cls, data: Path, secrets: Secrets | None = None, databases: Databases | None = None) -> "Installation":
-        """A folder made before. Raises InstallationError if there is none, or if a key or database of it is missing."""
+    def open(
+        cls,
+        data: Path,
+        secrets: Secrets | None = None,
+        databases: Databases | None = None,
+        *,
+        accepting: Collection[str] = (),
+    ) -> "Installation":
+        """A folder made before. Raises InstallationError if there is none, if a key or database of it is missing, or if
+        a key that is not one of `accepting` is not the one of before."""
         try:
             cell = check_name(read_secret(data / "cell").decode().strip(), "cell")
         except (FileNotFoundError, NotADirectoryError):
@@ -153,17 +163,20 @@ class Installation:
             raise InstallationError(f"{data} holds no installation; {INIT_HINT.format(data=data)}") from None
         given = {"secrets": secrets, "databases": databases}
         opened = cls(data, cell, **{name: one for name, one in given.items() if one is not None})  # type: ignore[arg-type]
-        opened.require_whole()
+        opened.require_whole(accepting)
         return opened
 
-    def require_whole(self) -> None:
-        """Raises InstallationError, naming the files, if a key or database that was made once is missing."""
+    def require_whole(self, accepting: Collection[str] = ()) -> None:
+        """Raises InstallationError, naming the files, if a key or database that was made once is missing, or a key is
+        not the one that was there before."""
         try:
-            missing = [name for name in self.inventory_of_files.missing() if self._is_expected(name)]
+            found = self.inventory_of_files.deviations()
         except OSError as error:
             raise InstallationError(str(error)) from error
-        if missing:
+        if missing := [name for name in found.missing if self._is_expected(name)]:
             raise InstallationError(describe_missing([str(self.data / name) for name in missing]))
+        if changed := [name for name in found.changed if name not in accepting]:
+            raise InstallationError(describe_changed([str(self.data / name) for name in changed]))
 
     def _is_expected(self, name: str) -> bool:
         """Whether the file is looked for here at all: keys may be in Vault meanwhile, databases on a server; of a
@@ -238,7 +251,18 @@ class Installation:
 
     def database(self, *, pool_size: int = POOL_SIZE) -> Database:
         """The control database. Raises DatabaseUnavailable, StoreError, before anything is made or written, if it is of
-        another installation or the folder remembers another one."""
+        another installation or the folder remembers another one. Raises InstallationError if other hosts of the cell
+        use other keys."""
+        database = self.database_of_any_keys(pool_size=pool_size)
+        try:
+            self._check_keys(database)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def database_of_any_keys(self, *, pool_size: int = POOL_SIZE) -> Database:
+        """As `database`, for the command that changes what the keys are compared with."""
         (control, place), _ = self.settle()
         database = Database.open(self.data, url=self.urls.control, pool_size=pool_size, check=self._check_owner)
         try:
@@ -258,6 +282,16 @@ class Installation:
             with suppress(NoLog, StoreError):
                 self.learn_successions()
             check_owner(database, self.owner)
+
+    def _check_keys(self, database: Database) -> None:
+        """Raises InstallationError if a key of this folder is not the one that other hosts of the cell have used."""
+        try:
+            known = self.inventory_of_files.fingerprints()
+        except OSError as error:
+            raise InstallationError(str(error)) from error
+        shared = {name: one for name, one in known.items() if is_shared(name)}
+        if differing := claim_keys(database, shared):
+            raise InstallationError(describe_changed([str(self.data / name) for name in differing]))
 
     def check_of_one_time(self, database: Database) -> None:
         """Raises DatabaseUnavailable if only one of control database and record was restored from a backup."""

@@ -69,6 +69,11 @@ def take_over(data: Path, given: Mapping[str, bytes]) -> list[str]:
     newer, public = _signer(plan), _verifier(plan)
     for path in sorted(given):
         next(rule for pattern, rule in _RULES if pattern(path))(plan, path)
+    if differing := FileInventory(data).differing(plan.write):
+        raise InstallationError(
+            f"the key set is not this folder's: its {', '.join(differing)} differs from the key that {data} has used;"
+            " use the key set that this installation exported"
+        )
     for path, content in plan.write.items():
         if path != SIGNER:
             write_secret(data / path, content)

@@ -4,7 +4,9 @@
     rewrap ─> every key is wrapped under it; what lay in clear is sealed, if the master is elsewhere
     retire ─> the versions below it are destroyed, once nothing is wrapped under them
 
-`renew` replaces one tenant's own key, and every data key is wrapped under the new one.
+`renew` replaces one tenant's own key, and every data key is wrapped under the new one. `accept` takes over a key that
+was replaced in its file on purpose, such as an authority of the organisation: until then every command and gateway
+refuses it by its fingerprint (`gateway.installation.key_fingerprints`).
 """
 
 from collections.abc import Callable
@@ -14,13 +16,15 @@ from pathlib import Path
 from typing import Literal
 
 from audit.errors import KeyProviderError
-from audit.events.anchor import KeyringChanged
+from audit.events.anchor import KeyAccepted, KeyringChanged
 from audit.events.base import SYSTEM_TENANT
 from audit.keys.master import FileMaster, MasterState
 from audit.private.renewal import renew as renew_data_keys
 from audit.private.value_location import open_values
+from gateway.database.ownership import accept_key
 from gateway.identity.keys import pepper_files
-from gateway.installation.installation import Installation
+from gateway.installation.installation import Installation, InstallationError
+from gateway.installation.key_fingerprints import fingerprint_of, has_fingerprint, is_shared
 from regions.identity.encrypted_file import SealedFiles, is_sealed
 
 Record = Callable[[KeyringChanged], object]
@@ -67,9 +71,10 @@ def rotate(installation: Installation, record: Record, actor: str) -> int:
     now = status(installation)
     if now.waiting:
         return now.master.newest
-    version = now.master.newest + 1
-    record(_changed("admin.keyring.rotated", actor, now.master.provider, version))
-    return installation.keys.rotate_master()
+    return installation.keys.rotate_master(
+        now.master.newest,
+        lambda version: record(_changed("admin.keyring.rotated", actor, now.master.provider, version)),
+    )
 
 
 def rewrap(installation: Installation, record: Record, actor: str, progress: Progress = lambda count: None) -> int:
@@ -130,6 +135,32 @@ def renew(
         generation, wrapped = renew_data_keys(side, ring, owner, progress)
     record(_changed("admin.keyring.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))
     return generation, sealed + wrapped
+
+
+def accept(installation: Installation, name: str, record: Callable[[KeyAccepted], object], actor: str) -> str:
+    """From now on the content of the file `name` of the data folder is that key of the installation; its fingerprint.
+
+    `installation` was opened with `accepting` it. Raises InstallationError if it is no such key or not there,
+    KeyProviderError, OSError, AuditError.
+    """
+    file = installation.data / name
+    if not has_fingerprint(name):
+        raise InstallationError(
+            f"{name!r} is not a key that can be accepted; name its path in the data folder, as secrets/redaction or"
+            " ca/ca.key"
+        )
+    if not file.exists():
+        raise InstallationError(f"there is no {file}; put the new key there first")
+    content = installation.secret_files.read(file)
+    fingerprint = fingerprint_of(name, content)
+    if fingerprint is None:
+        raise InstallationError(f"{file} is sealed for another installation; put the key itself there")
+    with closing(installation.database_of_any_keys()) as database:
+        record(KeyAccepted(actor=actor, key=name.replace("/", "."), fingerprint=fingerprint))
+        if is_shared(name):
+            accept_key(database, name, fingerprint)
+        installation.inventory_of_files.accept(name, content)
+    return fingerprint
 
 
 def secret_files_of(installation: Installation) -> list[Path]:

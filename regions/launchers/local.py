@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from audit.files.new_file import make_private_folder
+from audit.files.new_file import make_private_folder, open_private
 from audit.files.secret_file import shred_secret
 from regions.errors import LaunchError
 from regions.fleet.deployment import CPU
@@ -184,7 +184,7 @@ class LocalLauncher:
         command = self._command_line(spec, folder)
         log = folder / "backend.log"
         progress(f"{name}: starting, loading {spec.model.name}")
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = open_private(log, os.O_WRONLY | os.O_APPEND)
         try:
             began_at = os.fstat(descriptor).st_size
             process = await asyncio.create_subprocess_exec(

@@ -27,6 +27,7 @@ def copied(store: Any, folder: Path) -> Iterator[None]:
                 make_private_folder(data)
                 with open(data / "control.db", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                     file.write(made[0])
+                    os.fchmod(file.fileno(), 0o600)
         return real(cls, data, url=url, **more)
 
     opened.__wrapped__ = real  # type: ignore[attr-defined]

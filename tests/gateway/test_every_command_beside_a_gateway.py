@@ -90,6 +90,7 @@ WORDS = {
     "redact eval": "{out}/labelled.jsonl",
     "region show": "eu-fr-par",
     "region check": "eu-fr-par",
+    "secrets accept": "secrets/redaction --yes",
     "secrets retire": "--yes",
     "secrets renew": "acme",
     "usage export": "--output {out}/usage.csv",

@@ -222,7 +222,7 @@ def test_a_tenants_own_key_and_an_erased_one_stay_the_folders(tmp_path, made):
 
 
 def test_a_version_that_was_retired_or_finished_here_does_not_come_back(tmp_path, made):
-    made.keys.rotate_master()
+    made.keys.rotate_master(1, lambda version: None)
     made.keys.retire_master(2)
     (made.data / "secrets" / "pepper.2").write_bytes(bytes(32))
     (made.data / "secrets" / "pepper.2").chmod(0o600)

@@ -66,6 +66,16 @@ class InstallationRow(Row, table=True):
     key: str = Field(max_length=64)
 
 
+class KeyFingerprintRow(Row, table=True):
+    """Fingerprint of a key that all hosts of the cell share, by its path in the data folder
+    (`gateway.installation.key_fingerprints`)."""
+
+    __tablename__ = "key_fingerprint"
+
+    name: str = Field(primary_key=True, max_length=64)
+    fingerprint: str = Field(max_length=32)
+
+
 class GatewayMarkRow(Row, table=True):
     """The last mark of a running gateway: random, and another one after each change (`gateway.database.watch`).
 

@@ -1,5 +1,6 @@
 """Incidents, breaches and extracts as they are typed."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from audit.cli.app import app
 from audit.events.private_value import Private
+from audit.incidents.incident import open_incident
 from tests.audit.conftest import Home, accepted, completed
 
 SHELL = CliRunner()
@@ -58,11 +60,60 @@ def test_an_incident_from_the_command_line(data: Path, home: Home) -> None:
     assert "overdue" in told.stdout and "NIS2 23(4)(a)" in told.stdout
     wrong = run(data, "incident", "notify", "acme", known, "--clock", "no.such", "--authority", "BSI")
     assert wrong.exit_code == 2
-    assert run(data, "incident", "update", "acme", known, "--severity", "major").exit_code == 0
+    assert "severity significant" in run(data, "incident", "update", "acme", known, "--severity", "significant").stdout
     assert run(data, "incident", "close", "acme", known, "--release").exit_code == 0
     assert "closed since" in run(data, "incident", "list", "acme").stdout
     assert "No incident" in run(data, "incident", "list", "globex").stdout
     assert "legal_hold.released" in home.types("acme")
+
+
+def test_an_incident_has_a_severity_that_one_of_its_laws_knows(data: Path, home: Home) -> None:
+    opened = said(run(data, "incident", "create", "acme", "--law", "dora", "--severity", "major", "--json"))
+    (incident,) = opened["incidents"]
+    known = incident["incident_id"]
+    assert incident["severity"] == "major" and len(incident["deadlines"]) == 3
+    for words, why in (
+        (("--severity", "critical"), "'critical' is no severity under"),
+        (("--severity", "MAJOR"), "'MAJOR' is no severity under"),
+        (("--severity", "high_risk"), "'high_risk' is no severity under dora; name one of not_major, major"),
+        (("--law", "hammurabi"), "no clock is known of hammurabi"),
+        ((), "nothing is changed; give"),
+    ):
+        refused = run(data, "incident", "update", "acme", known, *words)
+        assert refused.exit_code == 2 and why in refused.stderr, refused.output
+    words = ("incident", "update", "acme", known, "--law", "gdpr", "--severity", "high_risk", "--json")
+    (incident,) = said(run(data, *words))["incidents"]
+    assert "gdpr.subjects" in [one["clock"] for one in incident["deadlines"]]
+    words = ("incident", "update", "acme", known, "--severity", "not_major", "--json")
+    (incident,) = said(run(data, *words))["incidents"]
+    assert {one["clock"] for one in incident["deadlines"]} == {"gdpr.controller", "gdpr.authority"}
+    assert [event.get("severity") for event in home.events("acme") if "incident" in event["type"]] == [
+        "major", "high_risk", "not_major",
+    ]  # fmt: skip
+
+
+def test_an_earlier_record_with_a_severity_of_ones_own_stays_readable(data: Path, home: Home) -> None:
+    async def as_earlier_versions_did() -> None:
+        async with home.context() as context:
+            await open_incident(context, "acme", laws=["dora"], severity="sev1")
+
+    asyncio.run(as_earlier_versions_did())
+    (incident,) = said(run(data, "incident", "list", "acme", "--json"))["incidents"]
+    assert incident["severity"] == "sev1" and len(incident["deadlines"]) == 3
+    assert "severity sev1" in run(data, "incident", "list", "acme").stdout
+
+
+def test_a_table_of_ones_own_brings_its_severities(data: Path, tmp_path: Path) -> None:
+    clock = {"name": "own.report", "law": "own", "article": "Own 1", "tells": "board", "from": "aware", "hours": 1}
+    level = {"name": "grave", "law": "own", "article": "Own 2", "means": "grave", "spares": []}
+    table = tmp_path / "clocks.json"
+    table.write_text(json.dumps({"severities": [level], "clocks": [clock, clock | {"name": "own.x", "severity": "x"}]}))
+    words = ("incident", "create", "acme", "--law", "own", "--clocks", table)
+    for severity in ("grave", "x"):
+        assert run(data, *words, "--severity", severity).exit_code == 0
+    assert "name one of grave, x" in run(data, *words, "--severity", "major").stderr
+    table.write_text(json.dumps({"severities": [level | {"spares": ["own.none"]}], "clocks": [clock]}))
+    assert "spares a clock that there is not" in run(data, *words).stderr
 
 
 @pytest.mark.parametrize(

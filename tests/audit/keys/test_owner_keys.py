@@ -106,7 +106,8 @@ def test_an_old_folder_opens_as_it_was_and_is_rewrapped_in_place(tmp_path: Path)
 def test_the_master_is_rotated_rewrapped_and_retired_while_keys_are_in_use(tmp_path: Path) -> None:
     keys, gateway = FileKeyProvider.open(tmp_path), FileKeyProvider.open(tmp_path)
     wrapped = {tenant: gateway.wrap(tenant, KEY) for tenant in ("acme", "globex")}
-    assert keys.rotate_master() == 2
+    announced: list[int] = []
+    assert keys.rotate_master(1, announced.append) == 2 and announced == [2]
     assert keys.rewrap("acme")
     with pytest.raises(KeyProviderError, match="globex is still wrapped under file, 1"):
         keys.retire_master(2)

@@ -84,7 +84,12 @@ async def rotated(path: Path) -> None:
 
     at = "2026-11-29T01:00:00Z"
     await rotate(
-        path.parent, in_file(path), opened, lambda: SqliteReader.open(path.with_name("log.db")), at=at, actor="cli"
+        path.parent,
+        lambda: in_file(path),
+        opened,
+        lambda: SqliteReader.open(path.with_name("log.db")),
+        at=at,
+        actor="cli",
     )
 
 

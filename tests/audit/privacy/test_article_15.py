@@ -2,13 +2,14 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from audit.events.event import RoutingDecision
-from audit.events.private_value import Private
+from audit.events.private_value import Field, Private
 from audit.incidents.evidence import Activity, Evidence, Party, Safeguard, Store
+from audit.incidents.incident import open_incident
 from audit.privacy.article_15 import article_15
 from audit.privacy.rights import answer
 from audit.private.certificate import open_certificate
@@ -17,6 +18,11 @@ from audit.registers.dsar import access_page, dsar_files, readable
 from audit.registers.language import ENGLISH, GERMAN, LANGUAGES
 from audit.registers.ropa import safeguards_of
 from audit.registers.tables import Transfer
+from gateway.configuration.sinks import RECORD, SPANS
+from policy.facts import AttestedBasis
+from policy.purpose import SPECIAL_CATEGORIES
+from policy.redact.detectors.detectors import DETECTORS
+from policy.redact.labels import PERSON
 from tests.audit.conftest import Home, accepted, completed
 
 ALICE = "alice@example.com"
@@ -85,7 +91,8 @@ async def test_what_the_registers_lack_is_named_in_the_package_and_on_the_page(h
         "activity support: purpose",
         "activity support: source",
     ]
-    assert "controller.contact" in access_page(package, GERMAN)
+    assert "Kontakt des Verantwortlichen" in access_page(package, GERMAN)
+    assert "Verarbeitungstätigkeit support: Herkunft der Daten" in access_page(package, GERMAN)
     assert GERMAN.unknown in access_page(package, GERMAN)
 
 
@@ -103,6 +110,71 @@ async def test_the_page_tells_the_same_in_each_language_and_shows_text_as_text(h
         assert all(right in page for right in language.rights_text) and language.complaint in page
         assert page.count("<h2>") == 9
     assert "Was über Sie gespeichert ist" in files["package_de.html"]
+
+
+async def test_a_page_in_german_holds_no_word_of_the_program_in_english(home: Home) -> None:
+    """A person with two projects, an incident, a hold, an erasure, transfers and empty registers. What the controller
+    registered in its own words, and what the person wrote, stays as it is."""
+    evidence = KNOWN.model_copy(
+        update={
+            "controller": Party(name="Müller & Söhne AG", country="DE"),
+            "activities": (
+                Activity(id="support", purpose="Kundendienst", legal_basis="legitimate_interests",
+                         data_classes=("health", "Kundennummer")),
+                Activity(id="hiring"),
+            ),
+            "stores": (Store(name="the record", country="US", setting="sinks.record", in_eea=False),
+                       Store(name="spans", country="US", setting="sinks.telemetry", in_eea=False)),
+        }
+    )  # fmt: skip
+    async with home.context() as context:
+        for request, activity in (("a", "support"), ("b", "hiring")):
+            call = accepted(request, activity_id=activity, transfer_basis="adequacy+scc:7", ai_system_id="triage",
+                            retention_class="metadata_365d")  # fmt: skip
+            said = json.dumps({"messages": [{"role": role, "content": "Guten Tag"} for role in ENGLISH.speakers]})
+            kept = {"input": said, "input_original": {"bytes": 86, "sha256": "0" * 64}}
+            await context.record(call, Private(kept, ALICE, retention_class="content_30d", expires=99))
+            answered = Private({"output": "Grüß Gott"}, ALICE, retention_class="content_30d", expires=99)
+            await context.record(completed(request), answered)
+        await context.record(accepted("c"), Private({"input": "x"}, "bob@example.com"))
+        await erase(context, "acme", subject="bob@example.com")
+        await open_incident(context, "acme", laws=["gdpr"], severity="high_risk")
+        package = await answer(context, "acme", ALICE, evidence=evidence)
+    pages = {code: access_page(package, language) for code, language in LANGUAGES.items()}
+    words = {code: set(re.findall(r"[^\W\d_]{3,}", re.sub(r"<style>.*?</style>|<[^>]+>", " ", page)))
+             for code, page in pages.items()}  # fmt: skip
+    names = {"Müller", "Söhne", "Kundendienst", "Kundennummer", "Guten", "Tag", "Grüß", "Gott", "Example", "SAS"}
+    names |= {
+        "amp",
+        "was",
+        "support",
+        "hiring",
+        "triage",
+        "alice",
+        "example",
+        "com",
+        "SHA",
+        "IBAN",
+        "UTC",
+        "Mail",
+        "Version",
+    }
+    assert words["de"] & words["en"] <= names
+    assert {letter: re.findall(rf"Buchst\. {letter} DSGVO\)</h2>", pages["de"]) != [] for letter in "abcdegh"} == (
+        dict.fromkeys("abcdegh", True)
+    )
+    assert "Art. 15 Abs. 1 Buchst. f" in pages["de"] and "Art. 15 Abs. 2" in pages["de"]
+
+
+def test_every_kind_tool_and_special_category_has_a_word_in_each_language() -> None:
+    labels = {one.label for one in DETECTORS} | {PERSON}
+    for language in LANGUAGES.values():
+        assert set(language.kinds) == labels | set(SPECIAL_CATEGORIES)
+        assert set(language.tools) == set(get_args(AttestedBasis))
+        assert set(language.places) == {RECORD, SPANS}
+        assert set(language.fields) == set(get_args(Field))
+    assert GERMAN.tool("scc:7") == "Standarddatenschutzklauseln (Art. 46 Abs. 2 Buchst. c DSGVO) (7)"
+    assert GERMAN.kind("Kundennummer") == "Kundennummer"
 
 
 def test_languages_say_all_that_the_others_say() -> None:
@@ -184,7 +256,9 @@ async def test_a_record_kept_outside_the_eea_is_told_to_the_person(home: Home, l
     store = Store(name="the record", country="US", setting="sinks.record", in_eea=False)
     package = await package_of(home, KNOWN.model_copy(update={"stores": (store,)}))
     page = access_page(package, language)
-    assert language.stored_outside.format("the record", "US") in page and language.no_transfer not in page
+    assert (
+        language.stored_outside.format(language.place("the record"), "US") in page and language.no_transfer not in page
+    )
 
 
 def test_where_no_call_was_sent_the_page_does_not_state_where_calls_stayed() -> None:

@@ -78,6 +78,15 @@ def test_values_of_one_person_share_a_key_and_records_without_one_do_not(home: H
     assert len(keys[0] | keys[2] | keys[3]) == 3
 
 
+def test_a_side_store_of_a_later_format_is_refused_with_what_to_do(home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    ValueStore.open(path, home.keys).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version=2")
+    with pytest.raises(StoreError, match="the side store has format 2, this program reads format 1; start the version"):
+        ValueStore.open(path, home.keys)
+
+
 def test_another_file_is_not_taken_for_a_side_store(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as db:

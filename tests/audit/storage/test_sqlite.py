@@ -98,7 +98,7 @@ def test_a_log_of_a_later_format_is_refused_naming_both(store: SqliteStore, path
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         db.execute("PRAGMA user_version=2")
     db.close()
-    with pytest.raises(StoreError, match="has format 2, this program reads format 1"):
+    with pytest.raises(StoreError, match="has format 2, this program reads format 1; start the version"):
         SqliteReader.open(path)
 
 

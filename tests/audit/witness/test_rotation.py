@@ -1,6 +1,9 @@
 """The key changes, history stays: who holds either key verifies all of it, and nobody else's key is let in."""
 
+import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable
 from contextlib import closing
@@ -10,14 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.cli.app import app
-from audit.errors import AuditUnavailable
+from audit.errors import AuditUnavailable, SignerError
 from audit.events.private_value import Private
 from audit.events.stamp import rfc3339
 from audit.keys.signer import FileSigner, LogSigner
-from audit.keys.succession import notes_in, sign_succession, with_successors
+from audit.keys.succession import notes_in, open_succession, sign_succession, successors, with_successors
 from audit.log.audit_log import AuditLog
 from audit.pack.export import export
 from audit.private.erasure import erase
+from audit.storage.location import learn_successions, publish_succession
 from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import leaf_hash, tree_hash
 from audit.tree.note import VerifierKey
@@ -37,8 +41,9 @@ async def turn(home: Home) -> VerifierKey:
         return AuditLog.open(home.path, signer=signer, node="cli-1", settings=FAST)
 
     at = rfc3339(int(time.time() * 1000))
-    replacement = in_file(home.path.with_name("signer.key"))
-    key = await rotate(home.path.parent, replacement, opened, home.reader, at=at, actor="cli")
+    key = await rotate(
+        home.path.parent, lambda: in_file(home.path.with_name("signer.key")), opened, home.reader, at=at, actor="cli"
+    )
     home.signer = FileSigner.open(home.path.with_name("signer.key"))
     return key
 
@@ -219,7 +224,104 @@ async def test_a_rotation_that_cannot_be_recorded_leaves_the_old_key(
             await turn(home)
     assert FileSigner.open(home.path.with_name("signer.key")).public_key == before
     assert notes_in(home.path.parent) == []
-    assert not list(home.path.parent.glob("*.next*"))
+    assert not list(home.path.parent.glob(".signer.key*")), "no draft of a private key is left"
+
+
+async def test_of_two_rotations_at_once_one_is_refused(home: Home) -> None:
+    async with home.context() as context:
+        await context.record(accepted("a"))
+    before = home.signer.public_key
+
+    async def meanwhile(signer: LogSigner) -> AuditLog:
+        with pytest.raises(SignerError, match="another rotation of the signing key is under way"):
+            await turn(home)
+        return await AuditLog.open(home.path, signer=signer, node="cli-2", settings=FAST)
+
+    key = await rotate(
+        home.path.parent,
+        lambda: in_file(home.path.with_name("signer.key")),
+        meanwhile,
+        home.reader,
+        at="2026-11-28T03:00:00.000Z",
+        actor="cli",
+    )
+    assert FileSigner.open(home.path.with_name("signer.key")).verifier_key == key
+    (note,) = notes_in(home.path.parent)
+    assert open_succession(note, key.name) == (before, key.public_key)
+
+
+def test_processes_that_rotate_at_once_leave_one_line_of_keys(home: Home, tmp_path: Path) -> None:
+    data = home.path.parent.parent
+    asyncio.run(begun(home))
+    command = [sys.executable, "-c", "from audit.cli.app import app; app()", "rotate", "--data", str(data)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in running]
+    assert {code for *_, code in ended} <= {0, 1} and any(code == 0 for *_, code in ended), ended
+    assert all(b"is under way" in err for _, err, code in ended if code), ended
+
+    signer = FileSigner.open(home.path.with_name("signer.key"))
+    links = [open_succession(note, signer.name) for note in signer.successions]
+    assert len(links) == sum(code == 0 for *_, code in ended), "a note for each that succeeded, none for the others"
+    assert len({old for old, _ in links}) == len(links), "no key has two successors"
+    assert not list(home.path.parent.glob(".signer.key*"))
+    home.signer = signer
+    assert faults(home, signer.verifier_key) == []
+
+
+async def begun(home: Home) -> None:
+    async with home.context() as context:
+        await context.record(accepted("a"))
+
+
+@pytest.mark.parametrize("ends_at", ["note", "key"])
+async def test_a_rotation_that_was_interrupted_once_published_is_finished_by_the_next(
+    home: Home, monkeypatch: pytest.MonkeyPatch, ends_at: str
+) -> None:
+    await begun(home)
+    before = home.signer.public_key
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("audit.witness.rotation.create_secret" if ends_at == "note" else "os.replace", full)
+        with pytest.raises(SignerError, match="No space left"):
+            await published(home)
+    assert FileSigner.open(home.path.with_name("signer.key")).public_key == before
+    learn_successions(home.path, lambda: None)  # as the command does before it rotates
+    last = await published(home)
+    home.signer = FileSigner.open(home.path.with_name("signer.key"))
+    assert successors(before, last.name, home.signer.successions)[-1] == last.public_key == home.signer.public_key
+    assert len(home.signer.successions) == 2
+    assert not list(home.path.parent.glob(".signer.key*"))
+    assert faults(home, last) == []
+
+
+async def published(home: Home) -> VerifierKey:
+    def opened(signer: LogSigner) -> Awaitable[AuditLog]:
+        return AuditLog.open(home.path, signer=signer, node="cli-1", settings=FAST)
+
+    return await rotate(
+        home.path.parent,
+        lambda: in_file(home.path.with_name("signer.key")),
+        opened,
+        home.reader,
+        at=rfc3339(int(time.time() * 1000)),
+        actor="cli",
+        publish=lambda note: publish_succession(home.path, "cli-1", note),
+    )
+
+
+async def test_a_key_that_another_host_replaced_meanwhile_gets_no_second_successor(home: Home, tmp_path: Path) -> None:
+    await begun(home)
+    before = home.signer.public_key
+    other = FileSigner.generate(home.signer.name)
+    theirs = sign_succession(home.signer.name, home.signer, other, "2026-11-28T03:00:00.000Z")
+    publish_succession(home.path, "other", theirs)
+    with pytest.raises(SignerError, match="replaced on another host meanwhile"):
+        await published(home)
+    assert FileSigner.open(home.path.with_name("signer.key")).public_key == before
+    assert not list(home.path.parent.glob(".signer.key*"))
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_nothing_is_destroyed_without_a_yes(data):
 
 
 def test_status_says_what_still_waits_and_what_to_run(data):
-    Installation.open(data).keys.rotate_master()
+    Installation.open(data).keys.rotate_master(1, lambda version: None)
     Installation.open(data).keys.begin_renewal("acme")
     shown = run(data, "show").stdout
     assert "still under file:v1: 2; run: domicile secrets rewrap" in shown

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from audit.tree.note import sign_note
 from gateway.cli.app import app
+from gateway.configuration.settings import Database as Databases
 from gateway.installation import backup
 from gateway.installation.backup import BackupError
 from gateway.installation.installation import Installation, InstallationError
@@ -63,6 +64,31 @@ async def cell(tmp_path):
         for text in ("one", "two"):
             assert (await made.post(chat(text))).status == 200
         yield made
+
+
+async def test_a_second_backup_into_the_same_folder_leaves_the_first_one_whole(tmp_path, cell):
+    seen = []
+
+    def meanwhile(pages):
+        if not seen:
+            with pytest.raises(BackupError, match="another backup is being made in") as refused:
+                backup.create(Installation.open(cell.data), tmp_path / "copy")
+            seen.append(refused)
+
+    made = backup.create(Installation.open(cell.data), tmp_path / "copy", meanwhile)
+    assert seen and backup.check(tmp_path / "copy") == made
+    with pytest.raises(BackupError, match="not empty"):
+        backup.create(Installation.open(cell.data), tmp_path / "copy")
+    assert backup.check(tmp_path / "copy") == made
+
+
+async def test_a_database_that_the_configuration_puts_on_a_server_is_named_and_no_old_file_of_it_is_copied(
+    tmp_path, cell
+):
+    on_server = Databases(url="postgresql://db.example/control", values_url="postgresql://db.example/values")
+    made = backup.create(Installation.open(cell.data, databases=on_server), tmp_path / "copy")
+    assert made.elsewhere == ("DOMICILE_DATABASE_URL", "DOMICILE_VALUES_DATABASE_URL")
+    assert {"control.db", "audit/side.db"}.isdisjoint(made.files) and "audit/log.db" in made.files
 
 
 async def test_a_cell_comes_back_from_its_backup_and_its_key_set(tmp_path, cell):

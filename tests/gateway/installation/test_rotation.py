@@ -96,6 +96,22 @@ def test_every_step_may_be_repeated_and_changes_and_records_nothing_the_second_t
     assert len(recorded) == 3
 
 
+def test_two_rotations_at_once_make_one_version_and_record_it_once(data, recorded):
+    first, second = Installation.open(data, FILE), Installation.open(data, FILE)
+    in_use(first)
+    second.keys.state()
+    seen = status(first), status(second)
+    assert seen[0] == seen[1]
+
+    def rotated_in_between(installation):
+        """Both have looked, then both rotate."""
+        return installation.keys.rotate_master(seen[0].master.newest, recorded.append)
+
+    assert [rotated_in_between(first), rotated_in_between(second)] == [2, 2]
+    assert recorded == [2] and status(first).master.versions == (1, 2)
+    assert rotate(second, recorded.append, "cli") == 2, "and its keys are moved before there is a third"
+
+
 @pytest.mark.parametrize("provider", ["file", "vault"])
 @pytest.mark.parametrize("die_at", [0, 1])
 def test_killed_while_rewrapping_it_goes_on_where_it_was(data, recorded, in_vault, monkeypatch, die_at, provider):
