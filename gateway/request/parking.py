@@ -71,13 +71,13 @@ class Parking:
                 deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
                     return True  # drained, deleted, or its tenant revoked: the call is evaluated again
-                _check_patience(deployment, perf_counter() - since)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
-                        await self._news.wait()
+                _check_patience(deployment, perf_counter() - since)  # before the comment, which sends the status
                 if request.call.stream and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
                     attempts.comments += 1
                     await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)])
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
+                        await self._news.wait()
         return True
 
     def _allowed(self, decision: Decision, deployment: Deployment | None) -> frozenset[str]:
