@@ -120,7 +120,7 @@ def _check_patience(deployment: Deployment, waited_s: float) -> None:
         raise BackendCannotStart(f"The backend for this cannot start: {times} failed ({deployment.failure})")
     if over:
         raise BackendUnavailable(
-            "A backend for this is being started and is not ready yet; try again",
+            f"No backend for this was ready within {deployment.wait_s} s; try again",
             code="backend_starting",
             retry_after_s=RETRY_AFTER_S,
         )
