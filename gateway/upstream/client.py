@@ -85,15 +85,15 @@ class Answer:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises BackendTimeout on silence, BackendFailed when the connection breaks."""
-        try:
-            while piece := await self._response.read(self._silence_s):
-                yield piece
-        except TimeoutError as error:
-            raise BackendTimeout("The backend fell silent inside its answer") from error
-        except (ConnectionLost, ProtocolError) as error:
-            raise BackendFailed("The connection to the backend broke inside its answer", elsewhere=True) from error
+        return self._response.pieces(self._silence_s, _broken)
+
+
+def _broken(error: Exception) -> GatewayError:
+    if isinstance(error, TimeoutError):
+        return BackendTimeout("The backend fell silent inside its answer")
+    return BackendFailed("The connection to the backend broke inside its answer", elsewhere=True)
 
 
 class Upstream:
