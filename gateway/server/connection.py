@@ -42,8 +42,8 @@ HEAD_S = 10.0
 BODY_MARGIN_S = 15.0
 """Beyond what the gateway itself gives a body: by then the request has been answered."""
 MAX_HEAD = 64 << 10
-MAX_AROUND = MAX_HEAD
-"""Bytes around a body that is chunked: extensions and trailers, which nobody reads. Each chunk has CHUNK_FRAME free."""
+"""Bytes of a request's head; also of what stands around a body that is chunked, extensions and trailers, which nobody
+reads. Each chunk has CHUNK_FRAME free."""
 CHUNK_FRAME = 24  # its size in hexadecimal, and two line ends
 WRITE_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
@@ -87,7 +87,7 @@ TOO_LARGE = Refusal(
     "head_too_large",
     f"The request line and header fields are larger than {MAX_HEAD} bytes; send fewer or shorter fields",
 )
-MUCH_AROUND = _bad(f"The body has more than {MAX_AROUND} bytes of chunk extensions and trailers; send it without them")
+MUCH_AROUND = _bad(f"The body has more than {MAX_HEAD} bytes of chunk extensions and trailers; send it without them")
 EXPECTATION = Refusal(
     HTTPStatus.EXPECTATION_FAILED, "unknown_expectation", "The only Expect that is supported is 100-continue"
 )
@@ -283,15 +283,19 @@ class BoundedConnection(HttpToolsProtocol):
             if not self._last:  # otherwise there is only data behind the last message
                 self._refuse(self._fault or INVALID)
             return
-        if not self._in_body and self._size > MAX_HEAD:  # in a field that does not end
-            self._refuse(TOO_LARGE)
-        elif self._in_body and self._around > MAX_AROUND:
-            self._refuse(MUCH_AROUND)
+        if (refusal := self._endless()) is not None:
+            self._refuse(refusal)
         elif self._timer is None:  # a message that came whole needs none
             if self._in_body:
                 self._wait(self._body_s)
             elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
                 self._wait(self._head_s)
+
+    def _endless(self) -> Refusal | None:
+        """What is said of a field, or of extensions of chunks, without end."""
+        if self._in_body:
+            return MUCH_AROUND if self._around > MAX_HEAD else None
+        return TOO_LARGE if self._size > MAX_HEAD else None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
