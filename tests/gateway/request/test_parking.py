@@ -259,8 +259,8 @@ async def test_one_failed_start_is_not_yet_a_reason_to_give_up(sleeping, monkeyp
          "no GPU of this machine is free; it may use none"),
         ("backend small-12ab34cd did not start: it ended with status 1\nFile \"/opt/domicile/backend/x.py\"",
          'it did not start: it ended with status 1 File "x.py"'),
-        ("backend small-12ab34cd did not start: it ended with status 1\n  | INFO started\n  | error: no memory\n  | INFO bye\n"
-         "  (log: /srv/d/backend.log)",
+        ("backend small-12ab34cd did not start: it ended with status 1\n  | INFO started\n  | error: no memory\n"
+         "  | INFO bye\n  (log: /srv/d/backend.log)",
          "it did not start: it ended with status 1 | error: no memory (log: backend.log)"),
         ("backend small-12ab34cd did not start: it ended with status 1\n  | " + "x" * 500 + "\n  | ValueError: last",
          "it did not start: it ended with status 1 | ValueError: last"),
