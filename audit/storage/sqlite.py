@@ -6,8 +6,8 @@ Plain `sqlite3`: the path of a batch costs half of what it does through SQLAlche
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import quote
 
 from audit.errors import NoLog, ProofError, StoreError, StoreFull, wrong_format
@@ -78,21 +78,35 @@ _LATER_TABLES = (
 """Of files that an earlier version made: it reads and writes them as before."""
 
 
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        kind = StoreFull if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else StoreError
-        raise kind(
-            f"the audit file cannot be used: {describe_sqlite_error(error)}; check the audit file and its disk"
-        ) from error
-    except OSError as error:
-        raise StoreError(
-            f"the audit file cannot be used: {describe_os_error(error)}; check the audit file and its disk"
-        ) from error
-    except ProofError as error:
-        raise StoreError(f"the audit file cannot be used: {error}; run `domicile audit verify`") from error
+class _StoreErrors:
+    """A block whose database errors become StoreError, or StoreFull for want of space. A class, since a generator for
+    each commit would cost more than the check."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, sqlite3.Error):
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            because = describe_sqlite_error(error)
+            raise (StoreFull if full else StoreError)(
+                f"the audit file cannot be used: {because}; check the audit file and its disk"
+            ) from error
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"the audit file cannot be used: {describe_os_error(error)}; check the audit file and its disk"
+            ) from error
+        if isinstance(error, ProofError):
+            raise StoreError(f"the audit file cannot be used: {error}; run `domicile audit verify`") from error
+
+
+_store_errors = _StoreErrors()
 
 
 class SqliteStore:
@@ -107,7 +121,7 @@ class SqliteStore:
     @classmethod
     def open(cls, path: Path, node: str, boot: str, *, create: bool = True) -> "SqliteStore":
         """Open or create the file. Raises StoreError if it is not an audit file of a format known here."""
-        with _store_errors():
+        with _store_errors:
             if create:
                 create_database_file(path)
             db = connect_existing(path, timeout=BUSY_SECONDS)
@@ -125,7 +139,7 @@ class SqliteStore:
     def append(
         self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
     ) -> Appended:
-        with _store_errors():
+        with _store_errors:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 appended = self._append(entries, checkpoints, keep)
@@ -163,11 +177,12 @@ class SqliteStore:
             "UPDATE tree SET size = ?, frontier = ? WHERE id = ?",
             [(frontier.size, bytes(frontier), tree) for tree, frontier in trees.values()],
         )
-        self._db.executemany(
-            "INSERT INTO checkpoint (tree, size, note) SELECT id, ?, ? FROM tree WHERE tenant = ?"
-            " ON CONFLICT DO NOTHING",  # another process signed the same head
-            [(size, note, tenant) for tenant, size, note in checkpoints],
-        )
+        if checkpoints:
+            self._db.executemany(
+                "INSERT INTO checkpoint (tree, size, note) SELECT id, ?, ? FROM tree WHERE tenant = ?"
+                " ON CONFLICT DO NOTHING",  # another process signed the same head
+                [(size, note, tenant) for tenant, size, note in checkpoints],
+            )
         if keep is not None and private:
             keep(private)
         grown = {tree for tree, *_ in leaves}
@@ -206,7 +221,7 @@ class SqliteStore:
 
         Raises ForeignDatabaseError, with nothing written.
         """
-        with _store_errors():
+        with _store_errors:
             if (found := _identity(self._db)) is None:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
@@ -228,17 +243,17 @@ class SqliteStore:
         return identity
 
     def successions(self) -> list[str]:
-        with _store_errors():
+        with _store_errors:
             return _successions(self._db)
 
     def add_successions(self, notes: Sequence[str]) -> None:
-        with _store_errors():
+        with _store_errors:
             self._db.executemany(
                 "INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", [(note,) for note in notes]
             )
 
     def publish_succession(self, note: str, check: Callable[[Sequence[str]], None]) -> None:
-        with _store_errors():
+        with _store_errors:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 check(_successions(self._db))
@@ -257,11 +272,11 @@ class SqliteStore:
         """Keeps nothing: one host uses a file, so there is no other to exchange them with."""
 
     def newest(self) -> list[bytes]:
-        with _store_errors():
+        with _store_errors:
             return [payload for (payload,) in self._db.execute(_NEWEST)]
 
     def intents(self, node: str) -> list[OpenIntent]:
-        with _store_errors():
+        with _store_errors:
             return [
                 OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE node = ? ORDER BY tree, seq", (node,))
             ]
@@ -271,18 +286,18 @@ class SqliteStore:
             "SELECT tenant, size, frontier FROM tree"
             " WHERE size > coalesce((SELECT max(size) FROM checkpoint WHERE tree = tree.id), 0)"
         )
-        with _store_errors():
+        with _store_errors:
             return {tenant: Frontier.from_bytes(size, data) for tenant, size, data in self._db.execute(query)}
 
     def consolidate(self) -> bool:
         """After a failed fsync the kernel may hold pages of the write-ahead log that it will never write again, and a
         commit behind them would be lost with them. Moving the log into the main file rewrites every page."""
-        with _store_errors():
+        with _store_errors:
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
     def close(self) -> None:
-        with _store_errors():
+        with _store_errors:
             self._db.close()
 
 
@@ -345,7 +360,7 @@ class SqlitePruner:
     """Overwrites what it deletes (`secure_delete`)."""
 
     def __init__(self, path: Path) -> None:
-        with _store_errors():
+        with _store_errors:
             self._db = connect_existing(path, timeout=BUSY_SECONDS)
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA secure_delete=ON")
@@ -353,11 +368,11 @@ class SqlitePruner:
     def prune(self, tenant: str, first: int, last: int) -> None:
         query = f"UPDATE leaf SET payload = x'' WHERE {_OF_TENANT} AND seq BETWEEN ? AND ? AND payload != x''"  # noqa: S608
         for start in range(first, last + 1, PRUNE_STEP):  # appends wait for no more than one step
-            with _store_errors():
+            with _store_errors:
                 self._db.execute(query, (tenant, start, min(last, start + PRUNE_STEP - 1)))
 
     def close(self) -> None:
-        with _store_errors():
+        with _store_errors:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._db.close()
 
@@ -381,7 +396,7 @@ class SqliteReader:
         """Raises StoreError if there is no file, or it is not an audit log."""
         if not path.is_file():
             raise NoLog(no_log_at(path))
-        with _store_errors():
+        with _store_errors:
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 db.execute("BEGIN")
@@ -397,27 +412,27 @@ class SqliteReader:
 
     def identity(self) -> Identity | None:
         """Which installation the file says it is of; None if it was never claimed."""
-        with _store_errors():
+        with _store_errors:
             return _identity(self._db)
 
     def successions(self) -> list[str]:
-        with _store_errors():
+        with _store_errors:
             return _successions(self._db)
 
     def attested_files(self) -> list[AttestedFile]:
         return []
 
     def tenants(self) -> list[str]:
-        with _store_errors():
+        with _store_errors:
             return [tenant for (tenant,) in self._db.execute("SELECT tenant FROM tree ORDER BY tenant")]
 
     def sizes(self) -> dict[str, int]:
         """Of every tree."""
-        with _store_errors():
+        with _store_errors:
             return dict(self._db.execute("SELECT tenant, size FROM tree").fetchall())
 
     def head(self, tenant: str) -> tuple[int, bytes]:
-        with _store_errors():
+        with _store_errors:
             row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = ?", (tenant,)).fetchone()
         if row is None:
             raise StoreError(f"the log has no tenant {tenant!r}; check the name of the tenant")
@@ -426,12 +441,12 @@ class SqliteReader:
     def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
         columns = "CAST(seq AS INTEGER), CAST(hash AS BLOB), CAST(payload AS BLOB)"  # a forger's types may be any
         query = f"SELECT {columns} FROM leaf WHERE {_OF_TENANT} AND seq >= ? ORDER BY seq"  # noqa: S608
-        with _store_errors():
+        with _store_errors:
             yield from map(StoredLeaf._make, self._db.execute(query, (tenant, start)))
 
     def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]:
         query = f"SELECT CAST(hash AS BLOB) FROM leaf WHERE {_OF_TENANT} AND seq >= ? AND seq < ? ORDER BY seq"  # noqa: S608
-        with _store_errors():
+        with _store_errors:
             for (leaf_hash,) in self._db.execute(query, (tenant, start, end)):
                 yield leaf_hash
 
@@ -440,23 +455,23 @@ class SqliteReader:
             "SELECT tenant, checkpoint.size, note FROM checkpoint JOIN tree ON tree.id = checkpoint.tree"
             " WHERE tenant = ? ORDER BY checkpoint.size"
         )
-        with _store_errors():
+        with _store_errors:
             yield from map(SignedCheckpoint._make, self._db.execute(query, (tenant,)))
 
     def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
         query = f"SELECT ?, size, note FROM checkpoint WHERE {_OF_TENANT} ORDER BY size DESC LIMIT 1"  # noqa: S608
-        with _store_errors():
+        with _store_errors:
             row = self._db.execute(query, (tenant, tenant)).fetchone()
         return None if row is None else SignedCheckpoint._make(row)
 
     def expired(self, tenant: str, end: int) -> Iterator[int]:
         query = f"SELECT seq FROM leaf WHERE {_OF_TENANT} AND seq < ? AND length(payload) = 0 ORDER BY seq"  # noqa: S608
-        with _store_errors():
+        with _store_errors:
             for (seq,) in self._db.execute(query, (tenant, end)):
                 yield seq
 
     def open_intents(self, tenant: str) -> list[OpenIntent]:
-        with _store_errors():
+        with _store_errors:
             return [OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE tenant = ? ORDER BY seq", (tenant,))]
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from audit.errors import ProofError
 
 HASH_SIZE = 32
+_SIZES = frozenset({HASH_SIZE})
 EMPTY_ROOT = sha256(b"").digest()  # RFC 6962 §2.1: the root of no leaves
 
 Range = tuple[int, int]
@@ -38,13 +39,13 @@ class Frontier:
     def __init__(self, size: int = 0, roots: Iterable[bytes] = ()) -> None:
         self.size = size
         self._roots = list(roots)
-        if size < 0 or len(self._roots) != size.bit_count() or any(len(root) != HASH_SIZE for root in self._roots):
+        if size < 0 or len(self._roots) != size.bit_count() or not _SIZES.issuperset(map(len, self._roots)):
             raise ProofError(f"not the frontier of a tree of {size} leaves")
 
     @classmethod
     def from_bytes(cls, size: int, data: bytes) -> "Frontier":
         """Read what `bytes()` gave. Raises ProofError if the length does not fit the size."""
-        return cls(size, (data[at : at + HASH_SIZE] for at in range(0, len(data), HASH_SIZE)))
+        return cls(size, [data[at : at + HASH_SIZE] for at in range(0, len(data), HASH_SIZE)])
 
     def __bytes__(self) -> bytes:
         return b"".join(self._roots)

@@ -70,6 +70,7 @@ def start(
     model: Annotated[str, typer.Option(help="GGUF file, or folder with config.json.")],
     gpu: Annotated[str, typer.Option(help="A card's name, or cpu.")],
     host_memory: Annotated[int | None, typer.Option(help="Bytes of the machine, for cpu.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="How many are to run on that machine, for cpu.")] = 1,
 ) -> None:
     """Say as JSON why a backend could not start with a model on a card: ``{"refusal": null}`` if it could."""
     from backend.errors import BackendError
@@ -77,7 +78,10 @@ def start(
     from backend.planner.start import start_refusal
 
     try:
-        refusal = start_refusal(Checkpoint(resolve(model)), gpu, host_memory)
+        checkpoint = Checkpoint(resolve(model))
+        refusal = start_refusal(checkpoint, gpu, host_memory, replicas)
+        if refusal is None:
+            checkpoint.require_files()
     except BackendError as error:
         refusal = str(error)
     typer.echo(json.dumps({"refusal": refusal}))

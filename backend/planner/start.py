@@ -11,10 +11,11 @@ from backend.quantization.none import NONE
 CPU = "cpu"
 
 
-def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = None) -> str | None:
+def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = None, replicas: int = 1) -> str | None:
     """Why it could not, None where it could. The KV cache takes what is left, so a long context refuses nothing.
 
-    gpu: a card's name or ``cpu``. host_memory: bytes of the machine, where a backend on its CPU is to run there.
+    gpu: a card's name or ``cpu``. host_memory: bytes of the machine, where backends on its CPU are to run there, and
+    `replicas` how many at one time.
     Raises BackendError where the model cannot be read.
     """
     if gpu != CPU and gpu not in CARDS:
@@ -25,9 +26,16 @@ def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = No
     model = checkpoint.config
     if gpu == CPU:
         weights = weight_bytes(model, "float32", NONE.name)
-        if host_memory is None or weights <= host_memory:
+        if host_memory is None or replicas * weights <= host_memory:
             return None
-        return f"the weights take {gib(weights)} in float32; the machine has {gib(host_memory)} of memory"
+        there = f"the machine has {gib(host_memory)} of memory"
+        if weights > host_memory:
+            return f"the weights take {gib(weights)} in float32; {there}"
+        most = host_memory // weights
+        return (
+            f"the weights of {replicas} replicas take {gib(replicas * weights)} in float32; {there}: "
+            f"ask for {most} at most"
+        )
     shortest = EngineConfig(model="", device="cuda", dtype="bfloat16", max_model_len=2)
     made = plan(model, shortest, CARDS[gpu], concurrency=1, prompt=1, answer=1)
     return made.refusal if made.memory.blocks == 0 else None

@@ -1,8 +1,10 @@
 """The gateway beside a 60-line proxy, in one run: CPU a request and a streamed event, latency, behaviour.
 
     python bench/gateway/run.py --out bench/results/gateway-2026-11-28.json
+    python bench/gateway/run.py --litellm build/litellm --history bench/results/gateway-history.jsonl
 
-Everything is on loopback: a mock upstream that answers at once, `ref_proxy.py` (key look-up, JSON parse, bytes passed
+With `--litellm` LiteLLM's proxy, which that folder is a virtual environment of, is measured in the same run. `--history`
+appends one dated line of figures to a file. Everything is on loopback: a mock upstream that answers at once, `ref_proxy.py` (key look-up, JSON parse, bytes passed
 through; no policy, redaction or record) and a whole gateway with all of it on. Targets are measured in turn, several
 times; the figures are medians, and the ratio is the one to compare between machines.
 """
@@ -24,12 +26,14 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.gateway import litellm_peer
 from gateway.installation.installation import Installation
 from regions.identity.identity import BackendIdentity
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-MOCK_PORT, REF_PORT, OUR_PORT = 9100, 9206, 9401
+MOCK_PORT, REF_PORT, PEER_PORT, OUR_PORT = 9100, 9206, 9207, 9401
+START_S = 90  # LiteLLM takes half a minute on a busy machine
 POLICY = """
 policy: bench
 version: 1
@@ -63,20 +67,27 @@ def process(*command: str, ready: str, **environment: str):
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(ready, timeout=1).close()
-                break
-            except urllib.error.HTTPError:
-                break
-            except OSError:
-                if child.poll() is not None:
-                    raise SystemExit(f"{' '.join(command)} ended with {child.returncode}") from None
-                time.sleep(0.1)
+        wait_until_ready(child, ready)
         yield child.pid
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait(30)
+
+
+def wait_until_ready(child: subprocess.Popen[bytes], url: str) -> None:
+    """Until `url` answers anything. Raises SystemExit where `child` ends before, or takes longer than START_S."""
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(url, timeout=1).close()
+            return
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            if child.poll() is not None:
+                raise SystemExit(f"{child.args} ended with {child.returncode}") from None
+            time.sleep(0.1)
+    raise SystemExit(f"{child.args} was not ready within {START_S} s")
 
 
 def measured(script: str, *arguments: object, **environment: str) -> dict:
@@ -92,6 +103,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3, help="of each load cell")
+    parser.add_argument("--litellm", type=Path, help="virtual environment of LiteLLM, to measure it too")
+    parser.add_argument("--history", type=Path, help="append a line of the figures to this file")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -106,6 +119,11 @@ def main() -> None:
             process(*serve, ready=f"http://127.0.0.1:{REF_PORT}/", UPSTREAM=mock, API_KEY="sk-ref")
         )
         targets = {"ref_proxy": (f"http://127.0.0.1:{REF_PORT}/v1", "sk-ref", ref)}
+        if options.litellm:
+            base = f"http://127.0.0.1:{PEER_PORT}"
+            starts = litellm_peer.command(options.litellm, litellm_peer.write_config(folder, mock), PEER_PORT)
+            peer = stack.enter_context(process(*starts, ready=f"{base}/health/liveliness", **litellm_peer.QUIET))
+            targets["litellm"] = (f"{base}/v1", litellm_peer.KEY, peer)
         up = (python, "-m", "gateway", "up")
         port = {"DOMICILE__LISTEN__PORT": str(OUR_PORT)}
         ready = f"http://127.0.0.1:{OUR_PORT}/healthz"
@@ -119,6 +137,10 @@ def main() -> None:
             # The probe's tool call says an e-mail address; to compare its deltas, this policy leaves that one alone.
             probe = measured("probe.py", "domicile", f"http://127.0.0.1:{OUR_PORT}/v1", plain_key, "mock", mock)
     report = summary(runs, probe)
+    if options.litellm:
+        report["versions"]["litellm"] = litellm_peer.installed_version(options.litellm)
+    if options.history:
+        append_line(options.history, report)
     text = json.dumps(report, indent=2, ensure_ascii=False)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")
@@ -142,7 +164,8 @@ def one_round(name: str, base: str, key: str, pid: int, seconds: float) -> dict:
 def summary(runs: list[dict], probe: dict) -> dict:
     names = runs[0].keys()
     medians = {n: {k: statistics.median(run[n][k] for run in runs) for k in runs[0][n]} for n in names}
-    ours, ref = medians["domicile"], medians["ref_proxy"]
+    ref = medians["ref_proxy"]
+    costs = ("cpu_us_request", "cpu_us_event")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} x {cpu_model()}, load {os.getloadavg()[0]:.1f} at the end",
@@ -153,12 +176,20 @@ def summary(runs: list[dict], probe: dict) -> dict:
         "all_on": "keys, limits, policy, redaction both ways, write-ahead record (SQLite, synchronous=FULL), metrics",
         "medians": medians,
         "ratio_to_ref_proxy": {
-            "cpu_us_request": round(ours["cpu_us_request"] / ref["cpu_us_request"], 2),
-            "cpu_us_event": round(ours["cpu_us_event"] / ref["cpu_us_event"], 2),
+            name: {cost: round(medians[name][cost] / ref[cost], 2) for cost in costs}
+            for name in names
+            if name != "ref_proxy"
         },
         "runs": runs,
         "probe": probe,
     }
+
+
+def append_line(path: Path, report: dict) -> None:
+    """One line of JSON: when, on what, and the medians with their ratios."""
+    kept = {name: report[name] for name in ("date", "machine", "versions", "medians", "ratio_to_ref_proxy")}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(kept | {"repeats": len(report["runs"])}, ensure_ascii=False) + "\n")
 
 
 def cpu_model() -> str:

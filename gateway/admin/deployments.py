@@ -82,8 +82,10 @@ def scale_deployment(
     deployment: str,
     figures: Figures,
 ) -> DeploymentRecord:
-    """Replace its figures; one that was drained works again."""
+    """Replace its figures; one that was drained works again. More replicas than could run are refused with the
+    reason."""
     scale = Scale(**figures.model_dump())
+    context.check_scale(deployment_at(context.database, tenant, deployment), scale)
     return _tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
 
 

@@ -36,7 +36,7 @@ class Stops:
 
     def check(self, principal: Principal) -> None:
         """Raises PolicyDenied if a stop applies, naming what was stopped and when, but not by whom."""
-        if (stop := self.stands(principal)) is not None:
+        if self._standing and (stop := self.stands(principal)) is not None:
             what = f"project {stop.project}" if stop.project else f"AI system {stop.ai_system_id}"
             because = f"{what} was stopped by a person at {stop.stopped_at:%Y-%m-%dT%H:%M:%SZ} ({stop.reason})"
             raise PolicyDenied([Reason(RULE, None, because, ARTICLE)])

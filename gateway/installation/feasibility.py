@@ -5,8 +5,9 @@ import os
 from gateway.configuration.settings import Settings
 from gateway.database.errors import Invalid
 from gateway.installation.installation import Installation
+from gateway.records.fleet import DeploymentRecord
 from regions.errors import LaunchError
-from regions.fleet.deployment import CPU, Deployment
+from regions.fleet.deployment import CPU, Deployment, Scale
 from regions.launchers.planning import check_start
 
 
@@ -23,11 +24,8 @@ class Feasibility:
         """Raises Invalid with the reason, in the planner's words where it is the planner that refuses."""
         here = self._fleet.on_this_machine
         weights = self._models / wanted.weights
-        if here and wanted.gpu != CPU and not self._fleet.gpus:
-            raise Invalid(
-                f"backends of this machine may use no GPU, so none can start on {wanted.gpu}; "
-                f"list the device numbers in fleet.gpus, or deploy on {CPU}"
-            )
+        if here and wanted.gpu != CPU:
+            self._check_gpus(wanted)
         if not weights.exists():
             if here or self._models.exists():
                 raise Invalid(
@@ -36,9 +34,29 @@ class Feasibility:
                 )
             return
         try:
-            check_start(weights, wanted.gpu, _memory() if here else None)
+            check_start(weights, wanted.gpu, _memory() if here else None, wanted.max_replicas)
         except LaunchError as error:
             raise Invalid(str(error)) from None
+
+    def check_scale(self, present: DeploymentRecord, scale: Scale) -> None:
+        """Raises Invalid where `scale` asks for more replicas than `present` does, and so many could not run. One that
+        asks for no more is never refused: figures of a deployment whose weights are gone can still be lowered."""
+        if scale.max_replicas > present.max_replicas:
+            known = present.model_dump(include=set(Deployment.model_fields) - {"failures", "failure"})
+            self.check(Deployment.model_validate(known | scale.model_dump(include=set(Scale.model_fields))))
+
+    def _check_gpus(self, wanted: Deployment) -> None:
+        cards = len(self._fleet.gpus)
+        if not cards:
+            raise Invalid(
+                f"backends of this machine may use no GPU, so none can start on {wanted.gpu}; "
+                f"list the device numbers in fleet.gpus, or deploy on {CPU}"
+            )
+        if wanted.max_replicas > cards:
+            raise Invalid(
+                f"{wanted.max_replicas} replicas need a GPU each, and backends of this machine may use {cards}; "
+                f"ask for {cards} at most, or list more device numbers in fleet.gpus"
+            )
 
 
 def _memory() -> int:

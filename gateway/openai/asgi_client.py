@@ -160,8 +160,8 @@ class Client:
             sent.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
-    async def write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def write(self, data: bytes) -> Awaitable[None]:
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         self.stop_watching()

@@ -4,6 +4,8 @@ Works on bytes and never on text, so a piece that ends inside a character is no 
 bytes received, and what is kept of an incomplete event is bounded for any input.
 """
 
+from codecs import BOM_UTF8
+
 from backend.wire import SSE_DONE, sse_data
 from gateway.errors import BackendFailed
 
@@ -21,14 +23,18 @@ class EventSplitter:
     are joined by a newline, as the standard says.
     """
 
-    __slots__ = ("_held_cr", "_pending")
+    __slots__ = ("_begun", "_held_cr", "_mark", "_pending")
 
     def __init__(self) -> None:
         self._pending = bytearray()  # of the incomplete event, with line feeds only
         self._held_cr = False  # a final carriage return: the line feed that belongs to it may follow
+        self._begun = False
+        self._mark = b""  # what may be the first bytes of a byte order mark
 
     def feed(self, data: bytes) -> list[bytes]:
         """Payloads completed by `data`. Raises BackendFailed if an event grows beyond MAX_EVENT_BYTES."""
+        if not self._begun:
+            data = self._without_mark(data)
         if self._held_cr or b"\r" in data:
             data = self._with_line_feeds(data)
         if pending := self._pending:
@@ -53,7 +59,16 @@ class EventSplitter:
     @property
     def empty(self) -> bool:
         """False while an event is incomplete: a stream that ends here was cut."""
-        return not self._pending.strip()
+        return not self._pending.strip() and not self._mark
+
+    def _without_mark(self, data: bytes) -> bytes:
+        """The stream's first bytes without the one byte order mark that it may begin with."""
+        data = self._mark + data
+        if len(data) < len(BOM_UTF8) and BOM_UTF8.startswith(data):
+            self._mark = data
+            return b""
+        self._begun, self._mark = True, b""
+        return data.removeprefix(BOM_UTF8)
 
     def _with_line_feeds(self, data: bytes) -> bytes:
         if self._held_cr:

@@ -35,7 +35,7 @@ def usage_of(said: Any) -> Usage | None:
         raise BackendFailed("The backend sent usage that is not usage") from None
     details = told.prompt_tokens_details
     counts = (told.prompt_tokens, told.completion_tokens, told.total_tokens, details.cached_tokens if details else 0)
-    if not all(0 <= count <= MAX_TOKENS for count in counts):
+    if min(counts) < 0 or max(counts) > MAX_TOKENS:
         logger.warning("a backend reported usage that cannot be true; the call is estimated")
         return None
     if not any(counts):

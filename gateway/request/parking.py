@@ -72,13 +72,13 @@ class Parking:
                 deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
                     return True  # drained, deleted, or its tenant revoked: the call is evaluated again
-                _check_patience(deployment, perf_counter() - since)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
-                        await self._news.wait()
+                _check_patience(deployment, perf_counter() - since)  # before the comment, which sends the status
                 if request.call.stream and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
                     attempts.comments += 1
                     await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)], COMMENT)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
+                        await self._news.wait()
         return True
 
     def _allowed(self, decision: Decision, deployment: Deployment | None) -> frozenset[str]:
@@ -124,7 +124,7 @@ def _check_patience(deployment: Deployment, waited_s: float) -> None:
         )
     if over:
         raise BackendUnavailable(
-            "A backend for this is being started and is not ready yet; try again",
+            f"No backend for this was ready within {deployment.wait_s} s; try again",
             code="backend_starting",
             retry_after_s=RETRY_AFTER_S,
         )

@@ -1,7 +1,7 @@
 """Reservation of limits: what a call may use is reserved before it runs, and settled with what it used when it ends."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from math import floor, isinf
 from types import TracebackType
 from typing import Final, Protocol
@@ -24,6 +24,9 @@ UNCOUNTED_BYTES = 64 << 10
 """Largest body that is parsed before limits are checked: about a millisecond's work."""
 
 
+_NOT_COUNTED: Final = nullcontext(False)
+
+
 class Consumption(Protocol):
     """What becomes of a call."""
 
@@ -38,16 +41,18 @@ class CallLimiter:
         self._price_of = price_of
         self._bounds = bounds
 
-    @asynccontextmanager
-    async def admission(self, principal: Principal, size: int) -> AsyncIterator[bool]:
+    def admission(self, principal: Principal, size: int) -> AbstractAsyncContextManager[bool]:
         """Check limits around the parsing of a body of `size` bytes, before a large body costs time.
 
-        A large body is counted as a request here, and its estimated tokens are held while it is parsed; yields whether
-        that is so. Parsing a small body costs less than counting it twice. Raises as `reserve`.
+        A large body is counted as a request here, and its estimated tokens are held while it is parsed; the block gets
+        whether that is so. Parsing a small body costs less than counting it twice. Entering raises as `reserve`.
         """
         if size <= UNCOUNTED_BYTES or not principal.counters:
-            yield False
-            return
+            return _NOT_COUNTED
+        return self._counted(principal, size)
+
+    @asynccontextmanager
+    async def _counted(self, principal: Principal, size: int) -> AsyncIterator[bool]:
         counters = [counter for counter in principal.counters if counter.kind.measure != "money"]
         try:
             reservation = await self._limiter.reserve(counters, Cost(size // CHARACTERS_PER_TOKEN))

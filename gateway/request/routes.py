@@ -99,8 +99,12 @@ class Routes:
             begun = call.__enter__()
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
-        self._tracker.began(request.principal.tenant, request.call.model)
-        self._remember(route)
+        try:
+            self._remember(route)
+            self._tracker.began(request.principal.tenant, request.call.model)
+        except BaseException:  # the block is not entered, so nothing else ends the call
+            call.__exit__(None, None, None)
+            raise
         return begun
 
     def may_help(self, failure: GatewayError | None, route: Route) -> bool:

@@ -408,6 +408,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
 def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
+    feasibility = Feasibility(installation, settings)
     return AdminContext(
         base.database,
         cell=installation.cell,
@@ -416,7 +417,8 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContex
         on_event=on_event,
         provider=base.provider,
         check_region=_region_of(installation),
-        check_deployment=Feasibility(installation, settings).check,
+        check_deployment=feasibility.check,
+        check_scale=feasibility.check_scale,
         on_refused=_refusals_from_threads(parts.recorder, base.telemetry),
         policy_study=lambda store: PolicyStudy(
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)

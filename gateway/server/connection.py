@@ -41,6 +41,9 @@ HEAD_S = 10.0
 BODY_MARGIN_S = 15.0
 """Beyond what the gateway itself gives a body: by then the request has been answered."""
 MAX_HEAD = 64 << 10
+"""Bytes of a request's head; also of what stands around a body that is chunked, extensions and trailers, which nobody
+reads. Each chunk has CHUNK_FRAME free."""
+CHUNK_FRAME = 24  # its size in hexadecimal, and two line ends
 WRITE_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
 MAX_DISCARDED = 32 << 20
@@ -83,6 +86,7 @@ TOO_LARGE = Refusal(
     "head_too_large",
     f"The request line and header fields are larger than {MAX_HEAD} bytes; send fewer or shorter fields",
 )
+MUCH_AROUND = _bad(f"The body has more than {MAX_HEAD} bytes of chunk extensions and trailers; send it without them")
 EXPECTATION = Refusal(
     HTTPStatus.EXPECTATION_FAILED, "unknown_expectation", "The only Expect that is supported is 100-continue"
 )
@@ -215,7 +219,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(*args, **named)
         self.parser = httptools.HttpRequestParser(self)  # without uvicorn's leniency for data after the last message
         self._head_s, self._body_s = head_s, body_s
-        self._size = self._fields = self._discarded = 0
+        self._size = self._fields = self._discarded = self._around = 0
         self._in_message = self._in_body = self._body_seen = self._upgrading = self._last = False
         self._framing: list[tuple[bytes, bytes]] = []
         self._fault: Refusal | None = None
@@ -263,7 +267,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._discard(len(data))
             return
         was_idle = self._is_idle
-        if not self._in_body:
+        if self._in_body:
+            self._around = max(0, self._around) + len(data)
+        else:
             self._size += len(data)
         try:
             while True:
@@ -276,13 +282,19 @@ class BoundedConnection(HttpToolsProtocol):
             if not self._last:  # otherwise there is only data behind the last message
                 self._refuse(self._fault or INVALID)
             return
-        if not self._in_body and self._size > MAX_HEAD:  # in a field that does not end
-            self._refuse(TOO_LARGE)
+        if (refusal := self._endless()) is not None:
+            self._refuse(refusal)
         elif self._timer is None:  # a message that came whole needs none
             if self._in_body:
                 self._wait(self._body_s)
             elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
                 self._wait(self._head_s)
+
+    def _endless(self) -> Refusal | None:
+        """What is said of a field, or of extensions of chunks, without end."""
+        if self._in_body:
+            return MUCH_AROUND if self._around > MAX_HEAD else None
+        return TOO_LARGE if self._size > MAX_HEAD else None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -311,7 +323,7 @@ class BoundedConnection(HttpToolsProtocol):
         version = self.parser.get_http_version()
         self._check_framing(version)
         self._begin(version)
-        self._in_body, self._size = True, 0
+        self._in_body, self._size, self._around = True, 0, 0
         self._stop_waiting()
 
     def _begin(self, version: str) -> None:
@@ -345,8 +357,12 @@ class BoundedConnection(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
 
+    def on_chunk_header(self) -> None:
+        self._around -= CHUNK_FRAME
+
     def on_body(self, body: bytes) -> None:
         self._body_seen = True
+        self._around -= len(body)
         if self.cycle.response_complete:
             self._discard(len(body))
         else:

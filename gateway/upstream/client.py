@@ -95,30 +95,16 @@ class Answer:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def pieces(self, silence: Silence | None = None) -> AsyncIterator[bytes]:
+    def pieces(self, silence: Silence | None = None) -> AsyncIterator[bytes]:
         """The body as it comes; `silence` is called while nothing does. Raises BackendTimeout where that lasts too
         long, BackendFailed when the connection breaks."""
-        most = self._silence_s
-        wait_s = most if silence is None else min(most, silence.every_s)
-        silent_s = 0.0
-        try:
-            while True:
-                try:
-                    piece = await self._response.read(wait_s)
-                except TimeoutError:
-                    silent_s += wait_s
-                    if silence is None or silent_s >= most:
-                        raise
-                    await silence.silent(wait_s)
-                    continue
-                if not piece:
-                    return
-                silent_s = 0.0
-                yield piece
-        except TimeoutError as error:
-            raise BackendTimeout("The backend fell silent inside its answer") from error
-        except (ConnectionLost, ProtocolError) as error:
-            raise BackendFailed("The connection to the backend broke inside its answer", elsewhere=True) from error
+        return self._response.pieces(self._silence_s, _broken, silence)
+
+
+def _broken(error: Exception) -> GatewayError:
+    if isinstance(error, TimeoutError):
+        return BackendTimeout("The backend fell silent inside its answer")
+    return BackendFailed("The connection to the backend broke inside its answer", elsewhere=True)
 
 
 class Upstream:

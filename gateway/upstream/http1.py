@@ -83,20 +83,37 @@ class Response:
         """Whether the whole body has arrived and been read."""
         return self._connection.complete and not self._connection.pending
 
-    async def pieces(self, silence_s: float) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises TimeoutError after `silence_s` seconds without a byte, ConnectionLost,
-        ProtocolError."""
-        while piece := await self.read(silence_s):
-            yield piece
-
-    async def read(self, silence_s: float) -> bytes:
-        """The next piece of the body, or nothing at its end. Raises as `pieces`."""
+    async def pieces(
+        self,
+        silence_s: float,
+        as_error: Callable[[Exception], Exception] | None = None,
+        silence: Silence | None = None,
+    ) -> AsyncIterator[bytes]:
+        """The body as it comes; `silence` is called meanwhile. Raises TimeoutError after `silence_s` seconds without a
+        byte, ConnectionLost, ProtocolError; or what `as_error` makes of them, which saves the caller a generator
+        around this one."""
         connection = self._connection
-        while not connection.pending:
-            if connection.complete:
-                return b""
-            await connection.progress(silence_s)
-        return connection.take()
+        wait_s = silence_s if silence is None else min(silence_s, silence.every_s)
+        silent_s = 0.0
+        try:
+            while True:
+                if connection.pending:
+                    silent_s = 0.0
+                    yield connection.take()
+                    continue
+                if connection.complete:
+                    return
+                try:
+                    await connection.progress(wait_s)
+                except TimeoutError:
+                    silent_s += wait_s
+                    if silence is None or silent_s >= silence_s:
+                        raise
+                    await silence.silent(wait_s)
+        except (TimeoutError, ConnectionLost, ProtocolError) as error:
+            if as_error is None:
+                raise
+            raise as_error(error) from error
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -244,8 +261,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
         return data
 
-    async def progress(self, silence_s: float) -> None:
-        """Wait for anything to happen. Raises TimeoutError, or what ended the connection."""
+    def progress(self, silence_s: float) -> "asyncio.Future[None]":
+        """Done when anything happens. Raises what ended the connection; awaiting it raises TimeoutError."""
         if self._failure is not None:
             raise self._failure
         self._waiter = waiter = self._loop.create_future()
@@ -253,10 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         if (timer := self._timer) is None or timer.when() > until:  # mostly the one of an earlier wait still runs
             self._stop_timer()
             self._timer = self._loop.call_at(until, self._look)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
+        return waiter
 
     def _look(self) -> None:
         """The timer: end the wait if it is overdue. One timer serves many waits, so it may come before its time."""

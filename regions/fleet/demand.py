@@ -79,8 +79,8 @@ class DemandTracker:
         """A call waits for a backend in one of `regions` while the block runs."""
         entry = self._entry(tenant, model)
         entry.parked.append(regions)
-        self._urgent()
         try:
+            self._urgent()
             yield
         finally:
             entry.parked.remove(regions)

@@ -414,6 +414,11 @@ class Reconciler:
 
 
 def _why(error: LaunchError, replica: Replica) -> str:
-    """Why a replica did not start, in one line for its callers: they need neither its name nor the host's folders."""
-    reason = re.sub(r"(?:/[^\s:;,'\"/]+)+/([^\s:;,'\"/]+)", r"\1", " ".join(str(error).split()))
+    """Why a replica did not start, in one line for its callers: they need neither its name nor the host's folders, and
+    of the end of its log (lines that begin with a bar) only the one that states the error, which is the last."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    logged = [line for line in lines if line.startswith("|")]
+    stated = [line for line in logged if line.startswith("| error: ")] or logged
+    told = " ".join(line for line in lines if line not in logged or line == stated[-1])
+    reason = re.sub(r"(?:/[^\s:;,'\"/]+)+/([^\s:;,'\"/]+)", r"\1", " ".join(told.split()))
     return reason.replace(f" for {replica.id}", "").replace(f"backend {replica.id} ", "it ")[:MAX_FAILURE]

@@ -28,15 +28,15 @@ def card_for(weights: Path, *, calls: int) -> str:
     raise LaunchError(f"no card holds {weights.name}: {refusal}; use a smaller model, or --quantization")
 
 
-def check_start(weights: Path, card: str, host_memory: int | None = None) -> None:
+def check_start(weights: Path, card: str, host_memory: int | None = None, replicas: int = 1) -> None:
     """Raises LaunchError, in the planner's words, where a backend with the model at `weights` could not start on `card`
     (a name, or ``cpu``). Prints nothing where the engine, and so the planner, is not installed.
 
-    host_memory: bytes of the machine that it would run on, where that is known.
+    host_memory: bytes of the machine that it would run on, where that is known; `replicas`: how many would at one time.
     """
     if importlib.util.find_spec("backend.planner") is None or importlib.util.find_spec("msgspec") is None:
         return
-    more = [] if host_memory is None else ["--host-memory", str(host_memory)]
+    more = [] if host_memory is None else ["--host-memory", str(host_memory), "--replicas", str(replicas)]
     refusal = _asked(START, ["--model", str(weights), "--gpu", card, *more], weights)["refusal"]
     if refusal is not None:
         raise LaunchError(f"{weights.name} cannot start on {card}: {refusal}".replace(f"{weights.parent}/", ""))

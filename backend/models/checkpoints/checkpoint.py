@@ -6,7 +6,7 @@ from pathlib import Path
 from backend.errors import ModelNotFound, UnsupportedModel
 from backend.models import bert
 from backend.models.bert import EncoderConfig
-from backend.models.checkpoints import gguf, pooling, safetensors, tokenizer
+from backend.models.checkpoints import gguf, pooling, safetensors, tensor_table, tokenizer
 from backend.models.checkpoints.demo import find_demo_model
 from backend.models.checkpoints.generation_config import SamplingDefaults, sampling_defaults
 from backend.models.checkpoints.pooling import Embedding, EmbeddingText
@@ -80,6 +80,18 @@ class Checkpoint:
     def has_text(self) -> bool:
         """Whether it brings a tokenizer; a shape for random weights need not."""
         return self._file is not None or (self.path / "tokenizer.json").is_file()
+
+    def require_files(self) -> None:
+        """Check that weights and tokenizer are there, whole and readable, by headers and sizes; no weight is read.
+
+        Raises ModelNotFound, CorruptCheckpoint or UnsupportedModel. A GGUF file's table was checked when it was opened.
+        """
+        if self._file is None:
+            tensor_table.table_entries(self.path)
+        if self.embedding is not None:
+            self.embedding_text  # noqa: B018  # read, so that one that cannot be is refused
+        else:
+            self.text  # noqa: B018  # as above
 
     @property
     def gguf_file(self) -> gguf.GGUFFile | None:

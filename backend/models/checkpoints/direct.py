@@ -6,25 +6,20 @@ the weights themselves. Tensors of another type than the model's come by way of 
 device. The file's table is checked before anything is read (format: huggingface/safetensors, README).
 """
 
-import json
 import os
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from backend.errors import CorruptCheckpoint
-from backend.models.checkpoints import safetensors
+from backend.models.checkpoints.tensor_table import table_entries
 
 READERS = 8
 STRETCH = 16 << 20  # bytes a thread reads at a time
-MAX_HEADER = 100 << 20  # what the reference implementation allows
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8,
@@ -47,39 +42,10 @@ class Stored:
 
 def stored_tensors(folder: Path) -> list[Stored]:
     """Of all shards. Raises ModelNotFound or CorruptCheckpoint, naming the file or tensor."""
-    return [tensor for shard in safetensors.shards(folder) for tensor in _table(shard)]
-
-
-def _table(path: Path) -> Iterator[Stored]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= min(MAX_HEADER, size - 8):
-            raise CorruptCheckpoint(f"{path.name}: its header is said to be {length} bytes long")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError:
-            raise CorruptCheckpoint(f"{path.name}: its header is not JSON") from None
-    if not isinstance(header, dict):
-        raise CorruptCheckpoint(f"{path.name}: its header is not an object")
-    for name, entry in header.items():
-        if name != "__metadata__" and not name.endswith(safetensors.DERIVED):
-            yield _stored(path, name, entry, 8 + length, size)
-
-
-def _stored(path: Path, name: str, entry: Any, data: int, file_size: int) -> Stored:
-    try:
-        kind, shape = entry["dtype"], tuple(int(n) for n in entry["shape"])
-        begin, end = (int(n) for n in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError):
-        raise CorruptCheckpoint(f"{path.name}: tensor {name} is not described") from None
-    if kind not in DTYPES:
-        raise CorruptCheckpoint(f"tensor {name} is {kind}, which is not one of {', '.join(DTYPES)}")
-    size = prod(shape) * DTYPES[kind].itemsize
-    if begin < 0 or end - begin != size or data + end > file_size:
-        raise CorruptCheckpoint(f"{path.name}: tensor {name} does not lie where its file says")
-    return Stored(name, path, data + begin, size, DTYPES[kind], shape)
+    return [
+        Stored(entry.name, entry.path, entry.offset, entry.size, DTYPES[entry.kind], entry.shape)
+        for entry in table_entries(folder)
+    ]
 
 
 def fill(wanted: list[tuple[Stored, Tensor]], on_progress: OnProgress | None = None) -> None:

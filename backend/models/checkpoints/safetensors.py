@@ -30,9 +30,15 @@ def read_list(path: Path) -> list[Any]:
     return content
 
 
-def _content(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+def regular(path: Path) -> Path:
+    """Raises CorruptCheckpoint for a pipe, socket, device or folder: to open a pipe would wait for a writer."""
+    if path.exists() and not path.is_file():
         raise CorruptCheckpoint(f"{path.name} is not a regular file; put the file itself there")
+    return path
+
+
+def _content(path: Path) -> Any:
+    regular(path)
     try:
         if (size := path.stat().st_size) > MAX_JSON:
             raise CorruptCheckpoint(f"{path.name} has {size} bytes, more than the {MAX_JSON} that are read")
@@ -66,15 +72,22 @@ def body_config(folder: Path) -> ModelConfig:
 
 
 def shards(folder: Path) -> list[Path]:
-    """The weight files. An index may name files of its own folder only."""
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    """The weight files. An index may name files of its own folder only.
+
+    Raises ModelNotFound or CorruptCheckpoint.
+    """
+    if (folder / SINGLE).exists():
+        return [regular(folder / SINGLE)]
+    if not (folder / INDEX).exists():
+        raise ModelNotFound(f"no weights in {folder}: neither {SINGLE} nor {INDEX}; download the whole checkpoint")
+    places = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise CorruptCheckpoint(f"{INDEX} has no weight_map")
+    names = sorted(set(places.values()))
     for name in names:
         if Path(name).name != name:
             raise CorruptCheckpoint(f"{INDEX} names a file outside its folder")
-        if not (folder / name).is_file():
+        if not (folder / name).exists():
             raise CorruptCheckpoint(f"{INDEX} names {name}, which is missing")
-    if not names:
-        raise CorruptCheckpoint(f"{INDEX} has no weight_map")
+        regular(folder / name)
     return [folder / name for name in names]

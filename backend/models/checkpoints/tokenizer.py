@@ -21,7 +21,7 @@ from backend.errors import CorruptCheckpoint, InvalidRequest, ModelNotFound, Uns
 from backend.models.checkpoints import gguf_tokenizer
 from backend.models.checkpoints.chat_template import ChatTemplate, with_suffix
 from backend.models.checkpoints.gguf import GGUFFile
-from backend.models.checkpoints.safetensors import read_json
+from backend.models.checkpoints.safetensors import read_json, regular
 
 MORE_TEMPLATES = "additional_chat_templates"  # transformers' folder of named ones
 
@@ -210,8 +210,8 @@ def from_gguf(file: GGUFFile) -> TextModel:
 
 def read_tokenizer(folder: Path) -> Tokenizer:
     """Raises ModelNotFound or CorruptCheckpoint."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
+    path = regular(folder / "tokenizer.json")
+    if not path.exists():
         raise ModelNotFound(f"no tokenizer.json in {folder}; download the whole checkpoint")
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -249,7 +249,7 @@ def from_folder(folder: Path) -> TextModel:
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def _token_text(value: Any) -> str | None:

@@ -25,12 +25,13 @@ from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.openai.asgi_client import caller_address
 from gateway.policies.study import PolicyStudy
+from gateway.records.fleet import DeploymentRecord
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control.control import CheckPolicy, Control, OnEvent
 from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
-from regions.fleet.deployment import Deployment
+from regions.fleet.deployment import Deployment, Scale
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -51,7 +52,8 @@ class AdminContext:
 
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
-    catalogue does not have today, `check_deployment` for a deployment that could not run.
+    catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
+    that ask for more replicas than could run.
     """
 
     database: Database
@@ -66,6 +68,7 @@ class AdminContext:
     backend_keys: Path | None = None
     check_region: Callable[[str], None] = lambda region: None
     check_deployment: Callable[[Deployment], None] = lambda wanted: None
+    check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
 
     @property

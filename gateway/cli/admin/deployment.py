@@ -160,11 +160,15 @@ def scale(
     Example: domicile deployment scale acme small --min 1 --max 4
     """
     with opened_control(ctx, data) as control, opened_database(data) as (_, database):
+        from gateway.installation.feasibility import Feasibility
+        from gateway.installation.installation import Installation, configured
         from gateway.store.reports.fleet_inventory import deployment_at
         from regions.fleet.deployment import Scale
 
-        known = deployment_at(database, tenant, deployment).model_dump(include=set(Scale.model_fields))
+        present = deployment_at(database, tenant, deployment)
+        known = present.model_dump(include=set(Scale.model_fields))
         figures = _valid("Scale", known | _figures(least, most, idle_s, ttft_ms, calls_each, asleep_s))
+        Feasibility(Installation.open(data), configured()).check_scale(present, figures)
         record = control.scale_deployment(tenant, deployment, figures)
     print_one(record, as_json)
 

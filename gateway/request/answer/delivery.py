@@ -196,8 +196,8 @@ class _Sender:
         receipt = self._accepted.intent
         await self._client.start(200, [*EVENT_STREAM, *provenance(routed.redacted, routed.route, receipt)])
 
-    async def send(self, piece: bytes) -> None:
+    def send(self, piece: bytes) -> Awaitable[None]:
         self._received.bytes_out += len(piece)
         if self._content is not None:
             self._content.add_piece(piece)
-        await self._client.write(piece)
+        return self._client.write(piece)

@@ -175,6 +175,8 @@ def values_from(text: str, start: int) -> list[int]:
     heads = list(_VALUE_NEXT.finditer(small, reach)) if is_joined and _has_name(small[reach:]) else []
     if is_option:
         heads += _OPTION_NEXT.finditer(text, reach)
+    if not heads:
+        return []
     return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= _NAMES_REACH)
 
 

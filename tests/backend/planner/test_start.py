@@ -39,6 +39,14 @@ def test_a_processor_is_limited_by_the_memory_of_its_machine(tmp_path: Path) -> 
     assert "the machine has 8.00 GiB" in (start_refusal(model, "cpu", 8 << 30) or "")
 
 
+def test_replicas_share_the_memory_of_their_machine(tmp_path: Path) -> None:
+    model = checkpoint(tmp_path, MODELS["llama-8b"])
+    assert start_refusal(model, "cpu", 64 << 30, replicas=2) is None
+    refusal = start_refusal(model, "cpu", 64 << 30, replicas=3) or ""
+    assert "the weights of 3 replicas take 89.75 GiB" in refusal and "ask for 2 at most" in refusal
+    assert "ask for" not in (start_refusal(model, "cpu", 8 << 30, replicas=3) or "")
+
+
 def test_a_card_that_nobody_knows_and_a_model_that_nobody_reads_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no card 'b9000'; known are"):
         start_refusal(checkpoint(tmp_path, MODELS["llama-8b"]), "b9000")

@@ -414,3 +414,20 @@ def test_a_deployment_that_cannot_run_is_refused_with_the_reason(operator, datab
         answer = client.post("/tenants/acme/deployments", headers=operator, json=new)
         assert answer.status_code in (400, 422) and "131.42 GiB" in answer.text
         assert client.get("/tenants/acme/deployments", headers=operator).json()["items"] == []
+
+
+def test_figures_that_could_not_be_met_are_refused_with_the_reason(operator, database, events):
+    def refuse(present, scale):
+        raise Invalid(f"{present.id}: {scale.max_replicas} replicas need a GPU each")
+
+    context = AdminContext(
+        database, cell="demo", hasher=lambda: KeyHasher(PEPPER), check_policy=COMPILER.check, on_event=events.append,
+        check_scale=refuse,
+    )  # fmt: skip
+    new = {"id": "small", "model": "small", "weights": "small", "regions": ["eu-fr-par"]}
+    with TestClient(build_admin(context), raise_server_exceptions=False) as client:
+        made = client.post("/tenants/acme/deployments", headers=operator, json=new)
+        headers = operator | {"if-match": made.headers["etag"]}
+        scaled = client.put("/tenants/acme/deployments/small/scale", headers=headers, json={"max_replicas": 9})
+        assert (scaled.status_code, "9 replicas need a GPU each" in scaled.text) == (422, True)
+        assert client.get("/tenants/acme/deployments/small", headers=operator).json()["max_replicas"] == 1

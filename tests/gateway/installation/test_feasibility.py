@@ -1,6 +1,8 @@
 """What could not run is refused when it is asked for: by this machine, its folder of models, and the planner itself."""
 
 import json
+import shutil
+from datetime import UTC, datetime
 
 import pytest
 
@@ -8,7 +10,9 @@ from gateway.configuration.settings import load_settings
 from gateway.database.errors import Invalid
 from gateway.installation.feasibility import Feasibility
 from gateway.installation.installation import Installation
-from regions.fleet.deployment import Deployment
+from gateway.records.fleet import DeploymentRecord
+from regions.fleet.deployment import Deployment, Scale
+from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import open_control
 
 SMALL = {
@@ -22,22 +26,46 @@ LARGE = SMALL | {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a small model with weights and tokenizer."""
+    return write_folder(tmp_path_factory.mktemp("whole") / "small", tiny_model())
+
+
 @pytest.fixture
-def check(tmp_path):
+def feasibility(tmp_path, whole):
     open_control(tmp_path / "data")
     models = tmp_path / "data" / "models"
     for name, config in {
-        "small": SMALL,
         "large": LARGE,
         "strange": SMALL | {"model_type": "oracle", "architectures": ["Oracle"]},
     }.items():
         (models / name).mkdir(parents=True)
         (models / name / "config.json").write_text(json.dumps(config))
+    shutil.copytree(whole, models / "small")
+    shutil.copytree(whole, models / "half")
+    weights = models / "half" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    shutil.copytree(whole, models / "mute")
+    (models / "mute" / "tokenizer.json").unlink()
 
-    def checked(weights, gpu, **fleet):
+    def made(**fleet):
         settings = load_settings(data=tmp_path / "data", fleet={"gpus": [0], **fleet})
-        wanted = Deployment(tenant="acme", id="deploy", model="m", weights=weights, regions=("eu-fr-par",), gpu=gpu)
-        Feasibility(Installation.open(tmp_path / "data"), settings).check(wanted)
+        return Feasibility(Installation.open(tmp_path / "data"), settings)
+
+    return made
+
+
+def wish(weights, gpu="cpu", **figures):
+    return Deployment(
+        tenant="acme", id="deploy", model="m", weights=weights, regions=("eu-fr-par",), gpu=gpu, **figures
+    )
+
+
+@pytest.fixture
+def check(feasibility):
+    def checked(weights, gpu, figures=None, **fleet):
+        feasibility(**fleet).check(wish(weights, gpu, **(figures or {})))
 
     return checked
 
@@ -51,6 +79,15 @@ def check(tmp_path):
         ("none", "cpu", {}, "there are no weights 'none' in the folder of models"),
         ("none", "cpu", {"launcher": "kubernetes"}, "there are no weights 'none'"),
         ("small", "h100", {"gpus": []}, "may use no GPU, so none can start on h100"),
+        ("half", "cpu", {}, "half cannot start on cpu: model.safetensors: tensor "),
+        ("half", "h100", {}, "half cannot start on h100: model.safetensors: tensor "),
+        ("mute", "cpu", {}, "mute cannot start on cpu: no tokenizer.json in mute"),
+        (
+            "small",
+            "h100",
+            {"figures": {"max_replicas": 2}},
+            "2 replicas need a GPU each, and backends of this machine may use 1; ask for 1 at most",
+        ),
     ],
 )
 def test_an_impossible_deployment_is_refused_with_the_reason_and_without_a_path(
@@ -69,3 +106,23 @@ def test_a_possible_one_is_not_also_where_its_whole_context_fits_on_no_card(chec
 
 def test_what_a_cluster_alone_can_know_is_left_to_it(check, tmp_path):
     check("none", "h100", launcher="kubernetes", gpus=[], models=tmp_path / "elsewhere")
+
+
+def test_more_replicas_than_the_machine_has_memory_for_are_refused(check, monkeypatch):
+    monkeypatch.setattr("gateway.installation.feasibility._memory", lambda: 1 << 20)
+    check("small", "cpu", figures={"max_replicas": 2})
+    with pytest.raises(Invalid, match=r"the weights of 200 replicas take .* ask for \d+ at most"):
+        check("small", "cpu", figures={"max_replicas": 200})
+
+
+def test_figures_that_ask_for_more_than_could_run_are_refused_and_lower_ones_never(feasibility):
+    known = wish("small", "h100")
+    record = DeploymentRecord(
+        cell="eu-1", created_at=datetime.now(UTC), deleted_at=None, eur_per_hour=0.0,
+        **known.model_dump(exclude={"micro_eur_per_hour"}),
+    )  # fmt: skip
+    with pytest.raises(Invalid, match="2 replicas need a GPU each"):
+        feasibility().check_scale(record, Scale(max_replicas=2))
+    feasibility(gpus=[0, 1]).check_scale(record, Scale(max_replicas=2))
+    gone = record.model_copy(update={"weights": "none", "max_replicas": 2})
+    feasibility().check_scale(gone, Scale(max_replicas=1))

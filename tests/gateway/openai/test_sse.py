@@ -1,4 +1,5 @@
 import contextlib
+from codecs import BOM_UTF8
 from itertools import pairwise
 
 import pytest
@@ -28,6 +29,21 @@ def test_any_cut_of_the_bytes_gives_the_same_events(cuts):
     edges = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[a:b] for a, b in pairwise(edges)]
     assert [payload for piece in pieces for payload in splitter.feed(piece)] == PAYLOADS
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_one_byte_order_mark_at_the_beginning_is_no_part_of_the_first_event(at):
+    stream = BOM_UTF8 + STREAM
+    splitter = EventSplitter()
+    assert [*splitter.feed(stream[:at]), *splitter.feed(stream[at:])] == PAYLOADS
+    assert splitter.empty
+
+
+def test_a_second_mark_and_half_of_one_are_not_passed_over():
+    assert EventSplitter().feed(BOM_UTF8 * 2 + b"data: 1\n\ndata: 2\n\n") == [b"2"]
+    halved = EventSplitter()
+    assert halved.feed(BOM_UTF8[:2]) == []
+    assert not halved.empty
 
 
 def test_a_stream_cut_inside_an_event_is_seen_to_be_cut():

@@ -234,6 +234,17 @@ async def test_who_waits_for_what_keeps_failing_is_told_that_it_cannot_start_and
         assert (shown.failures, shown.failure) == (0, None)
 
 
+async def test_a_stream_that_cannot_start_is_refused_by_its_status(sleeping, monkeypatch):
+    monkeypatch.setattr(parking, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(parking, "COMMENT_S", 0.2)
+    monkeypatch.setattr("regions.fleet.back_off.FIRST_BACK_OFF_S", 0.05)
+    async with sleeping(launcher=FakeLauncher(fails=1000)) as made:
+        await made.post(chat("hi"))
+        answer = await made.post(chat("hi", stream=True))
+        assert (answer.status, answer.error["code"]) == (503, "backend_cannot_start")
+        assert (answer.headers["x-should-retry"], "retry-after" in answer.headers) == ("false", False)
+
+
 async def test_one_failed_start_is_not_yet_a_reason_to_give_up(sleeping, monkeypatch):
     monkeypatch.setattr(parking, "PATIENCE_S", 0.0)
     monkeypatch.setattr("regions.fleet.back_off.FIRST_BACK_OFF_S", 0.05)
@@ -248,6 +259,11 @@ async def test_one_failed_start_is_not_yet_a_reason_to_give_up(sleeping, monkeyp
          "no GPU of this machine is free; it may use none"),
         ("backend small-12ab34cd did not start: it ended with status 1\nFile \"/opt/domicile/backend/x.py\"",
          'it did not start: it ended with status 1 File "x.py"; read the log of the backend'),
+        ("backend small-12ab34cd did not start: it ended with status 1\n  | INFO started\n  | error: no memory\n"
+         "  | INFO bye\n  (log: /srv/d/backend.log)",
+         "it did not start: it ended with status 1 | error: no memory (log: backend.log); read the log of the backend"),
+        ("backend small-12ab34cd did not start: it ended with status 1\n  | " + "x" * 500 + "\n  | ValueError: last",
+         "it did not start: it ended with status 1 | ValueError: last; read the log of the backend"),
         ("x" * 5000, "x" * 400),
     ],
 )  # fmt: skip

@@ -136,6 +136,23 @@ def test_calls_in_flight_are_counted_while_they_run(world):
     assert world.fleet.loads([route.backend])["acme-1"].in_flight == 0
 
 
+@pytest.mark.parametrize("fails", ["_remember", "_tracker"])
+def test_a_call_that_fails_while_it_is_entered_is_counted_nowhere(world, monkeypatch, fails):
+    def broken(*_):
+        raise MemoryError
+
+    asked, decision = decided(world)
+    route, chosen = world.route(), routes(world)
+    if fails == "_remember":
+        monkeypatch.setattr(chosen, "_remember", broken)
+    else:
+        monkeypatch.setattr(chosen._tracker, "began", broken)
+    with pytest.raises(MemoryError), chosen.in_flight(asked, decision, route):
+        pytest.fail("it was entered")
+    assert world.fleet.loads([route.backend])["acme-1"].in_flight == 0
+    assert all(report.demand.in_flight == 0 for report in chosen._tracker.reports())
+
+
 def test_a_backend_outside_the_decision_is_never_called(world):
     asked, decision = decided(world)
     with (

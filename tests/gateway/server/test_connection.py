@@ -263,6 +263,26 @@ async def test_trailers_without_end_are_bounded_like_a_head(monkeypatch):
     assert said.startswith(b"HTTP/1.1 431 ") and SEEN == []
 
 
+async def test_chunk_extensions_without_end_are_refused_long_before_the_body_is_late(monkeypatch):
+    async with connected(monkeypatch, body_s=15) as (reader, writer):
+        writer.write(ASK + b"transfer-encoding: chunked\r\n\r\n")
+        await asyncio.sleep(0.05)
+        writer.write((b"1;" + b"a" * 8000 + b"\r\na\r\n") * 9)
+        said = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 400 ") and b"chunk extensions" in said and SEEN == []
+
+
+async def test_a_body_of_very_small_chunks_with_short_extensions_passes(monkeypatch):
+    async with connected(monkeypatch, body_s=15) as (reader, writer):
+        writer.write(ASK + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(20):
+            writer.write(b"1;n=1234567\r\na\r\n" * 1000)
+            await asyncio.sleep(0.005)
+        writer.write(b"0\r\n\r\n")
+        said = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 200 ") and SEEN[0][2] == b"a" * 20_000
+
+
 HEADS = [
     (b"GET / HTTP/1.1\r\n", 400),
     (b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n", 400),

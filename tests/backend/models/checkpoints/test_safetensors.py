@@ -1,5 +1,7 @@
 import json
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,69 @@ def test_a_description_of_more_than_it_can_need_is_refused_unread(tmp_path: Path
         file.truncate(safetensors.MAX_JSON + 1)
     with pytest.raises(CorruptCheckpoint, match="more than the"):
         Checkpoint(tmp_path).config  # noqa: B018
+
+
+def fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def socket_at(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path.relative_to(Path.cwd())))  # the whole path can be longer than an address may be
+
+
+def device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def folder_at(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("replace", [fifo, socket_at, device, folder_at])
+def test_files_that_are_not_regular_are_refused_before_a_start(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, name: str, replace: Callable[[Path], None]
+) -> None:
+    monkeypatch.chdir(copy)
+    if name == safetensors.INDEX:
+        (copy / safetensors.SINGLE).unlink()
+    replace(copy / name)
+    with pytest.raises(CorruptCheckpoint, match=f"{name} is not a regular file"):
+        Checkpoint(copy).require_files()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(("change", "error"), [
+    (lambda path: path.write_bytes(b""), CorruptCheckpoint),
+    (lambda path: path.write_bytes(path.read_bytes()[:-1]), CorruptCheckpoint),
+    (lambda path: path.write_bytes(path.read_bytes()[:5]), CorruptCheckpoint),
+    (lambda path: path.unlink(), ModelNotFound),
+])  # fmt: skip
+def test_files_that_are_empty_cut_or_missing_are_refused_before_a_start(
+    copy: Path, name: str, change: Callable[[Path], None], error: type[Exception]
+) -> None:
+    Checkpoint(copy).require_files()
+    change(copy / name)
+    with pytest.raises(error, match=name):
+        Checkpoint(copy).require_files()
+
+
+@pytest.mark.parametrize("places", [None, [], {}, "x", {"a": 1}, {"a": None}])
+def test_an_index_without_places_is_refused(copy: Path, places: Any) -> None:
+    (copy / safetensors.SINGLE).unlink()
+    (copy / safetensors.INDEX).write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(CorruptCheckpoint, match="has no weight_map"):
+        Checkpoint(copy).require_files()
+
+
+def test_a_shard_that_was_not_copied_is_named(copy: Path) -> None:
+    shard(copy)
+    Checkpoint(copy).require_files()
+    (copy / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CorruptCheckpoint, match=r"model-00002-of-00002\.safetensors, which is missing"):
+        Checkpoint(copy).require_files()

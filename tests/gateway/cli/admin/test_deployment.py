@@ -26,7 +26,7 @@ def data(tmp_path):
 @pytest.fixture(autouse=True)
 def _planner(monkeypatch):
     """It takes seconds to start: here it finds no fault, `test_feasibility` asks it."""
-    monkeypatch.setattr("gateway.installation.feasibility.check_start", lambda weights, card, memory: None)
+    monkeypatch.setattr("gateway.installation.feasibility.check_start", lambda weights, card, memory, replicas: None)
     monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0]")
 
 
@@ -135,7 +135,7 @@ def test_a_deployment_that_cannot_run_is_refused_and_not_made(run, monkeypatch):
         *[each if each != "m.gguf" else "none.gguf" for each in CREATE], status=1
     )
 
-    def refuses(weights, card, memory):
+    def refuses(weights, card, memory, replicas):
         raise LaunchError("m.gguf cannot start on h100: the weights take 131.42 GiB of the 72.85 GiB")
 
     monkeypatch.setattr("gateway.installation.feasibility.check_start", refuses)
