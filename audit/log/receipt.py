@@ -51,7 +51,7 @@ def verify_receipt(reader: Reader, key: VerifierKey, receipt: Receipt, tiles: Fo
     With the published `tiles` of its tree over the record, the proof reads a few of them; otherwise every leaf hash.
     Raises VerificationFailed, saying what is not so, and StoreError if the data cannot be read.
     """
-    leaf = next(reader.leaves(receipt.tenant, receipt.seq), None)
+    leaf = next(reader.leaves(receipt.tenant, receipt.seq, receipt.seq + 1), None)
     if leaf is None or leaf.seq != receipt.seq:
         raise VerificationFailed(
             f"the log has no record {receipt.seq} of tenant {receipt.tenant}; check that the receipt is of this log"

@@ -356,7 +356,7 @@ class _Pack:
             self._tables.certificates.append(one.certificate)
             if one.seq >= size:
                 raise VerificationFailed("a deletion is not under a signed checkpoint yet; try again in a second")
-            leaf = next(self._reader.leaves(self._tenant, one.seq))
+            leaf = next(self._reader.leaves(self._tenant, one.seq, one.seq + 1))
             proofs[one.certificate.id] = {
                 "seq": one.seq,
                 "leaf": leaf.payload.decode(),

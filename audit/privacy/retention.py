@@ -156,7 +156,7 @@ def _orphans(context: AuditContext, side: ValueStore, tenant: str) -> list[tuple
 
 
 def _is_orphan(reader: Reader, tenant: str, seq: int, event_id: str) -> bool:
-    stored = next(reader.leaves(tenant, seq), None)
+    stored = next(reader.leaves(tenant, seq, seq + 1), None)
     if stored is None or stored.seq != seq:
         return False
     try:

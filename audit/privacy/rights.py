@@ -3,6 +3,7 @@
 Whatever shows a value records it first. Nothing is corrected in place: a correction is a new record that names the old.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -40,15 +41,16 @@ async def answer(
         return [side.disclose(kept) for kept in _of_records(context, tenant, side.kept(tenant, key_id=key_id))]
 
     shown = await context.with_values(open_all)
-    seqs = sorted({one.kept.seq for one in shown})
+    by_record: defaultdict[int, list[Disclosed]] = defaultdict(list)
+    for one in shown:
+        by_record[one.kept.seq].append(one)
+    seqs = sorted(by_record)
     records: list[dict[str, Any]] = [
         {
             "seq": seq,
             "ts": leaf.stamp.ts,
             "record": leaf.event.model_dump(mode="json", exclude_none=True),
-            "values": {
-                one.kept.field: {"value": one.value, "salt": one.salt.hex()} for one in shown if one.kept.seq == seq
-            },
+            "values": {one.kept.field: {"value": one.value, "salt": one.salt.hex()} for one in by_record[seq]},
         }
         for seq, leaf in context.leaves(tenant, seqs)
     ]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,26 @@ from audit.storage.store import Reader
 from audit.tree.checkpoint import origin_of
 
 T = TypeVar("T")
+
+
+NEAR = 64
+"""Records that are read along, where they lie between two that are wanted: less than another question costs."""
+
+
+def near(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Spans, first and last, that hold all of `seqs`, in order. Where two follow one another with at most NEAR records
+    between, they are in one."""
+    first: int | None = None
+    last = 0
+    for seq in sorted(seqs):
+        if first is not None and seq - last > NEAR + 1:
+            yield first, last
+            first = None
+        if first is None:
+            first = seq
+        last = seq
+    if first is not None:
+        yield first, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +87,13 @@ class AuditContext:
             yield reader
 
     def leaves(self, tenant: str, seqs: Sequence[int]) -> Iterator[tuple[int, Leaf]]:
-        """The leaves of these records. Raises EventRejected for one that is not a record."""
+        """The leaves of these records, by ascending number. Raises EventRejected for one that is not a record."""
+        wanted = set(seqs)
         with self.reading() as reader:
-            for seq in seqs:
-                stored = next(reader.leaves(tenant, seq), None)
-                if stored is not None and stored.seq == seq:
-                    yield seq, decode_leaf(stored.payload)
+            for first, last in near(wanted):
+                for stored in reader.leaves(tenant, first, last + 1):
+                    if stored.seq in wanted:
+                        yield stored.seq, decode_leaf(stored.payload)
 
     def event_ids(self, tenant: str, seqs: Sequence[int]) -> dict[int, str]:
         """By number, the id of the event that has it, for those of `seqs` (ascending) that are on record.
@@ -84,9 +105,7 @@ class AuditContext:
         found: dict[int, str] = {}
         with self.reading() as reader:
             for first, last in spans(seqs):
-                for stored in reader.leaves(tenant, first):
-                    if stored.seq > last:
-                        break
+                for stored in reader.leaves(tenant, first, last + 1):
                     found[stored.seq] = _event_id(stored.payload)
         return found
 

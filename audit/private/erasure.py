@@ -18,7 +18,7 @@ from audit.events.base import Event
 from audit.events.event import InferenceAccepted, RoutingDecision
 from audit.events.leaf import decode_leaf
 from audit.events.privacy import ErasureCompleted, ErasureRefused, ErasureRequested, LegalHold, RetentionRun, Scope
-from audit.private.audit_context import AuditContext
+from audit.private.audit_context import NEAR, AuditContext
 from audit.private.certificate import Certificate, Recipient, sign_certificate
 from audit.private.deletion import (
     RECORD,
@@ -34,11 +34,13 @@ from audit.private.deletion import (
     unfinished,
 )
 from audit.private.value_store import ValueStore
-from audit.storage.store import StoredLeaf
+from audit.storage.store import Reader, StoredLeaf
 from audit.storage.tiles import Folder, forget
 
 Routed = InferenceAccepted | RoutingDecision
 """An event that says where a call goes."""
+FIRST_READ = 128
+"""Records at first, of the course of a call after its intent."""
 SCRUB_TRIES = 50
 SCRUB_EVERY_S = 0.1
 
@@ -194,7 +196,15 @@ def routes(context: AuditContext, tenant: str, seqs: Sequence[int]) -> Iterator[
     waiting = deque((seq, event.request_id) for seq, event in intents)
     with context.reading() as reader:
         while waiting:
-            yield from _moves(reader.leaves(tenant, waiting[0][0]), waiting)
+            yield from _moves(_leaves_from(reader, tenant, waiting[0][0]), waiting)
+
+
+def _leaves_from(reader: Reader, tenant: str, start: int) -> Iterator[StoredLeaf]:
+    """As `Reader.leaves`, for who mostly wants a few: it reads more at a time the longer it is asked."""
+    most, end = FIRST_READ, reader.head(tenant)[0]
+    while start < end:
+        yield from reader.leaves(tenant, start, start + most)
+        start, most = start + most, 2 * most
 
 
 def _moves(leaves: Iterable[StoredLeaf], waiting: deque[tuple[int, str]]) -> Iterator[RoutingDecision]:
@@ -205,6 +215,8 @@ def _moves(leaves: Iterable[StoredLeaf], waiting: deque[tuple[int, str]]) -> Ite
         while waiting and waiting[0][0] <= stored.seq:
             running.add(waiting.popleft()[1])
         if not running:
+            if waiting and waiting[0][0] - stored.seq <= NEAR:
+                continue
             return
         if any(kind in stored.payload for kind in _AFTER_AN_INTENT):
             event = decode_leaf(stored.payload).event

@@ -451,8 +451,15 @@ class PostgresReader:
             raise StoreError(f"the log has no tenant {tenant!r}; check the name of the tenant")
         return row[0], row[1]
 
-    def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
-        yield from map(StoredLeaf._make, self._stream(_LEAVES, (tenant, start)))
+    def leaves(self, tenant: str, start: int = 0, end: int | None = None) -> Iterator[StoredLeaf]:
+        if end is None:
+            yield from map(StoredLeaf._make, self._stream(_LEAVES, (tenant, start)))
+        elif end - start > FETCH:
+            yield from map(StoredLeaf._make, self._stream(_LEAVES_BEFORE, (tenant, start, end)))
+        else:
+            with store_errors(), self._db.cursor(binary=True) as cursor:  # in one round trip
+                rows = cursor.execute(_LEAVES_BEFORE, (tenant, start, end)).fetchall()
+            yield from map(StoredLeaf._make, rows)
 
     def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]:
         for (leaf_hash,) in self._stream(_HASHES, (tenant, start, end)):
@@ -495,6 +502,7 @@ _LEAVES = (
     "SELECT seq, hash, payload FROM leaf"
     " WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s ORDER BY seq"
 )
+_LEAVES_BEFORE = _LEAVES.replace("ORDER BY", "AND seq < %s ORDER BY")
 _HASHES = (
     "SELECT hash FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s AND seq < %s ORDER BY seq"
 )

@@ -438,11 +438,13 @@ class SqliteReader:
             raise StoreError(f"the log has no tenant {tenant!r}; check the name of the tenant")
         return row[0], row[1]
 
-    def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
+    def leaves(self, tenant: str, start: int = 0, end: int | None = None) -> Iterator[StoredLeaf]:
         columns = "CAST(seq AS INTEGER), CAST(hash AS BLOB), CAST(payload AS BLOB)"  # a forger's types may be any
-        query = f"SELECT {columns} FROM leaf WHERE {_OF_TENANT} AND seq >= ? ORDER BY seq"  # noqa: S608
+        before = "" if end is None else "AND seq < ?"
+        query = f"SELECT {columns} FROM leaf WHERE {_OF_TENANT} AND seq >= ? {before} ORDER BY seq"  # noqa: S608
+        given = (tenant, start) if end is None else (tenant, start, end)
         with _store_errors:
-            yield from map(StoredLeaf._make, self._db.execute(query, (tenant, start)))
+            yield from map(StoredLeaf._make, self._db.execute(query, given))
 
     def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]:
         query = f"SELECT CAST(hash AS BLOB) FROM leaf WHERE {_OF_TENANT} AND seq >= ? AND seq < ? ORDER BY seq"  # noqa: S608

@@ -186,8 +186,9 @@ class Reader(Protocol):
     def head(self, tenant: str) -> tuple[int, bytes]:
         """Size and frontier as the store has them, unchecked."""
 
-    def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
-        """In order of seq."""
+    def leaves(self, tenant: str, start: int = 0, end: int | None = None) -> Iterator[StoredLeaf]:
+        """Those of a number of `start` or more, and less than `end`, in order of seq. With an `end`, no more is read
+        from the database."""
 
     def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]: ...
 

@@ -109,7 +109,7 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
             proof = inclusion_proof(
                 seq, over.size, lambda start, end: tree_hash(reader.leaf_hashes(ANCHOR_TENANT, start, end))
             )
-            leaf = next(reader.leaves(ANCHOR_TENANT, seq)).payload
+            leaf = next(reader.leaves(ANCHOR_TENANT, seq, seq + 1)).payload
             found = Anchored(one.note, over, leaf, seq, tuple(proof))
             verify_anchored(found, checkpoint, key)
             return found

@@ -35,8 +35,8 @@ class Leaves:
     def __init__(self, size: int) -> None:
         self.payloads = [f"entry {number}".encode() for number in range(size)]
 
-    def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
-        for seq in range(start, len(self.payloads)):
+    def leaves(self, tenant: str, start: int = 0, end: int | None = None) -> Iterator[StoredLeaf]:
+        for seq in range(len(self.payloads))[start:end]:
             yield StoredLeaf(seq, leaf_hash(self.payloads[seq]), self.payloads[seq])
 
     def note(self, size: int | None = None) -> str:
