@@ -128,9 +128,14 @@ class FileInventory:
             return {}
         except ValueError as error:
             raise OSError(f"{self._file} is damaged; remove it, and it is written again: {error}") from error
-        if isinstance(listed, list):
-            listed = dict.fromkeys(map(str, listed))
-        if not isinstance(listed, dict) or not all(isinstance(one, str | None) for one in listed.values()):
+        if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+            listed = dict.fromkeys(listed)
+        # A folder has always something to list: a list of nothing would let every key be another one.
+        if (
+            not isinstance(listed, dict)
+            or not listed
+            or not all(isinstance(one, str | None) for one in listed.values())
+        ):
             raise OSError(f"{self._file} is damaged; remove it, and it is written again")
         return listed
 

@@ -235,10 +235,10 @@ async def test_no_byte_goes_to_a_backend_that_is_forbidden_at_the_moment_it_is_w
 
     written = Connection.request
 
-    async def request(self, head, body, silence_s):
+    async def request(self, head, body, silence_s, silence=None):
         if body:
             world.judge(int(self.peer.address.rpartition(":")[2]), body)
-        return await written(self, head, body, silence_s)
+        return await written(self, head, body, silence_s, silence)
 
     monkeypatch.setattr(Connection, "request", request)
     monkeypatch.setattr("regions.fleet.fleet.FAILURES", 1 << 30)  # with open circuits hardly anything would be tried

@@ -191,10 +191,9 @@ def test_threads_that_open_a_new_database_at_once_all_keep_their_locks(tmp_path:
 
 LOW_LEVEL_OPENS = {
     "audit/files/database_file.py": 1,  # creation with O_EXCL
-    "audit/keys/key_files.py": 1,  # the lock file of the key folder
-    "audit/log/node.py": 2,  # lock files of nodes
-    "audit/files/new_file.py": 2,  # a draft with O_EXCL; a folder, to make names durable
-    "audit/log/reserve.py": 1,  # the reserve, which no database is
+    "audit/files/folder_lock.py": 1,  # a folder, for its lock
+    "audit/log/node.py": 1,  # the lock file of a node, to see whether it is held
+    "audit/files/new_file.py": 4,  # locks, logs, the reserve; a draft with O_EXCL; a folder, to make names durable
     "audit/files/secret_file.py": 2,  # secrets
     "audit/keys/signer.py": 1,  # the draft of a key
     "audit/files/untrusted_file.py": 1,  # files of a backup, a key set or a bundle, which no process serves from
@@ -203,8 +202,6 @@ LOW_LEVEL_OPENS = {
     "backend/process/grammar_sandbox.py": 1,  # /dev/null
     "backend/server/heartbeat.py": 1,  # the file that a probe looks at
     "backend/models/checkpoints/direct.py": 1,  # weights
-    "regions/launchers/local.py": 1,  # a replica's log
-    "gateway/installation/file_inventory.py": 1,  # the data folder itself, for its lock
 }
 """Calls of `os.open` by module. Each was looked at: it cannot be handed the path of a live database."""
 

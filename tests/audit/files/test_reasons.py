@@ -42,8 +42,8 @@ IOERR_SHMSIZE = sqlite3.SQLITE_IOERR | 19 << 8
 )
 def test_a_database_on_a_full_disk_says_that_space_is_to_be_freed(code: int, text: str) -> None:
     assert describe_sqlite_error(failed(code, text)).startswith(f"{text}; free some space")
-    for store_errors in (_store_errors, value_store_errors):
-        with pytest.raises(StoreError, match=f"{text}; free some space"), store_errors():
+    for errors in (_store_errors, value_store_errors()):
+        with pytest.raises(StoreError, match=f"{text}; free some space"), errors:
             raise failed(code, text)
 
 

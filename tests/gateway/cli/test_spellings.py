@@ -125,6 +125,7 @@ CHECKED_BEFORE_THE_FOLDER = {
     "usage create-price": "the made-up amount is not a number",
     "audit ai-act": "needs a system or a day",
     "audit erase": "needs what to erase",
+    "audit incident update": "needs what changes",
     "audit oversight record": "the made-up act is not one",
 }
 """Commands for which the made-up words are a usage mistake, and why."""
