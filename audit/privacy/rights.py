@@ -41,19 +41,8 @@ async def answer(
         return [side.disclose(kept) for kept in _of_records(context, tenant, side.kept(tenant, key_id=key_id))]
 
     shown = await context.with_values(open_all)
-    by_record: defaultdict[int, list[Disclosed]] = defaultdict(list)
-    for one in shown:
-        by_record[one.kept.seq].append(one)
-    seqs = sorted(by_record)
-    records: list[dict[str, Any]] = [
-        {
-            "seq": seq,
-            "ts": leaf.stamp.ts,
-            "record": leaf.event.model_dump(mode="json", exclude_none=True),
-            "values": {one.kept.field: {"value": one.value, "salt": one.salt.hex()} for one in by_record[seq]},
-        }
-        for seq, leaf in context.leaves(tenant, seqs)
-    ]
+    seqs = sorted({one.kept.seq for one in shown})
+    records = _records(context, tenant, shown)
     told = [one.model_dump(mode="json") for one in recipients(context, tenant, seqs)]
     classes = {one.kept.retention_class for one in shown}
     classes |= {str(one["record"]["retention_class"]) for one in records if "retention_class" in one["record"]}
@@ -83,6 +72,22 @@ async def answer(
         )
     )
     return package
+
+
+def _records(context: AuditContext, tenant: str, shown: Iterable[Disclosed]) -> list[dict[str, Any]]:
+    """The records of the disclosed values, each with its own."""
+    values: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for one in shown:
+        values[one.kept.seq][one.kept.field] = {"value": one.value, "salt": one.salt.hex()}
+    return [
+        {
+            "seq": seq,
+            "ts": leaf.stamp.ts,
+            "record": leaf.event.model_dump(mode="json", exclude_none=True),
+            "values": values[seq],
+        }
+        for seq, leaf in context.leaves(tenant, sorted(values))
+    ]
 
 
 async def rectify(

@@ -86,7 +86,7 @@ async def _announce(
     what only one is to say."""
     tasks = []
     if member is not None:
-        await member.ready(gateway.telemetry.exposition, server.ask_to_leave)
+        await member.ready(gateway.telemetry.exposition, server.hand_over)
         tasks.append(asyncio.create_task(signals.stop_when(member.gone), name="supervisor"))
     if member is None or member.is_first:
         log_warnings(gateway.configuration_warnings)

@@ -49,6 +49,13 @@ class RunningServer:
         self._listen = listen
         self._loaded = _contents(listen)
 
+    def hand_over(self) -> None:
+        """Another process takes the connections to come, from the same socket; those that are open are asked to leave.
+        A connection that is taken and not used yet would be closed with the first request on its way."""
+        for each in self._server.servers:
+            each.close()
+        self.ask_to_leave()
+
     def ask_to_leave(self) -> None:
         """Each answer from now on closes its connection: clients with kept connections open their next one elsewhere
         (RFC 9112 §9.6)."""

@@ -19,7 +19,7 @@ class Membership:
         self._named = node, place, generation, places
         self._peer: Peer | None = None
         self._exposition: Callable[[], bytes] = lambda: b""
-        self._ask_to_leave: Callable[[], None] = lambda: None
+        self._hand_over: Callable[[], None] = lambda: None
 
     @classmethod
     async def join(cls, end: socket.socket, node: str, place: int, generation: str, places: int) -> Self:
@@ -45,10 +45,10 @@ class Membership:
         """Limits that hold for all workers together. `spent`: as for `gateway.limits.memory_store.MemoryLimitStore`."""
         return SupervisedLimitStore(self._supervisor, spent)
 
-    async def ready(self, exposition: Callable[[], bytes], ask_to_leave: Callable[[], None]) -> None:
-        """It takes calls from now on. `exposition`: its own metrics, in Prometheus' text format. `ask_to_leave`: called
+    async def ready(self, exposition: Callable[[], bytes], hand_over: Callable[[], None]) -> None:
+        """It takes calls from now on. `exposition`: its own metrics, in Prometheus' text format. `hand_over`: called
         when another takes calls in its place, some seconds before it is stopped."""
-        self._exposition, self._ask_to_leave = exposition, ask_to_leave
+        self._exposition, self._hand_over = exposition, hand_over
         await self._supervisor.ask("ready")
 
     async def metrics(self) -> bytes:
@@ -66,7 +66,7 @@ class Membership:
         await self._supervisor.close()
 
     async def _replaced(self, _: Any) -> None:
-        self._ask_to_leave()
+        self._hand_over()
 
     async def _own_metrics(self, _: Any) -> str:
         return self._exposition().decode()
