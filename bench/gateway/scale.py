@@ -2,7 +2,7 @@
 
     python -m bench.gateway.scale [--seconds 8] [--day 1000000] [--out FILE.json]
 
-- idle: real gateways on one PostgreSQL that answer nobody: CPU of the server and connections, for each gateway.
+- idle: real gateways on one PostgreSQL without callers: CPU of the server and connections, for each gateway.
 - record: 1, 2 and 4 processes write records of ten tenants into one PostgreSQL: records/s, CPU of the server and of the
   writer, bytes on disk, for each record.
 - limits: reservations in PostgreSQL and in Valkey, 64 at once: operations/s, CPU of the server for each.
@@ -154,7 +154,7 @@ def postmaster(url: str) -> int:
 
 
 async def idle(url: str, folder: Path, seconds: float, gateways: int = 4) -> dict:
-    """Real gateways, which poll, watch and lease, and answer nobody."""
+    """Real gateways, which poll, watch and lease, without callers."""
     named = {CONTROL: fresh_database(url), RECORD: fresh_database(url), "DOMICILE__AUDIT__RESERVE_BYTES": "0"}
     os.environ.update(named)
     try:
