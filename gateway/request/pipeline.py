@@ -99,7 +99,7 @@ class Pipeline:
         Raises InvalidRequest; LimitReached where a large body comes from a caller over its limits.
         """
         client, principal = authenticated.client, authenticated.principal
-        raw = await client.body(self.bounds.max_body_bytes, self.bounds.body_timeout_s)
+        raw = await client.body(self.bounds.now.max_body_bytes, self.bounds.now.body_timeout_s)
         async with self.limiter.admission(principal, len(raw)) as counted:
             call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant)
         subject = subject_of(client.headers, call.body)

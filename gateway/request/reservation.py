@@ -82,7 +82,7 @@ class CallLimiter:
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
                     raise PolicyDenied([Reason(f"limits.{counter.kind.name}", None, because)])
         prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
-        answer = call.most_tokens(self._bounds.default_max_tokens)
+        answer = call.most_tokens(self._bounds.now.default_max_tokens)
         if request.counted:
             counters = tuple(counter for counter in counters if counter.kind.is_held)
         try:

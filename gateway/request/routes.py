@@ -50,10 +50,10 @@ class Routes:
         prefix = block_hashes(text, request.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
-        most = self._bounds.max_attempts + len(tried)  # so that enough are left without those tried
+        most = self._bounds.now.max_attempts + len(tried)  # so that enough are left without those tried
         ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
         if tried:
-            ordered = [each for each in ordered if each.id not in tried][: self._bounds.max_attempts - len(tried)]
+            ordered = [each for each in ordered if each.id not in tried][: self._bounds.now.max_attempts - len(tried)]
         return [self._route(backend, decision, prefix) for backend in ordered]
 
     def trials(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
@@ -62,7 +62,9 @@ class Routes:
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
         prefix = block_hashes(request.call.leading_text.encode(), request.principal.project.encode())
-        return [self._route(backend, decision, prefix) for backend in left[: self._bounds.max_attempts - len(tried)]]
+        return [
+            self._route(backend, decision, prefix) for backend in left[: self._bounds.now.max_attempts - len(tried)]
+        ]
 
     def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
         return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)

@@ -28,7 +28,7 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, OnRefused
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
-from gateway.configuration.bounds import LiveBounds
+from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
 from gateway.content.inspection import Inspection
@@ -103,7 +103,7 @@ class Gateway:
     watches: Watches
     inspection: Inspection
     health: Health
-    bounds: LiveBounds
+    bounds: Bounds
     settings: LiveSettings
 
 
@@ -169,18 +169,19 @@ def _prices_of(settings: Settings) -> list[Price]:
     return configured({model: price.amounts for model, price in settings.prices.items()})
 
 
-def _live_settings(
-    settings: Settings, bounds: LiveBounds, directory: Directory, operations: _Operations
-) -> LiveSettings:
+def _live_settings(settings: Settings, bounds: Bounds, directory: Directory, operations: _Operations) -> LiveSettings:
     """The settings that a reload can change, each with what puts it in force."""
 
     def allow_operators(new: Settings) -> None:
         operations.allowed_from = new.listen.operators
 
+    def bound_requests(new: Settings) -> None:
+        bounds.now = new.requests
+
     return LiveSettings(
         settings,
         {
-            "requests": lambda new: bounds.become(new.requests),
+            "requests": bound_requests,
             "prices": lambda new: directory.set_prices(_prices_of(new)),
             "listen.operations_from": allow_operators,
         },
@@ -199,7 +200,7 @@ class _Memory:
     parking: Parking
     stops: Stops
     routes: Routes
-    bounds: LiveBounds
+    bounds: Bounds
 
     @classmethod
     def empty(cls, settings: Settings, installation: Installation) -> Self:
@@ -207,7 +208,7 @@ class _Memory:
         fleet = Fleet()
         registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
         credentials = installation.credentials()
-        tracker, bounds = DemandTracker(), LiveBounds.of(settings.requests)
+        tracker, bounds = DemandTracker(), Bounds(settings.requests)
         return cls(
             fleet=fleet,
             registry=registry,

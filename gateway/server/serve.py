@@ -80,7 +80,7 @@ class RunningServer:
 @asynccontextmanager
 async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) -> AsyncIterator[int]:
     """`running_server`, with one bound that stays; yields the port."""
-    async with running_server(app, listen, Requests(body_timeout_s=body_timeout_s)) as server:
+    async with running_server(app, listen, Bounds(Requests(body_timeout_s=body_timeout_s))) as server:
         yield server.port
 
 
@@ -98,7 +98,7 @@ async def running_server(
         host=listen.host,
         port=listen.port,
         loop="uvloop",
-        http=bounded(lambda: bounds.body_timeout_s),  # type: ignore[arg-type]  # called like the class that it makes
+        http=bounded(lambda: bounds.now.body_timeout_s),  # type: ignore[arg-type]  # called like the class that it makes
         ws="none",
         lifespan="off",
         access_log=False,  # paths and addresses of callers belong into the record, under its rules

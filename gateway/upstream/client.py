@@ -241,7 +241,7 @@ class Upstream:
                 if not kept and target.backend is not None:
                     await self._connected(target.backend, connection.peer)
                 check()
-                return connection, await connection.request(head(), body, self._bounds.silence_timeout_s, silence)
+                return connection, await connection.request(head(), body, self._bounds.now.silence_timeout_s, silence)
             except ConnectionLost as error:
                 pool.release(connection)
                 if not kept:
@@ -286,7 +286,7 @@ class Upstream:
         pool = Pool(
             target.url,
             self._tls(target),
-            self._bounds.connect_timeout_s,
+            self._bounds.now.connect_timeout_s,
             server_name=trust.name if trust is not None else None,
             bearer=_bearer(trust),
         )
@@ -337,7 +337,7 @@ class AnsweredCall:
                 raise await _refusal(response)
             finally:
                 self._pool.release(self._connection)
-        return Answer(response, upstream._bounds.silence_timeout_s)
+        return Answer(response, upstream._bounds.now.silence_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

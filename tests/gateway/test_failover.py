@@ -11,7 +11,7 @@ from aiohttp import web
 
 from audit.log.receipt import Receipt
 from backend.server.tls import TlsFiles, reload_when_renewed, server_context
-from gateway.configuration.settings import Requests
+from gateway.configuration.bounds import Bounds
 from gateway.installation.installation import Installation
 from gateway.server import fleet as fleet_room
 from gateway.store.reports.usage_report import usage
@@ -201,7 +201,7 @@ async def test_certificates_of_both_ends_change_under_an_open_stream(tmp_path):
         async with upstream.call(target, "/v1/x", b"{}", "req-1") as answer:
             return await answer.body(1 << 20)
 
-    async with Upstream(Requests(), connected) as upstream:
+    async with Upstream(Bounds(), connected) as upstream:
         target = Target("acme-1", backend.url, lambda: credentials.context_for(backend), backend)
         first = asyncio.create_task(read(upstream, target))
         await asyncio.sleep(0.15)

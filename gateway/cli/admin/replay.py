@@ -9,6 +9,7 @@ import typer
 
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail
+from gateway.configuration.bounds import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +169,7 @@ async def _replay(
             "; name a backend of that region",
             NOT_COMPARED,
         )
-    async with Upstream(configured().requests, connected, installation.find_request_signer) as upstream:
+    async with Upstream(Bounds(configured().requests), connected, installation.find_request_signer) as upstream:
         now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept)
     exact = first_difference(kept.output, now) is None
     weights = same_weights(kept.fingerprint, fingerprint)

@@ -59,7 +59,7 @@ class Delivery:
 
     def keep_alive(self, accepted: Accepted, received: ReceivedAnswer) -> KeepAlive | None:
         """What fills the silences of this attempt; None for a whole answer, and where no comments are wanted."""
-        every_s = self._bounds.comment_after_s
+        every_s = self._bounds.now.comment_after_s
         return KeepAlive(accepted, received, every_s) if every_s and accepted.request.call.stream else None
 
     def restore(

@@ -6,6 +6,7 @@ import pytest
 
 from audit.log.receipt import Receipt
 from backend.wire import Usage
+from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
 from gateway.errors import (
     BudgetExceeded,
@@ -45,7 +46,7 @@ def meter(clock):
     prices = PriceBook(configured({"small": (0, 1e6)}))
     limiter = Limiter(MemoryLimitStore(clock))
     return CallLimiter(
-        limiter, lambda model: prices.at(model, clock()), Requests(default_max_tokens=DEFAULT_MAX_TOKENS)
+        limiter, lambda model: prices.at(model, clock()), Bounds(Requests(default_max_tokens=DEFAULT_MAX_TOKENS))
     )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
 from gateway.errors import BackendUnavailable, InternalError
 from gateway.request.routes import Routes
@@ -22,7 +23,7 @@ def routes(world, max_attempts=3):
         world.fleet,
         world.registry,
         TenantCredentials(nowhere, "eu-1", nowhere, None),
-        Requests(max_attempts=max_attempts),
+        Bounds(Requests(max_attempts=max_attempts)),
     )
 
 

@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
 from gateway.request.routes import Routes
 from gateway.server.engine_lifecycle import WITH_PROCESS, EngineLifecycle
@@ -40,10 +41,10 @@ async def sleeper(answer):
 
 
 async def asked_to(what, backend):
-    async with Upstream(Requests()) as upstream:
-        return await getattr(EngineLifecycle(upstream, Routes(Fleet(), None, None, Requests(max_attempts=1))), what)(
-            backend
-        )
+    async with Upstream(Bounds()) as upstream:
+        return await getattr(
+            EngineLifecycle(upstream, Routes(Fleet(), None, None, Bounds(Requests(max_attempts=1)))), what
+        )(backend)
 
 
 async def test_an_engine_that_sleeps_has_wiped_its_cache_and_says_how_much():

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.configuration.settings import Requests
+from gateway.configuration.bounds import Bounds
 from gateway.errors import BackendUnavailable
 from gateway.server import probe
 from gateway.server.probe import BackendProbe, parse_report
@@ -56,7 +56,7 @@ def test_without_a_word_on_the_cache_it_counts_as_empty():
 async def probing(url):
     one = backend()
     fleet = Fleet([one])
-    async with Upstream(Requests()) as upstream:
+    async with Upstream(Bounds()) as upstream:
         routes = SimpleNamespace(target=lambda _: Target("acme-1", url, None))
         yield one, fleet, BackendProbe(upstream, routes, fleet)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.configuration.bounds import LiveBounds
-from gateway.configuration.settings import Requests, load_settings
+from gateway.configuration.settings import load_settings
 from gateway.server.reload import LiveSettings, Reloaded
 
 
@@ -68,11 +67,3 @@ def test_a_setting_beside_one_that_can_change_is_not_taken_for_it(tmp_path):
 )
 def test_it_says_what_came_of_it(done, said):
     assert str(done) == said
-
-
-def test_live_bounds_have_every_bound_and_become_the_new_ones():
-    bounds = LiveBounds.of(Requests())
-    new = Requests(max_body_bytes=2048, body_timeout_s=1, connect_timeout_s=2, silence_timeout_s=3, comment_after_s=4,
-                   max_attempts=5, default_max_tokens=6)  # fmt: skip
-    bounds.become(new)
-    assert {name: getattr(bounds, name) for name in Requests.model_fields} == new.model_dump()

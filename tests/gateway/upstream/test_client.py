@@ -3,6 +3,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable
 from gateway.upstream.client import Target, Upstream
@@ -46,7 +47,7 @@ async def scripted(**settings):
     backend = Scripted()
     server = await asyncio.start_server(backend.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with Upstream(Requests(**settings)) as upstream:
+    async with Upstream(Bounds(Requests(**settings))) as upstream:
         yield backend, upstream, Target("b-1", f"http://127.0.0.1:{port}", None)
     server.close()
 
@@ -73,13 +74,13 @@ async def test_connections_are_kept_for_the_next_call():
 
 
 async def test_nobody_there_is_unavailable():
-    async with Upstream(Requests()) as upstream:
+    async with Upstream(Bounds()) as upstream:
         with pytest.raises(BackendUnavailable):
             await body(upstream, Target("b-1", "http://127.0.0.1:1", None))
 
 
 async def test_plain_http_off_this_host_is_refused_before_connecting():
-    async with Upstream(Requests()) as upstream:
+    async with Upstream(Bounds()) as upstream:
         with pytest.raises(BackendUnavailable, match="no TLS identity"):
             await body(upstream, Target("b-1", "http://192.0.2.1:80", None))
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from gateway.configuration.settings import Requests
+from gateway.configuration.bounds import Bounds
 from gateway.openai.asgi_client import Client
 from gateway.request.answer import delivery
 from gateway.request.answer.delivery import AT_ONCE, Delivery
@@ -78,7 +78,7 @@ class Slow:
 
 async def finishing(slow, data, folder):
     answered = Answered(SimpleNamespace(client=slow.client), None, LastBytes(data), begun=True)
-    task = asyncio.create_task(Delivery(None, None, None, Telemetry(), folder, Requests()).finish(answered, None))
+    task = asyncio.create_task(Delivery(None, None, None, Telemetry(), folder, Bounds()).finish(answered, None))
     await asyncio.sleep(0.1)
     return task
 
@@ -102,7 +102,7 @@ async def test_an_answer_that_waits_is_not_held_in_memory(monkeypatch, tmp_path)
     slow = Slow(2 * PIECE)
     box = LastBytes(answer(20 * PIECE))
     answered = Answered(SimpleNamespace(client=slow.client), None, box, begun=True)
-    task = asyncio.create_task(Delivery(None, None, None, Telemetry(), tmp_path, Requests()).finish(answered, None))
+    task = asyncio.create_task(Delivery(None, None, None, Telemetry(), tmp_path, Bounds()).finish(answered, None))
     await asyncio.sleep(0.2)
     assert spooled == [18 * PIECE]
     assert box.taken() == b""
