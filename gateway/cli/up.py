@@ -20,7 +20,7 @@ from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway
 from gateway.server.log_lines import log_to_stderr
 from gateway.server.reload import reload_settings
-from gateway.server.serve import RunningServer, Signals, running_server
+from gateway.server.serve import TO_STOP, RunningServer, Signals, running_server, say_listening
 from gateway.workers.membership import Membership
 from gateway.workers.peer import PeerGone
 from regions.errors import RegionsError
@@ -47,7 +47,7 @@ async def run_gateway(
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         async with open_gateway(settings, member) as gateway:
-            signals = Signals()  # before anybody can be promised an answer
+            signals = Signals(*TO_STOP, signal.SIGHUP)  # before anybody can be promised an answer
             async with running_server(gateway.app, settings.listen, gateway.bounds, listener) as server:
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
@@ -91,16 +91,11 @@ async def _announce(
     if member is None or member.is_first:
         log_warnings(gateway.configuration_warnings)
     if member is None:
-        say_listening(settings, server.port)
+        say_listening(settings.listen, server.port)
     if (member is None or member.is_first) and not await asyncio.to_thread(gateway.has_operator):
         hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
         print(f"domicile: there is no operator yet; create the first one with: {hint}", file=sys.stderr)
     return tasks
-
-
-def say_listening(settings: Settings, port: int) -> None:
-    scheme = "https" if settings.listen.cert_file else "http"
-    print(f"domicile: listening on {scheme}://{settings.listen.host}:{port}/v1", file=sys.stderr, flush=True)
 
 
 async def _until_stopped(

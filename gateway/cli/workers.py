@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.cli.worker import WorkerArguments, start_worker
 from gateway.configuration.settings import Settings
 from gateway.server.log_lines import log_to_stderr
-from gateway.server.serve import Signals, listening_together
+from gateway.server.serve import TO_STOP, Signals, listening_together, say_listening
 from gateway.workers.supervisor import Supervisor
 
 
@@ -32,15 +32,13 @@ async def run_workers(settings: Settings, places: int, config: Path | None, data
         )
         return await start_worker(given)
 
-    signals = Signals(signal.SIGUSR2)
+    signals = Signals(*TO_STOP, signal.SIGHUP, signal.SIGUSR2)
     supervisor = Supervisor(start, places, settings.node)
     if not await supervisor.start():
         await supervisor.stop(signal.SIGTERM)
         return 1
-    scheme, port = "https" if settings.listen.cert_file else "http", listeners[0].getsockname()[1]
-    address = f"{scheme}://{settings.listen.host}:{port}/v1"
     print(f"domicile: {places} workers", file=sys.stderr)
-    print(f"domicile: listening on {address}", file=sys.stderr, flush=True)
+    say_listening(settings.listen, listeners[0].getsockname()[1])
     while (number := await signals.next()) in (signal.SIGHUP, signal.SIGUSR2):
         if number is signal.SIGHUP:
             supervisor.reload()

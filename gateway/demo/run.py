@@ -19,7 +19,7 @@ from gateway.demo.checks import run_checks
 from gateway.installation.installation import Installation
 from gateway.server.assembly import open_gateway
 from gateway.server.log_lines import log_to_stderr
-from gateway.server.serve import listening, serving, stop_signal
+from gateway.server.serve import TO_STOP, Signals, listening, serving
 from regions.fleet.launcher import RunningBackend
 from regions.launchers.local import LocalLauncher, RestartPolicy
 
@@ -82,7 +82,7 @@ async def _run(data: Path, port: int, model: Path, say: Callable[[str], None], c
         if check:
             return await asyncio.to_thread(run_checks, console, base, keys, installation.data)
         guide.show(console, base, keys, installation.data)
-        await stop_signal().wait()
+        await Signals(*TO_STOP).next()
         console.print("\nstopping: running answers are finished, then the backends end")
     return True
 

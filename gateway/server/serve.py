@@ -5,6 +5,7 @@ import errno
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
@@ -204,14 +205,17 @@ def listening(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-class Signals:
-    """Those that a gateway acts on, in the order in which they come: SIGTERM and SIGINT to stop, SIGHUP to read its
-    settings again. Make it before serving: until then each ends the process as it is."""
+TO_STOP = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, *also: signal.Signals) -> None:
+
+class Signals:
+    """Those of `numbers`, in the order in which they come; SIGTERM and SIGINT ask to stop. Make it before serving:
+    until then each ends the process as it is."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
         self._come: asyncio.Queue[signal.Signals] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *also):
+        for number in numbers:
             loop.add_signal_handler(number, self._come.put_nowait, number)
 
     async def stop_when(self, over: asyncio.Event) -> None:
@@ -229,10 +233,7 @@ class Signals:
         return number
 
 
-def stop_signal() -> asyncio.Event:
-    """Set on SIGINT or SIGTERM. Ask for it before serving: until then such a signal ends the process as it is."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+def say_listening(listen: Listen, port: int) -> None:
+    """The line from which people and scripts take the address."""
+    scheme = "https" if listen.cert_file else "http"
+    print(f"domicile: listening on {scheme}://{listen.host}:{port}/v1", file=sys.stderr, flush=True)

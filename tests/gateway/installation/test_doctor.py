@@ -240,6 +240,9 @@ def test_the_doctor_judges_the_file_that_the_gateway_is_given(data, tmp_path):
 
 async def test_up_tells_each_once_and_starts(data, caplog, monkeypatch):
     class Now:
+        def __init__(self, *numbers):
+            pass
+
         async def stop(self, reload):
             return signal.SIGINT
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.configuration.settings import Listen
 from gateway.server import serve
-from gateway.server.serve import serving, stop_signal
+from gateway.server.serve import TO_STOP, Signals, serving
 from regions.identity.authority import CertificateAuthority
 from regions.identity.identity import GatewayIdentity
 from tests.fakes.backend import FakeBackend
@@ -109,11 +109,10 @@ async def test_an_answer_that_outlasts_the_grace_is_cut_and_recorded_as_such(tmp
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_either_signal_asks_to_stop_and_ends_nothing_by_itself(number):
     loop = asyncio.get_running_loop()
-    stop = stop_signal()
+    signals = Signals(*TO_STOP)
     try:
-        assert not stop.is_set()
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(stop.wait(), 2)
+        assert await asyncio.wait_for(signals.next(), 2) is number
     finally:
         for installed in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(installed)
