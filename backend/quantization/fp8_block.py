@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from backend.kernels.moe.rule import Routing
     from backend.quantization.experts import Experts
 
-MOST_NARROW_ROWS = 64  # for which output and down projections leave parts
+MOST_NARROW_ROWS = 128  # for which output and down projections leave parts
 
 
 class Fp8Block(Quantization):

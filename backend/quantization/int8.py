@@ -36,6 +36,7 @@ class Int8(Quantization):
     as_stored = True
     from_any = False
     few_rows = 0
+    narrow_rows = 128  # for which output and down projections leave parts
     width_multiple = 32
     # Not measured: FP8's by channel, less a tenth, for norm and gate do not quantise in the same kernel.
     speeds: ClassVar = {"h100": Speed(2.0e12, 2.0e12, 900e12), "h200": Speed(2.7e12, 3.0e12, 900e12)}

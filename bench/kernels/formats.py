@@ -21,7 +21,7 @@ from backend.kernels.moe.reference import block_size
 from backend.kernels.moe.rule import Routing
 from bench.kernels.case import LLAMA_8B, Case, Shape, label, sets_of
 
-PARTS_ROWS = 64  # for which the output and down projections leave parts
+PARTS_ROWS = 128  # for which the output and down projections leave parts
 ROWS = (1, 8, 32, 64, 128, 512, 8192)
 TOKENS = (1, 8, 32, 128, 512, 2048, 8192)
 Spec = partial[Case]

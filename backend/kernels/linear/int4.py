@@ -161,20 +161,21 @@ def _sum_parts(
 def _dense(
     word_ptr, group_ptr, y_ptr, outputs, chunks, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N))[:, None, None]
-    chunk = (tl.program_id(1) * CHUNKS + tl.arange(0, CHUNKS))[None, :, None]
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    real = tl.minimum(n, outputs - 1)
+    chunk = tl.program_id(1) * CHUNKS + tl.arange(0, CHUNKS)
     lane = tl.arange(0, 16)[None, None, :]
     after_predecessors(CHAINED)
-    real = tl.minimum(n, outputs - 1)
-    words = tl.load(word_ptr + (real.to(tl.int64) * chunks + chunk) * 16 + lane)
-    scale, zero = _scale_and_zero(tl.load(group_ptr + chunk * outputs + real))
-    inside = n < outputs
-    for j in tl.static_range(4):
-        low = (((words >> (4 * j)) & 0xF) - zero).to(tl.float32) * scale
-        high = (((words >> (16 + 4 * j)) & 0xF) - zero).to(tl.float32) * scale
-        at = y_ptr + (real.to(tl.int64) * chunks + chunk) * 128 + j * 32 + 2 * lane
-        pairs = tl.join(low, high)
-        tl.store(at[:, :, :, None] + tl.arange(0, 2)[None, None, None, :], pairs, inside[:, :, :, None])
+    words = tl.load(word_ptr + (real[:, None, None].to(tl.int64) * chunks + chunk[None, :, None]) * 16 + lane)
+    scale, zero = _scale_and_zero(tl.load(group_ptr + chunk[None, :] * outputs + real[:, None]))
+    shift = 4 * tl.arange(0, 4)[None, None, :, None]
+    low = ((words[:, :, None, :] >> shift) & 0xF) - zero[:, :, None, None]
+    high = ((words[:, :, None, :] >> (shift + 16)) & 0xF) - zero[:, :, None, None]
+    pairs = tl.join(low, high).to(tl.float32) * scale[:, :, None, None, None]
+    # Rows as they lie in memory, so that each thread stores 16 bytes and neighbours store beside each other.
+    rows = tl.reshape(pairs.to(y_ptr.dtype.element_ty), [BLOCK_N, CHUNKS * 128])
+    column = tl.program_id(1) * (CHUNKS * 128) + tl.arange(0, CHUNKS * 128)
+    tl.store(y_ptr + real[:, None].to(tl.int64) * (chunks * 128) + column[None, :], rows, (n < outputs)[:, None])
 
 
 def int4_linear(

@@ -64,6 +64,6 @@ def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:
     owners = chosen.new_empty(blocks)
     _place[(triton.cdiv(max(pairs, blocks), PLACED),)](
         chosen, slots, owners, pairs, blocks, size, experts, EXPERTS=triton.next_power_of_2(experts), PLACED=PLACED,
-        CHUNK=CHUNK, num_warps=4, **chained(),
+        CHUNK=CHUNK, num_warps=4 if experts <= 64 else 8, **chained(),  # counting takes EXPERTS x CHUNK registers
     )  # fmt: skip
     return Blocks(slots, owners, size)

@@ -81,7 +81,11 @@ def test_the_choices_that_come_with_the_package_fit_the_shapes_they_are_for():
                 assert width % (choice["SPLITS"] * choice["BLOCK_K"]) == 0
                 assert choice["SPLITS"] == 1 or " parts " in shape
             else:
-                assert kernel == "int4_linear"  # which adds the parts of a whole product itself, but for a gate
-                assert width % (choice["SPLITS"] * choice["UNROLL"] * GROUP) == 0
-                assert choice["SPLITS"] == 1 or "gated" not in shape
+                depth = {
+                    "int4_linear": choice.get("UNROLL", 0) * GROUP,
+                    "fp8_block_linear": 128,
+                    "int8_linear": choice.get("BLOCK_K", 0),
+                }
+                assert width % (choice["SPLITS"] * depth[kernel]) == 0
+                assert choice["SPLITS"] == 1 or "gated" not in shape  # whose parts cannot be added
             Choice.of(**choice)
