@@ -1,6 +1,7 @@
 """``domicile region``: the places of the catalogue, and who controls what runs there."""
 
 import json
+import os
 import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,10 +12,14 @@ import typer
 if TYPE_CHECKING:
     from regions.catalogue.catalogue import Catalogue
 
+DEFAULT_DATA = Path("domicile-data")
+FILE = "catalogue.yaml"
+
 app = typer.Typer(name="region", help="Places where backends run, and who controls them.", no_args_is_help=True)
 
 File = Annotated[
-    Path | None, typer.Option("--catalogue", help="A catalogue file (default: the one that comes with Domicile).")
+    Path | None,
+    typer.Option("--catalogue", help="A catalogue file (default: the data folder's, else Domicile's own)."),
 ]
 Day = Annotated[datetime | None, typer.Option("--on", formats=["%Y-%m-%d"], help="As of this day (default: today).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -115,6 +120,63 @@ def check_regions(
         raise typer.Exit(1)
 
 
+@app.command("create")
+def create_region(
+    region: Annotated[str, typer.Argument(metavar="REGION", help="A name for it, as 'eu-de-office'.")],
+    country: Annotated[str, typer.Option(help="Where prompts are computed, as DE.")],
+    operator: Annotated[str, typer.Option(help="Id of who runs it, as 'acme-it': one of the catalogue, or a new one.")],
+    source: Annotated[str, typer.Option(help="Where the facts can be checked: a contract, a register's extract.")],
+    name: Annotated[str | None, typer.Option(help="Name for people, as 'Server room, Bonn'.")] = None,
+    storage_country: Annotated[str | None, typer.Option(help="Where it is stored (default: --country).")] = None,
+    entity: Annotated[str | None, typer.Option(help="Legal entity of a new operator, as 'Acme IT GmbH'.")] = None,
+    head_office: Annotated[str | None, typer.Option(help="Country of its head office (default: --country).")] = None,
+    parent: Annotated[str | None, typer.Option(help="Who controls it in the end (default: itself).")] = None,
+    parent_country: Annotated[str | None, typer.Option(help="Its country (default: the head office's).")] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option("--catalogue", help="The file to add it to (default: catalogue.yaml in --data).")
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
+    ] = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Create a region, a place where backends run, in the installation's own catalogue, and who controls it.
+
+    With gateways on several hosts, copy the file to each. A running gateway reads it when it starts.
+
+    Example: domicile region create eu-office --country DE --operator acme-it --entity 'Acme GmbH' --source 'HRB 1 Bonn'
+    """
+    from audit.files.new_file import PUBLIC, replace_file
+    from audit.files.reasons import describe_os_error
+    from regions.catalogue.catalogue import Catalogue
+    from regions.catalogue.own_places import with_place
+    from regions.errors import CatalogueError
+
+    day, file = _day(None), catalogue or data / FILE
+    office = head_office or country
+    try:
+        text = file.read_text(encoding="utf-8") if file.exists() else None
+        owner = None if entity is None else {
+            "id": operator, "entity": entity, "head_office": office, "ultimate_parent": parent or entity,
+            "parent_country": parent_country or office, "valid_from": day, "source": source,
+        }  # fmt: skip
+        place = {
+            "id": region, "name": name or region, "compute_country": country,
+            "storage_country": storage_country or country, "operator": operator, "valid_from": day, "source": source,
+        }  # fmt: skip
+        changed = with_place(text, place, owner, day)
+        replace_file(file, changed.encode(), PUBLIC)
+    except CatalogueError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(describe_os_error(error))
+    version = Catalogue.parse(changed).version
+    if as_json:
+        typer.echo(json.dumps({"catalogue": version, "file": str(file), "region": region}, ensure_ascii=False))
+    else:
+        typer.echo(f"{file} has region {region}; its version is {version}")
+
+
 def _cell(value: str | None) -> str:
     return "unknown" if value is None else value
 
@@ -123,8 +185,9 @@ def _load(path: Path | None) -> "Catalogue":
     from regions.catalogue.catalogue import Catalogue
     from regions.errors import CatalogueError
 
+    own = Path(os.environ.get("DOMICILE_DATA") or DEFAULT_DATA) / FILE
     try:
-        return Catalogue.load(path)
+        return Catalogue.load(path or (own if own.exists() else None))
     except CatalogueError as error:
         _fail(str(error))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.terminal.printing import print_json, progress
-from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, plain_errors, read_text
+from gateway.cli.terminal.printing import print_json, print_next, progress
+from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, plain_errors, read_text, with_folder
 
 if TYPE_CHECKING:
     from audit.tree.note import VerifierKey
@@ -68,6 +68,10 @@ def init(
         print_json({"cell": installation.cell, "data": str(data.absolute()), "keys": held, "exported": exported})
         return
     typer.echo(f"{data} is of cell {installation.cell} and holds {len(held)} keys.")
+    if keys is None and export is None:
+        from gateway.store.reports.next_step import FIRST_TENANT
+
+        print_next(with_folder(FIRST_TENANT, data), as_json=False)
     if export is not None:
         typer.echo(f"{export} holds the key set, with which anyone can pose as this cell. Keep it apart from backups.")
 

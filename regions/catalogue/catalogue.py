@@ -11,9 +11,9 @@ from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 from audit.law.lei import check_lei
 from policy.document.countries import builtin_countries
@@ -98,16 +98,24 @@ class Region(Row):
     operator: Name
 
 
+_EMPTY_BLOCK = BeforeValidator(lambda rows: () if rows is None else rows)
+"""YAML has a list without items as null where it is written as a block."""
+
+
 class _Document(BaseModel):
+    """`extends: domicile`: rows of the catalogue that comes with the package hold too, but for ids that are here."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Text
-    operators: tuple[Operator, ...]
-    regions: tuple[Region, ...]
+    extends: Literal["domicile"] | None = None
+    operators: Annotated[tuple[Operator, ...], _EMPTY_BLOCK]
+    regions: Annotated[tuple[Region, ...], _EMPTY_BLOCK]
     subprocessor_registers: tuple[Register, ...] = ()
     certifications: tuple[Certification, ...] = ()
 
 
+AnyRow = TypeVar("AnyRow", bound=Row)
 RowKind = TypeVar("RowKind", Operator, Region, Register)
 
 
@@ -155,13 +163,28 @@ class Catalogue:
     def parse(cls, text: str) -> "Catalogue":
         """From YAML. Raises CatalogueError with every problem and its line."""
         document = _read(text)
+        if document.extends is None:
+            return cls(
+                document.version,
+                document.operators,
+                document.regions,
+                document.subprocessor_registers,
+                document.certifications,
+            )
+        base = cls.load()
+        operators = _above(document.operators, base.operators)
         return cls(
-            document.version,
-            document.operators,
-            document.regions,
-            document.subprocessor_registers,
-            document.certifications,
+            f"{document.version} on {base.version}",
+            operators,
+            _above(document.regions, base.regions),
+            _above(document.subprocessor_registers, base.registers),
+            _above(document.certifications, base.certifications),
         )
+
+    @staticmethod
+    def own_version(text: str) -> str:
+        """What a file calls its own rows. Raises CatalogueError."""
+        return _read(text).version
 
     @classmethod
     def load(cls, path: Path | None = None) -> "Catalogue":
@@ -245,6 +268,12 @@ class Catalogue:
             known = ", ".join(sorted({r.id for r in rows if r.valid_on(day)}))
             raise CatalogueError(f"there is no {what} {row_id!r} on {day}; there are {known or 'none'}")
         return row
+
+
+def _above(own: Sequence[AnyRow], base: Sequence[AnyRow]) -> list[AnyRow]:
+    """Rows of `own`, and those of `base` with other ids."""
+    taken = {row.id for row in own}
+    return [*own, *(row for row in base if row.id not in taken)]
 
 
 def _on(rows: Sequence[RowKind], row_id: str, day: date) -> RowKind | None:

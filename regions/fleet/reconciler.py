@@ -292,6 +292,9 @@ class Reconciler:
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
         self._starting.add(replica.id)
         self._as_wished.add(replica.id)
+        named = f"{replica.id} of {replica.tenant}/{deployment.id} in {replica.region}"
+        log.info("starting backend %s (model %s on %s)", named, deployment.model, deployment.gpu)
+        began = self._monotonic()
         try:
             async with self._gates[replica.tenant], self._gate:
                 running = await self._launcher.start(self._spec(deployment, replica))
@@ -313,6 +316,7 @@ class Reconciler:
         except BaseException:  # the store does not know of it, so it must not keep running
             await self._launcher.stop(replica.id)
             raise
+        log.info("backend %s is ready after %.0f s", named, self._monotonic() - began)
 
     async def _sleep(self, term: int, replica: Replica) -> None:
         """Out of service, then asleep; one that cannot sleep is stopped."""
@@ -325,6 +329,7 @@ class Reconciler:
             return
         self._slept_at[replica.id] = self._monotonic()
         await asyncio.to_thread(self._store.asleep, term, replica, slept)
+        log.info("backend %s of %s sleeps: no call needs it", replica.id, replica.tenant)
 
     async def _wake(self, term: int, replica: Replica) -> None:
         """In service again; one that does not wake is stopped, and the next pass starts another."""
@@ -332,6 +337,7 @@ class Reconciler:
         running = self._launcher.running.get(replica.id)
         if running is not None and await self._lifecycle.wake(running.backend):
             await asyncio.to_thread(self._store.ready, term, replica, running.backend)
+            log.info("backend %s of %s is awake", replica.id, replica.tenant)
         else:
             await self._drain(term, replica, "did_not_wake")
 
@@ -344,6 +350,7 @@ class Reconciler:
             self._act(replica.id, self._drain(term, replica, "withdrawn"))
 
     async def _drain(self, term: int, replica: Replica, reason: str) -> None:
+        log.info("stopping backend %s of %s: %s", replica.id, replica.tenant, reason)
         await asyncio.to_thread(self._store.drain, term, replica, reason)
         await self._finish(term, replica, reason)
 

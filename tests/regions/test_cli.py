@@ -88,3 +88,32 @@ def test_a_policy_that_cannot_be_read_is_a_sentence(tmp_path, text):
     refused = run("check", "--policy", str(policy))
     assert refused.exit_code == 1
     assert refused.stderr.startswith("error: ")
+
+
+ADD = ("create", "eu-office", "--country", "DE", "--operator", "acme-it", "--source", "register")
+
+
+def test_an_own_place_is_added_and_then_listed(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOMICILE_DATA", str(tmp_path))
+    added = run(*ADD, "--entity", "Acme IT GmbH", "--parent", "Acme AG", "--parent-country", "AT", "--json")
+    assert json.loads(added.output)["region"] == "eu-office"
+    shown = json.loads(run("show", "eu-office", "--json").output)
+    assert (shown["operator"], shown["ultimate_parent"], shown["parent_country"]) == ("Acme IT GmbH", "Acme AG", "AT")
+    assert (tmp_path / "catalogue.yaml").stat().st_mode & 0o777 == 0o644
+    assert run(*ADD).exit_code == 1, "it is there already"
+
+
+def test_a_place_is_added_to_the_file_that_is_named(tmp_path):
+    file = tmp_path / "places.yaml"
+    assert run(*ADD, "--entity", "Acme IT GmbH", "--catalogue", str(file)).exit_code == 0
+    assert "eu-office" in run("list", "--catalogue", str(file)).output
+
+
+def test_a_place_that_cannot_be_added_changes_nothing(tmp_path):
+    refused = run(*ADD, "--data", str(tmp_path))
+    assert refused.exit_code == 1
+    assert "names operator acme-it, which is not in the catalogue" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+    gone = run(*ADD, "--entity", "Acme", "--data", str(tmp_path / "none"))
+    assert gone.exit_code == 1
+    assert gone.stderr.startswith("error: ")

@@ -18,6 +18,7 @@ from gateway.cli.terminal.shell import (
     fail,
     opened_control,
     opened_database,
+    print_next_step,
 )
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def create(
         Feasibility(installation, configured()).check(wanted)
         record = control.create_deployment(wanted)
     print_one(record, as_json)
+    print_next_step(data, tenant, as_json)
 
 
 @deployment_app.command("list")

@@ -20,6 +20,7 @@ from gateway.cli.terminal.shell import (
     opened_control,
     opened_inventory,
     plain_errors,
+    print_next_step,
     print_secret,
 )
 
@@ -54,6 +55,7 @@ def create_key(
     with opened_control(ctx, data) as control:
         record, key = control.create_key(tenant, project, label=label, scopes=scopes, expires_at=_in(expires_in_days))
     print_secret(record, key.token, f"key {record.id} of {tenant}/{project}", as_json)
+    print_next_step(data, tenant, as_json)
 
 
 @key_app.command("rotate")

@@ -5,6 +5,7 @@ people did it. Without one, ``activate TENANT FILE`` puts a document in force at
 has its keys too; the record then says that no person approved it.
 """
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.terminal.printing import print_json, print_one, print_table
+from gateway.cli.terminal.printing import print_json, print_next, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
     USAGE,
@@ -27,6 +28,8 @@ from gateway.cli.terminal.shell import (
     opened_inventory,
     owner_of,
     plain_errors,
+    policy_from,
+    print_next_step,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +83,38 @@ def show_policy(
     wanted = f"version {number}" if number else "policy in force"
     scope = f"{tenant}/{project}" if project else tenant
     fail(f"there is no {wanted} for {scope}; `domicile policy history {tenant}` lists the versions")
+
+
+@app.command("new")
+def new_policy(
+    tenant: Tenant,
+    preset: Annotated[str, typer.Option(help="eu-strict, gdpr-standard, health or finance.")] = "eu-strict",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file that is not there yet (default: standard output).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a policy document to start from, with a comment on each key.
+
+    Example: domicile policy new acme --preset eu-strict --output acme.yaml
+    """
+    from regions.identity.identity import check_name
+
+    with plain_errors():
+        check_name(tenant, "tenant")
+        document = policy_from(preset, tenant)
+        if output is not None:
+            from audit.files.new_file import PUBLIC, new_file
+
+            with new_file(output, PUBLIC) as file:
+                file.write(document.encode())
+    if as_json:
+        print_json({"preset": preset, "document": document, "file": None if output is None else str(output)})
+    elif output is None:
+        typer.echo(document, nl=False)
+    else:
+        file_name = shlex.quote(str(output))
+        print_next(f"domicile policy check {file_name} && domicile policy activate {tenant} {file_name}", as_json)
 
 
 @app.command("submit")
@@ -181,6 +216,8 @@ def activate(
         else:
             scope = f"{tenant}/{project}" if project else tenant
             typer.echo(f"version {version.number} is in force for {scope} (sha256 {version.sha256})")
+        if owner_of(tenant) is not None:
+            print_next_step(data, tenant, as_json)
         return
     assert proposal is not None  # noqa: S101
     instant = None if at is None else at.replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
 """``domicile tenant | project``: tenants and their projects from a shell."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +13,16 @@ from gateway.cli.terminal.shell import (
     Tenant,
     Yes,
     confirm,
+    fail,
     opened_control,
     opened_inventory,
     plain_errors,
+    policy_from,
+    print_next_step,
 )
+
+if TYPE_CHECKING:
+    from gateway.store.control.control import Control
 
 tenant_app = typer.Typer(name="tenant", help="Customer organisations, the unit of isolation.", no_args_is_help=True)
 project_app = typer.Typer(
@@ -29,13 +35,16 @@ def create_tenant(
     ctx: typer.Context,
     tenant: Tenant,
     name: Annotated[str | None, typer.Option(help="Name for people, as 'Acme GmbH'.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Put this policy in force: eu-strict, gdpr-standard, health or finance.")
+    ] = None,
     cell: Annotated[str | None, typer.Option(help="Name of the data folder's cell, to be sure of it.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Create a tenant. The data folder is made by `domicile init`.
+    """Create a tenant. The data folder is made by `domicile init`. Without a policy, its calls are refused.
 
-    Example: domicile tenant create acme --name 'Acme GmbH'
+    Example: domicile tenant create acme --name 'Acme GmbH' --preset eu-strict
     """
     from regions.identity.identity import check_name
 
@@ -43,9 +52,26 @@ def create_tenant(
         check_name(tenant, "tenant")
         if cell is not None:
             check_name(cell, "cell")
+    policy = None if preset is None else policy_from(preset, tenant)
     with opened_control(ctx, data, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
+        if policy is not None:
+            _first_policy(control, tenant, policy)
     print_one(record, as_json)
+    print_next_step(data, tenant, as_json)
+
+
+def _first_policy(control: "Control", tenant: str, document: str) -> None:
+    """Ends the command where the operator's own policy allows less than `document` says."""
+    from gateway.database.errors import Invalid
+
+    try:
+        control.activate_policy(tenant, document)
+    except Invalid as error:
+        fail(
+            f"{tenant} was created, without a policy: {error}; write one with `domicile policy new {tenant}` and put it"
+            f" in force with `domicile policy activate {tenant} FILE`"
+        )
 
 
 @tenant_app.command("list")
@@ -113,6 +139,7 @@ def create_project(
             ai_system_id=ai_system_id,
         )
     print_one(record, as_json)
+    print_next_step(data, tenant, as_json)
 
 
 @project_app.command("list")

@@ -31,6 +31,12 @@ def print_one(record: "Record", as_json: bool) -> None:
         typer.echo(f"{name:{width}}  {_cell(value)}")
 
 
+def print_next(command: str, as_json: bool) -> None:
+    """The command that comes next; on standard error, where people read and pipes do not."""
+    if not as_json:
+        typer.echo(f"next: {command}", err=True)
+
+
 def print_table(records: "Sequence[BaseModel]", columns: Sequence[str], as_json: bool) -> None:
     rows = [record.model_dump(mode="json") for record in records]
     if as_json:

@@ -4,6 +4,8 @@
 they are committed. Without one they are not recorded.
 """
 
+import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from gateway.cli.terminal.printing import print_json
+from gateway.cli.terminal.printing import print_json, print_next
 
 if TYPE_CHECKING:
     from gateway.database.database import Database
@@ -135,6 +137,33 @@ def opened_database(data: Path) -> "Iterator[tuple[Installation, Database]]":
             yield installation, database
         finally:
             database.close()
+
+
+def policy_from(preset: str, policy: str) -> str:
+    """A document called `policy`. Ends the command with `USAGE` for a preset that there is not."""
+    from policy.presets import PRESETS
+    from policy.presets.new_policy import new_document
+
+    if preset not in PRESETS:
+        fail(f"there is no preset {preset!r}; name one of {', '.join(PRESETS)}", USAGE)
+    return new_document(policy, preset)
+
+
+def print_next_step(data: Path, tenant: str, as_json: bool) -> None:
+    """Which command brings `tenant` nearer to its first answer."""
+    from gateway.store.reports.next_step import next_step
+
+    if not as_json:
+        with opened_database(data) as (_, database):
+            command = next_step(database, tenant)
+        print_next(with_folder(command, data), as_json)
+
+
+def with_folder(command: str, data: Path) -> str:
+    """The same for a folder that is not the default one, unless the environment names it already."""
+    if data == DEFAULT_DATA or os.environ.get("DOMICILE_DATA") == str(data):
+        return command
+    return f"DOMICILE_DATA={shlex.quote(str(data))} {command}"
 
 
 def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, field: str = "key") -> None:
