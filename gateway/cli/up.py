@@ -18,7 +18,7 @@ from gateway.database.errors import StoreError
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway
-from gateway.server.log_lines import log_to_stderr
+from gateway.server.log_lines import log_to_stderr, say
 from gateway.server.reload import reload_settings
 from gateway.server.serve import TO_STOP, RunningServer, Signals, running_server, say_listening
 from gateway.workers.membership import Membership
@@ -42,7 +42,7 @@ async def run_gateway(
 
     `read` reads the settings again, for a reload. `member` and `listener`: where this is one of several workers.
     """
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, kind=settings.log.format)
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
@@ -60,7 +60,7 @@ async def run_gateway(
                 for task in (warming, *watching):
                     task.cancel()
                 if member is None:
-                    print("domicile: finishing running answers", file=sys.stderr, flush=True)
+                    say("finishing running answers")
             if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
                 external.stop_within(OUTSIDE_S)  # external services have this long to answer
         if member is not None:
@@ -94,7 +94,7 @@ async def _announce(
         say_listening(settings.listen, server.port)
     if (member is None or member.is_first) and not await asyncio.to_thread(gateway.has_operator):
         hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
-        print(f"domicile: there is no operator yet; create the first one with: {hint}", file=sys.stderr)
+        say(f"there is no operator yet; create the first one with: {hint}")
     return tasks
 
 
@@ -111,7 +111,7 @@ async def _until_stopped(
         return
     gateway.health.stop()
     server.ask_to_leave()
-    print(f"domicile: not ready any more; taking calls for {lame_duck_s:g} s", file=sys.stderr, flush=True)
+    say(f"not ready any more; taking calls for {lame_duck_s:g} s")
     with suppress(TimeoutError):
         async with asyncio.timeout(lame_duck_s):
             await signals.stop(reload)

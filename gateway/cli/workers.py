@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.cli.worker import WorkerArguments, start_worker
 from gateway.configuration.settings import Settings
-from gateway.server.log_lines import log_to_stderr
+from gateway.server.log_lines import log_to_stderr, say
 from gateway.server.serve import TO_STOP, Signals, listening_together, say_listening
 from gateway.workers.supervisor import Supervisor
 
@@ -18,7 +18,7 @@ from gateway.workers.supervisor import Supervisor
 async def run_workers(settings: Settings, places: int, config: Path | None, data: Path | None) -> int:
     """Exit status: 0 after a clean stop of all, 1 otherwise. SIGTERM and SIGINT stop them, SIGHUP has them read their
     settings again, SIGUSR2 replaces them one after the other."""
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, kind=settings.log.format)
     try:
         listeners = await asyncio.to_thread(listening_together, settings.listen.host, settings.listen.port, places)
     except OSError as error:
@@ -37,14 +37,14 @@ async def run_workers(settings: Settings, places: int, config: Path | None, data
     if not await supervisor.start():
         await supervisor.stop(signal.SIGTERM)
         return 1
-    print(f"domicile: {places} workers", file=sys.stderr)
+    say(f"{places} workers")
     say_listening(settings.listen, listeners[0].getsockname()[1])
     while (number := await signals.next()) in (signal.SIGHUP, signal.SIGUSR2):
         if number is signal.SIGHUP:
             supervisor.reload()
         else:
             supervisor.replace_all()
-    print("domicile: finishing running answers", file=sys.stderr, flush=True)
+    say("finishing running answers")
     again = asyncio.create_task(_again(signals, supervisor))
     status = await supervisor.stop(number)
     again.cancel()

@@ -50,6 +50,8 @@ class Listen(Section):
     cert_file: Path | None = None
     key_file: Path | None = None
     tls_ended_by_proxy: bool = False
+    trusted_proxies: tuple[Network, ...] = Field((), description="networks whose proxies are believed who calls")
+    proxy_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
     operations_from: tuple[Network, ...] | None = None
     workers: int = Field(1, ge=1, le=256, description="processes that take calls on this machine")
     lame_duck_s: float = Field(
@@ -218,6 +220,13 @@ class Secrets(Section):
         if self.provider == "vault" and (self.vault.address is None or self.vault.token_file is None):
             raise ValueError("vault.address or vault.token_file is missing; set both for provider vault")
         return self
+
+
+class Log(Section):
+    """What the gateway writes to stderr. `access`: a line for each call, which names the caller's address."""
+
+    format: Literal["text", "json"] = "text"
+    access: bool = Field(False, description="a log line for each call: caller, route, status, backend, tokens, time")
 
 
 class Telemetry(Section):
@@ -423,6 +432,7 @@ class Settings(BaseSettings):
     audit: Audit = Audit()
     database: Database = Database()
     secrets: Secrets = Secrets()
+    log: Log = Log()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
     cells: Cells = Cells()

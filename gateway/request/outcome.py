@@ -11,6 +11,7 @@ from gateway.content.prompt import output_refused
 from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached, forget_frames
 from gateway.openai.asgi_client import ClientGone, Header
 from gateway.openai.sse import sse_data
+from gateway.request.access_log import AccessLog
 from gateway.request.answer.headers import JSON
 from gateway.request.exchange import Exchange
 from gateway.request.recorder import Recorder
@@ -21,8 +22,16 @@ logger = logging.getLogger("domicile.gateway")
 
 
 class Outcome:
-    def __init__(self, recorder: Recorder, telemetry: Telemetry, offers: Callable[[str, str], bool]) -> None:
-        """``offers``: whether a tenant may call a model; any other name would be a series of its own in metrics."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        telemetry: Telemetry,
+        offers: Callable[[str, str], bool],
+        access: AccessLog | None = None,
+    ) -> None:
+        """``offers``: whether a tenant may call a model; any other name would be a series of its own in metrics.
+        `access`: logs each call."""
+        self._access = access
         self._recorder = recorder
         self._telemetry = telemetry
         self._offers = offers
@@ -54,6 +63,8 @@ class Outcome:
             finally:
                 client.stop_watching()
                 self._telemetry.finished(exchange, client.status)
+                if self._access is not None:
+                    self._access.note(exchange)
 
     async def _cancelled(self, exchange: Exchange) -> None:
         """The client left, or the server ends and has waited as long as it does."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Self
 
+from starlette.types import ASGIApp
+
 from audit.errors import AuditUnavailable
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
@@ -52,6 +54,7 @@ from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.prices import Price, configured
+from gateway.request.access_log import AccessLog
 from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
@@ -63,10 +66,11 @@ from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
-from gateway.server.app import Exposition, GatewayApp, build_app
+from gateway.server.app import Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
+from gateway.server.forwarded import TrustedProxies
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
@@ -94,7 +98,7 @@ RENEWAL_CHECK_S = 600
 class Gateway:
     """A gateway ready to be served."""
 
-    app: GatewayApp
+    app: ASGIApp
     directory: Directory
     log: AuditLog
     telemetry: Telemetry
@@ -134,7 +138,9 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         }
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
-        app = build_app(pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts)
+        app: ASGIApp = build_app(pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts)
+        if settings.listen.trusted_proxies:
+            app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
             app,
@@ -367,7 +373,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         recorder=parts.recorder,
         upstream=parts.upstream,
         delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
-        outcome=Outcome(parts.recorder, telemetry, enforcement.offers),
+        outcome=Outcome(parts.recorder, telemetry, enforcement.offers, AccessLog() if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,
     )

