@@ -68,10 +68,10 @@ async def run_gateway(
     except PeerGone:  # the supervisor ended before this worker was ready
         return 1
     except (InstallationError, StoreError, RegionsError, SettingsError, AuditError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(str(error), logging.ERROR)
         return 1
     except OSError as error:
-        print(f"error: {describe_os_error(error)}", file=sys.stderr)
+        say(describe_os_error(error), logging.ERROR)
         return 1
     finally:
         if external := sys.modules.get("audit.external"):

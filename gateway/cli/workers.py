@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 from asyncio.subprocess import Process
 from pathlib import Path
 
@@ -22,7 +21,7 @@ async def run_workers(settings: Settings, places: int, config: Path | None, data
     try:
         listeners = await asyncio.to_thread(listening_together, settings.listen.host, settings.listen.port, places)
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(str(error), logging.ERROR)
         return 1
 
     async def start(place: int, generation: str, link: socket.socket) -> Process:

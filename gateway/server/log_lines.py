@@ -54,9 +54,9 @@ def log_to_stderr(level: int, form: str = FORMAT, kind: Literal["text", "json"] 
     logging.basicConfig(level=level, handlers=[handler])
 
 
-def say(text: str) -> None:
-    """Tell the operator what the program does now: a line on stderr, in the form of the log if that is JSON."""
+def say(text: str, level: int = logging.INFO) -> None:
+    """Tell the operator what the program does now, or why it cannot: a line on stderr, JSON where the log is that."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
-        logging.getLogger("domicile").info(text)
+        logging.getLogger("domicile").log(level, text)
     else:
-        print(f"domicile: {text}", file=sys.stderr, flush=True)
+        print(f"{'error' if level >= logging.ERROR else 'domicile'}: {text}", file=sys.stderr, flush=True)

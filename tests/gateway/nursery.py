@@ -9,6 +9,7 @@ them when stdin ends.
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,10 @@ from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
 from tests.fakes.small_engines import small_engines
 from tests.fakes.warm_command import import_commands, run_command
+
+
+LISTENING = re.compile(r'^(?:domicile: |{.*"message": ")listening on (\S+)/v1(?:"}|)$', re.MULTILINE)
+"""Of a log in text or in JSON."""
 
 
 class Nursery:
@@ -65,9 +70,8 @@ async def listening(log):
     for _ in range(60_000):
         said = log.read_text() if log.exists() else ""
         assert "error:" not in said, said
-        for line in said.splitlines(keepends=True):
-            if line.startswith("domicile: listening on ") and line.endswith("/v1\n"):
-                return line.split()[-1].removesuffix("/v1")
+        if found := LISTENING.search(said):
+            return found[1]
         await asyncio.sleep(0.01)
     raise AssertionError("the gateway does not listen after ten minutes")
 
