@@ -12,8 +12,9 @@ from typing import Protocol
 from torch import Tensor
 
 from backend.models.decoders.paged_decoder import Products
+from backend.parallel.group import ParallelGroup
 from backend.quantization.experts import Experts
-from backend.quantization.linear import Hidden, Linear
+from backend.quantization.linear import Hidden, Linear, Operand
 
 Scales = tuple[Tensor, Tensor]  # by row and by column
 
@@ -129,3 +130,75 @@ class InvariantRows:
             return Hidden(layer.experts.added(residual, x.x, layer.router.invariant(x), batch_invariant=True))
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
         return Hidden(residual, layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x))))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedRows:
+    """A rank's share of a layer (Shoeybi et al. 2019, Megatron-LM): what ends a residual branch is summed over the
+    ranks, and added by the norm behind it.
+
+    few_rows, narrow_rows: up to where there are one, and a few (`Quantization`).
+    """
+
+    eps: float
+    group: ParallelGroup
+    few_rows: int
+    narrow_rows: int
+
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+        x, residual = self._normed(layer.qkv, hidden, layer.input_norm)
+        return self._product(layer.qkv, x, layer.qkv_bias), None, residual
+
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
+        hidden = Hidden(residual, self._summed(layer.out, attended))
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(hidden, layer.post_norm, self.eps)
+            return Hidden(residual, self.group.all_reduce(self._mixed(layer, x)))
+        x, residual = self._normed(layer.gate_up, hidden, layer.post_norm)
+        if len(residual) <= self.few_rows:
+            gated = layer.gate_up.one_row(x.x, gated=True)
+            return Hidden(residual, self.group.all_reduce(layer.down.one_row(gated)))
+        if len(residual) <= self.narrow_rows:
+            return Hidden(residual, self._summed(layer.down, layer.gate_up.narrow(x, gated=True)))
+        down = layer.down
+        return Hidden(residual, self.group.all_reduce(down.many(down.gated(layer.gate_up.many(x)))))
+
+    def _normed(self, weight: Linear, hidden: Hidden, norm: Tensor) -> tuple[Operand, Tensor]:
+        """What `_product` by that weight takes: a single row is not quantised."""
+        if len(hidden.residual) <= self.few_rows:
+            return Linear.normed(weight, hidden, norm, self.eps)
+        return weight.normed(hidden, norm, self.eps)
+
+    def _product(self, weight: Linear, x: Operand, bias: Tensor | None = None) -> Tensor:
+        if len(x.x) <= self.few_rows:
+            return weight.one_row(x.x, bias=bias)
+        return weight.narrow(x, bias=bias) if len(x.x) <= self.narrow_rows else weight.many(x, bias)
+
+    def _summed(self, weight: Linear, x: Tensor) -> Tensor:
+        """The product by a weight of whose columns each rank has a part. x: [tokens, columns], not quantised."""
+        return self.group.all_reduce(weight.product(x, self.few_rows, self.narrow_rows))
+
+    def _mixed(self, layer: MixtureLayer, x: Operand) -> Tensor:
+        """This rank's part of what the experts add."""
+        return layer.experts.summed(x.x, self._product(layer.router, x))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedInvariantRows:
+    """As `InvariantRows`, of a rank's share; the group's sums have to be ordered (`DistributedGroup`)."""
+
+    eps: float
+    group: ParallelGroup
+
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+        return InvariantRows(self.eps).to_attention(layer, hidden)
+
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
+        added = self.group.all_reduce(layer.out.invariant(layer.out.operand(attended)))
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(Hidden(residual, added), layer.post_norm, self.eps)
+            mixed = layer.experts.summed(x.x, layer.router.invariant(x), batch_invariant=True)
+            return Hidden(residual, self.group.all_reduce(mixed))
+        x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
+        down = layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x)))
+        return Hidden(residual, self.group.all_reduce(down))

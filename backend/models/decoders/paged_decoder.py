@@ -106,7 +106,9 @@ class PagedDecoder(ABC):
         self.kernels = kernels
         self.quantization = quantization
         self.kv_scales = model.kv_scales
+        self.group = model.group
         self.embedding, self.head = model.embedding, model.head
+        self._row_of_token = None if self.group.alone else model.row_of_token
         fits = all(width % NARROW_MULTIPLE == 0 for _, width in config.matrices.values())
         self.narrow_rows = quantization.narrow_rows if fits else 0
 
@@ -150,6 +152,12 @@ class PagedDecoder(ABC):
     @abstractmethod
     def logits(self, hidden: Hidden) -> Tensor:
         """[rows, vocab_size] in the model's dtype."""
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """[tokens, hidden_size]."""
+        if self._row_of_token is None:
+            return self.embedding[ids]  # for few rows three times as fast as F.embedding
+        return self.group.all_reduce(self.embedding[self._row_of_token[ids]])
 
     def states(self, hidden: Hidden) -> Tensor:
         """What the head reads: [rows, hidden_size]."""

@@ -1,0 +1,122 @@
+"""The collective operations of a tensor-parallel group.
+
+A group of one is `Alone`, whose operations return what they are given: a model on one card pays nothing for them.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from backend.parallel.shard import ALONE, Shard
+
+
+class ParallelGroup(ABC):
+    """All ranks call the same operations in the same order, with tensors of the same shape and type."""
+
+    shard: Shard
+
+    @property
+    def size(self) -> int:
+        return self.shard.size
+
+    @property
+    def alone(self) -> bool:
+        return self.shard.alone
+
+    @abstractmethod
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum over the ranks, the same bits on each. It may write into `x`."""
+
+    @abstractmethod
+    def all_gather(self, x: Tensor) -> Tensor:
+        """Every rank's `x`: [size, *x.shape]."""
+
+    @abstractmethod
+    def broadcast(self, x: Tensor) -> Tensor:
+        """Rank 0's, written into `x`."""
+
+    @abstractmethod
+    def least(self, number: int) -> int:
+        """The smallest of the ranks' numbers. Waits for all."""
+
+    @abstractmethod
+    def logits(self, x: Tensor, vocabulary: int) -> Tensor:
+        """[rows, vocabulary], of all ranks' tokens. x: [rows, columns], of this rank's (`Shard.tokens`), perhaps with
+        spare columns behind."""
+
+
+class Alone(ParallelGroup):
+    """One rank."""
+
+    shard = ALONE
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(0)
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        return x
+
+    def least(self, number: int) -> int:
+        return number
+
+    def logits(self, x: Tensor, vocabulary: int) -> Tensor:
+        return x
+
+
+SINGLE = Alone()
+
+
+class DistributedGroup(ParallelGroup):
+    """All ranks of torch.distributed's default group.
+
+    ordered: sums are made in one order whatever their size: neighbours first, in float32, as a balanced tree over the
+    ranks. A library's own order depends on the size of the message, so that a token's bits would depend on its batch.
+    """
+
+    def __init__(self, shard: Shard, device: torch.device, *, ordered: bool = False) -> None:
+        self.shard = shard
+        self.device = device
+        self.ordered = ordered
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        if self.ordered:
+            return tree_sum(self.all_gather(x)).to(x.dtype)
+        x = x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        out = x.new_empty(self.size, *x.shape)
+        dist.all_gather_into_tensor(out.view(-1), x.view(-1))
+        return out
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        dist.broadcast(x, 0)
+        return x
+
+    def least(self, number: int) -> int:
+        held = torch.tensor([number], dtype=torch.int64, device=self.device)
+        dist.all_reduce(held, op=dist.ReduceOp.MIN)
+        return int(held)
+
+    def logits(self, x: Tensor, vocabulary: int) -> Tensor:
+        each = self.shard.most_tokens(vocabulary)
+        gathered = self.all_gather(x)
+        parts = [gathered[rank][:, : max(0, min(each, vocabulary - rank * each))] for rank in range(self.size)]
+        return torch.cat(parts, 1)
+
+
+def tree_sum(parts: Tensor) -> Tensor:
+    """The sum over the first dimension in float32, neighbours first: 0 + 1, 2 + 3, then their sums, and so on. parts:
+    [count, ...]; a count that is no power of two leaves its last to the next level."""
+    rows = list(parts.float().unbind(0))
+    while len(rows) > 1:
+        added = [rows[i] + rows[i + 1] for i in range(0, len(rows) - 1, 2)]
+        rows = added + rows[len(rows) - len(rows) % 2 :]
+    return rows[0]
