@@ -72,6 +72,9 @@ def serve(
             help="The same tokens in any batch; slower, on a CPU most for prompts.",
         ),
     ] = False,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
+    ] = 1,
     tool_call_parser: Annotated[
         str,
         typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral."),
@@ -130,6 +133,7 @@ def serve(
             prefix_cache=prefix_cache,
             speculation=speculation,
             batch_invariant=batch_invariant,
+            tensor_parallel_size=tensor_parallel_size,
             step_timeout_s=step_timeout,
             threads=threads,
         )

@@ -29,6 +29,7 @@ from backend.process.messages import (
     LifecycleChanged,
     LifecycleRefused,
     Loading,
+    Lost,
     Ping,
     Pong,
     Ready,
@@ -129,6 +130,10 @@ class EngineClient:
             self._dead = first.message
             await self.stop()
             raise _error(first.kind, first.message, None)
+        if isinstance(first, Lost):
+            self._dead = first.message
+            await self.stop()
+            raise EngineDead(f"{first.message}; read the lines of the engine above")
         if not isinstance(first, Ready):
             raise EngineDead("the engine process spoke out of turn; restart the backend, and report it")
         self.ready, self._stats = first, first.stats
@@ -308,6 +313,9 @@ class EngineClient:
                 _resolve(self._asked.get(number), message)
             case Scrubbed(number):
                 _resolve(self._asked.get(number), message)
+            case Lost(lost):
+                log.error("%s; this backend answers 503 from now on", lost)
+                self._die(lost)
             case Loading():
                 self.loading = message
             case LifecycleChanged(number, released, stats):

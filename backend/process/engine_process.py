@@ -18,7 +18,8 @@ from backend.engine.core.progress import Stage
 from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.warm_up import warm_up
-from backend.errors import BackendError, CannotScrub, RequestError
+from backend.engine_config import EngineConfig
+from backend.errors import BackendError, CannotScrub, ConfigError, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.process.messages import (
     AbortSequences,
@@ -29,6 +30,7 @@ from backend.process.messages import (
     LifecycleChanged,
     LifecycleRefused,
     Loading,
+    Lost,
     Ping,
     Pong,
     Ready,
@@ -43,6 +45,7 @@ from backend.process.messages import (
 )
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LAST_WORD_S = 1.0
 
 
 def main() -> None:
@@ -74,14 +77,29 @@ def build(channel: EngineChannel) -> Engine | None:
     if not isinstance(first, Start):
         raise ChannelClosed
     try:
-        checkpoint = Checkpoint(resolve(first.config.model), first.config.max_model_len)
-        kind = Engine if checkpoint.embedding is None else EmbeddingEngine
-        engine = kind.from_checkpoint(checkpoint, first.config, on_stage=ProgressReporter(channel))
+        engine = built(first.config, channel)
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
     warm_up(engine)
     channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size))
+    return engine
+
+
+def built(config: EngineConfig, channel: EngineChannel) -> Engine:
+    """Raises ConfigError or ModelError."""
+    checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
+    reporter = ProgressReporter(channel)
+    if config.tensor_parallel_size == 1:
+        kind = Engine if checkpoint.embedding is None else EmbeddingEngine
+        return kind.from_checkpoint(checkpoint, config, on_stage=reporter)
+    if checkpoint.embedding is not None:
+        raise ConfigError("embedding models are not divided among cards; set --tensor-parallel-size 1")
+    from backend.process.ranks import Ranks  # torch.distributed is not needed elsewhere
+
+    ranks = Ranks(config, on_lost=lambda lost: channel.send_last(Lost(lost), LAST_WORD_S))
+    engine = Engine.from_checkpoint(checkpoint, config, on_stage=reporter, team=ranks.join())
+    ranks.await_ready()
     return engine
 
 
