@@ -35,6 +35,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             of one project, running or queued; None: no such bound.
         tensor_parallel_size: ranks that the model is divided among, each a process with a card of its own, or with a
             share of the CPU. `kv_memory` and `gpu_memory` are of each.
+        peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
         cache_salt: secret root of the prefix cache's hash chains.
@@ -60,6 +61,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     speculation: str | None = None
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
+    peer_memory: bool = True
     step_timeout_s: float = 120.0
     threads: int | None = None
     cache_salt: bytes = b""

@@ -4,6 +4,8 @@ A group of one is `Alone`, whose operations return what they are given: a model 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -71,29 +73,43 @@ class Alone(ParallelGroup):
 SINGLE = Alone()
 
 
+class SmallSums(Protocol):
+    """See `one_shot`."""
+
+    def takes(self, x: Tensor) -> bool: ...
+
+    def all_reduce(self, x: Tensor) -> Tensor: ...
+
+
 class DistributedGroup(ParallelGroup):
     """All ranks of torch.distributed's default group.
 
     ordered: sums are made in one order whatever their size: neighbours first, in float32, as a balanced tree over the
     ranks. A library's own order depends on the size of the message, so that a token's bits would depend on its batch.
+    small: a faster way for small tensors, if there is one.
     """
 
-    def __init__(self, shard: Shard, device: torch.device, *, ordered: bool = False) -> None:
+    def __init__(
+        self, shard: Shard, device: torch.device, *, ordered: bool = False, small: SmallSums | None = None
+    ) -> None:
         self.shard = shard
         self.device = device
         self.ordered = ordered
+        self.small = small
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if self.ordered:
             return tree_sum(self.all_gather(x)).to(x.dtype)
         x = x.contiguous()
+        if self.small is not None and self.small.takes(x):
+            return self.small.all_reduce(x)
         dist.all_reduce(x)
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         out = x.new_empty(self.size, *x.shape)
-        dist.all_gather_into_tensor(out.view(-1), x.view(-1))
+        _gather(out.view(-1), x.view(-1))
         return out
 
     def broadcast(self, x: Tensor) -> Tensor:
@@ -110,6 +126,10 @@ class DistributedGroup(ParallelGroup):
         gathered = self.all_gather(x)
         parts = [gathered[rank][:, : max(0, min(each, vocabulary - rank * each))] for rank in range(self.size)]
         return torch.cat(parts, 1)
+
+
+_gather: Callable[[Tensor, Tensor], object] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+"""Its name from torch 2.13 on, and before."""
 
 
 def tree_sum(parts: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
+from backend.parallel.one_shot import one_shot
 from backend.parallel.shard import Shard
 
 TIMEOUT = timedelta(minutes=10)  # of a collective: ranks load at different speed, and kernels are compiled meanwhile
@@ -25,8 +26,12 @@ SETTINGS = {
 }
 
 
-def join(shard: Shard, rendezvous: Path, device: str, *, ordered: bool = False) -> ParallelGroup:
-    """Waits until all ranks have come. device: "cpu", or "cuda" for the card of this rank's number."""
+def join(
+    shard: Shard, rendezvous: Path, device: str, *, ordered: bool = False, peer_memory: bool = True
+) -> ParallelGroup:
+    """Waits until all ranks have come. device: "cpu", or "cuda" for the card of this rank's number. peer_memory: small
+    sums go through it, where cards have it.
+    """
     if shard.alone:
         return SINGLE
     for name, value in SETTINGS.items():
@@ -39,7 +44,8 @@ def join(shard: Shard, rendezvous: Path, device: str, *, ordered: bool = False) 
         "nccl" if on_gpu else "gloo", init_method=f"file://{rendezvous}", rank=shard.rank, world_size=shard.size,
         timeout=TIMEOUT, device_id=place if on_gpu else None,
     )  # fmt: skip
-    return DistributedGroup(shard, place, ordered=ordered)
+    small = one_shot(place, shard.size) if on_gpu and peer_memory and not ordered else None
+    return DistributedGroup(shard, place, ordered=ordered, small=small)
 
 
 def leave() -> None:

@@ -1,6 +1,7 @@
 """The engine on one GPU, on the workloads that its peers were measured on.
 
     python bench/engine/gpu.py --out engine-h100.json [--runs llama-8b:bf16,qwen3-0.6b:bf16] [--only TEXT] [--budget S]
+    python bench/engine/gpu.py --out engine-h200-tp2.json --tensor-parallel 2 --runs llama-70b:bf16,llama-8b:bf16
 
 Shapes of real models with random weights; prompts are random token ids, fresh for each repetition; greedy unless a row
 says otherwise; every request runs to its full length. The clock is the host's, from the first prompt handed over as a
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from bench.engine.workloads import COLD, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
+from bench.engine.workloads import COLD, DIVIDED, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
 
 NOTE = (
     "Peers: recorded in another run on another machine, on one H100 80GB, by the same rules, behind a process border "
@@ -45,6 +47,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for each run; no row starts after that")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--profile", default="", help="runs, as above, of which to show where the GPU's time goes")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="cards that each model is divided among")
+    parser.add_argument("--no-peer-memory", action="store_true", help="sum through NCCL whatever the size")
     parser.add_argument("--child", help="(internal) measure one run and write it to --out")
     options = parser.parse_args()
     if options.child:
@@ -65,8 +69,10 @@ def main() -> None:
             result = json.loads(out.read_text())
         report |= {"machine": result.pop("machine"), "date": time.strftime("%Y-%m-%d", time.gmtime())}
         rows = result.pop("rows")
-        if options.device == "cuda" and not options.only and run == "llama-8b:bf16":
+        if options.device == "cuda" and options.tensor_parallel == 1 and not options.only and run == "llama-8b:bf16":
             rows[0] |= {"name": START, "value": warm_start(run)}  # the first start may have compiled kernels
+        if options.tensor_parallel > 1:
+            run = f"{run} tp{options.tensor_parallel}"
         workloads += [entry(run, row) for row in rows]
         workloads += host_and_waste(run, rows)
         report["runs"][run] = result | {"rows": rows}
@@ -164,6 +170,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
     from backend.engine.gpu.d2h import PendingTokens
     from backend.engine_config import EngineConfig
     from backend.models.checkpoints.checkpoint import Checkpoint
+    from backend.process.ranks import Ranks
 
     shape, dtype = run.split(":")
     result: dict[str, Any] = {"rows": []}
@@ -172,9 +179,13 @@ def measure(run: str, options: argparse.Namespace) -> None:
         config = EngineConfig(
             model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
             load_format="dummy", max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
-            **DTYPES[dtype],
+            tensor_parallel_size=options.tensor_parallel, peer_memory=not options.no_peer_memory, **DTYPES[dtype],
         )  # fmt: skip
-        engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config)
+        ranks = Ranks(config, on_lost=print) if config.tensor_parallel_size > 1 else None
+        team = ranks.join() if ranks else None
+        engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config, progress(run, started), team)
+        if ranks:
+            ranks.await_ready()
     bench = Bench(engine)
     vocab = engine.vocab_size
     bench.generate(uniform(1, 8, 1)(random.Random(0), vocab))
@@ -201,6 +212,8 @@ def measure(run: str, options: argparse.Namespace) -> None:
     seed = 1000
     for row in ROWS:
         if dtype == "kv8" and row.name not in PEERS[run]:  # what a cache's size is worth
+            continue
+        if options.tensor_parallel > 1 and row.name not in DIVIDED:
             continue
         if options.only not in row.name or time.perf_counter() - started > options.budget:
             continue
@@ -229,6 +242,18 @@ def measure(run: str, options: argparse.Namespace) -> None:
     options.out.write_text(json.dumps(result))
     if run in options.profile.split(","):
         profile(bench, vocab, run)
+    if ranks:
+        ranks.close()
+
+
+def progress(run: str, started: float) -> Callable[[str, int, int], None]:
+    """Prints how far a start is, at the end of each stage."""
+
+    def reported(stage: str, done: int, total: int) -> None:
+        if done == total:
+            print(f"{run}: {stage} done after {time.perf_counter() - started:.1f} s", flush=True)
+
+    return reported
 
 
 def profile(bench: Bench, vocab: int, run: str) -> None:
