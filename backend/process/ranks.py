@@ -175,6 +175,7 @@ class Ranks:
     def close(self) -> None:
         """End the others; waits for them."""
         self._closing = True
+        self._watcher.join()
         for rank in self._ranks:
             rank.socket.close()
         leave_quietly()
