@@ -19,6 +19,10 @@ class ParallelGroup(ABC):
 
     shard: Shard
 
+    def __deepcopy__(self, memo: object) -> "ParallelGroup":
+        """A copied model is of the same group."""
+        return self
+
     @property
     def size(self) -> int:
         return self.shard.size

@@ -24,8 +24,8 @@ from backend.errors import BackendError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.parallel.joining import join
 from backend.parallel.shard import Shard
-from backend.process.engine_process import die_with_parent
 from backend.process.heartbeats import Heartbeats
+from backend.process.parent import die_with_parent
 from backend.process.ranks import SILENT_S, SILENT_STARTING_S, WATCH_S, Begin, frame, receive
 
 log = logging.getLogger(__name__)

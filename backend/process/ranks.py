@@ -173,12 +173,14 @@ class Ranks:
         return answer
 
     def close(self) -> None:
-        """End the others; waits for them."""
+        """End the others; waits for them. On cards this process should then end by `os._exit`: NCCL does not leave
+        a group while there are graphs with its operations."""
         self._closing = True
         self._watcher.join()
         for rank in self._ranks:
             rank.socket.close()
-        leave_quietly()
+        if not self._config.device.startswith("cuda"):
+            leave_quietly()
         for rank in self._ranks:
             try:
                 rank.process.wait(CLOSE_GRACE_S)

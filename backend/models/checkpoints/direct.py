@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -96,13 +97,20 @@ def fill(wanted: list[tuple[Stored, Tensor]], on_progress: OnProgress | None = N
     device = wanted[0][1].device if wanted else torch.device("cpu")
     work = [piece for stored, place in wanted for piece in _work(stored, _bytes(place))]
     done = 0
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(READERS, initializer=partial(on_card, device)) as pool:
         for size in pool.map(_read, work):
             done += size
             if on_progress:
                 on_progress(done, total)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def on_card(device: torch.device) -> None:
+    """Of a new thread: what it does on a card is on this one. A thread begins with the first, where pinned memory would
+    make a context."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 @dataclass(frozen=True, slots=True)
