@@ -73,7 +73,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_numbers(self) -> None:
         """Raises ConfigError for a number outside its range."""
-        for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s", "tensor_parallel_size"):
+        for name in (
+            "block_size",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "kv_memory",
+            "step_timeout_s",
+            "tensor_parallel_size",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
         if not 0 < self.gpu_memory <= 1:

@@ -101,8 +101,8 @@ class Engine:
         grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
         runner, sleeper = made.runner, made.sleeper
         if team is not None:
-            runner = LeadingRunner(made.runner, team.followers)
-            sleeper = LeadingSleeper(made.sleeper, runner) if made.sleeper else None
+            runner = leading = LeadingRunner(made.runner, team.followers)
+            sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
         return cls(made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars)
 
     @property

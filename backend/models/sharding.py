@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
-from backend.parallel.shard import Share, Shard, Stretch, of_columns, of_rows
+from backend.parallel.shard import Shard, Share, Stretch, of_columns, of_rows
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 

@@ -73,7 +73,9 @@ class Share:
     def transposed(self) -> "Share":
         """The same part of the transposed matrix. Raises UnsupportedModel if its rows are several stretches."""
         if len(self.rows) != 1:
-            raise UnsupportedModel("matrices that a checkpoint stores joined and transposed are not divided among ranks")
+            raise UnsupportedModel(
+                "matrices that a checkpoint stores joined and transposed are not divided among ranks"
+            )
         return Share(self.whole[::-1], (self.columns or (0, self.whole[1]),), self.rows[0])
 
     def rows_of(self, whole: tuple[int, ...]) -> "Share":

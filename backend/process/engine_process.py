@@ -18,7 +18,7 @@ from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.warm_up import warm_up
 from backend.engine_config import EngineConfig, weight_format
-from backend.errors import BackendError, CannotScrub, ConfigError, RequestError
+from backend.errors import BackendError, CannotScrub, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.sharding import of_rank
 from backend.parallel.shard import Shard
@@ -79,11 +79,10 @@ class Starter:
         """Raises ConfigError or ModelError."""
         checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
         reporter = ProgressReporter(self._channel)
-        if config.tensor_parallel_size == 1:
-            kind = Engine if checkpoint.embedding is None else EmbeddingEngine
-            return kind.from_checkpoint(checkpoint, config, on_stage=reporter)
         if checkpoint.embedding is not None:
-            raise ConfigError("embedding models are not divided among cards; set --tensor-parallel-size 1")
+            return EmbeddingEngine.from_checkpoint(checkpoint, config, on_stage=reporter)
+        if config.tensor_parallel_size == 1:
+            return Engine.from_checkpoint(checkpoint, config, on_stage=reporter)
         of_rank(checkpoint.config, Shard(0, config.tensor_parallel_size), weight_format(config, checkpoint.config))
         self._ranks = Ranks(config, on_lost=lambda lost: self._channel.send_last(Lost(lost), LAST_WORD_S))
         engine = Engine.from_checkpoint(checkpoint, config, on_stage=reporter, team=self._ranks.join())

@@ -76,7 +76,10 @@ def follow(connection: Connection, beats: int) -> None:
     config = begin.config
     try:
         group = join(
-            Shard(begin.rank, begin.size), Path(begin.rendezvous), config.device, ordered=config.batch_invariant,
+            Shard(begin.rank, begin.size),
+            Path(begin.rendezvous),
+            config.device,
+            ordered=config.batch_invariant,
             peer_memory=config.peer_memory,
         )
         checkpoint = Checkpoint(resolve(config.model), config.max_model_len)

@@ -144,7 +144,10 @@ class Ranks:
     def join(self) -> Team:
         """Waits until all ranks have come."""
         group = join(
-            Shard(0, self._size), self._rendezvous, self._config.device, ordered=self._config.batch_invariant,
+            Shard(0, self._size),
+            self._rendezvous,
+            self._config.device,
+            ordered=self._config.batch_invariant,
             peer_memory=self._config.peer_memory,
         )
         return Team(group, self)

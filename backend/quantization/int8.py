@@ -70,7 +70,9 @@ class Int8(Quantization):
     def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
         scale = parts["scale"].shape
         found: dict[str, Share | None] = {"weight": share}
-        return found if scale in ((), (1,)) and scale[:1] != share.whole[:1] else found | {"scale": share.rows_of(scale)}
+        return (
+            found if scale in ((), (1,)) and scale[:1] != share.whole[:1] else found | {"scale": share.rows_of(scale)}
+        )
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
         return parts["weight"].float() * parts["scale"].float().view(-1, 1)

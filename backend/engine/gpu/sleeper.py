@@ -132,7 +132,9 @@ def _moved(
     """Each pair as `move` leaves it. Waits for the card."""
     done, moved = 0, []
     device = pairs[0][0].device if pairs else torch.device("cpu")
-    with ThreadPoolExecutor(THREADS, initializer=partial(on_card, device)) as pool:  # pinning is the host's work, and takes longer than copying
+    with ThreadPoolExecutor(
+        THREADS, initializer=partial(on_card, device)
+    ) as pool:  # pinning is the host's work, and takes longer than copying
         for pair in pool.map(move, pairs):
             moved.append(pair)
             done += len(pair[1])

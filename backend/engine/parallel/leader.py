@@ -38,16 +38,13 @@ class LeadingRunner:
 
     own: Runner
     followers: Followers
+    ahead: int = field(init=False)
+    plain_only: bool = field(init=False)
     _originals: Originals = field(default_factory=Originals)
     _prepared: bool = False
 
-    @property
-    def ahead(self) -> int:
-        return self.own.ahead
-
-    @property
-    def plain_only(self) -> bool:
-        return self.own.plain_only
+    def __post_init__(self) -> None:
+        self.ahead, self.plain_only = self.own.ahead, self.own.plain_only
 
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         gone, admitted = self._originals.gone(), self._originals.admitted(batch)

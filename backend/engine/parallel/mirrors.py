@@ -45,9 +45,7 @@ class Originals:
             told = self._told.get(row)
             if scheduled.admitted or told is None or told.sequence is not sequence:
                 self._told[row] = _Told(sequence)
-                found.append(
-                    Admission(row, sequence.id, sequence.num_prompt, sequence.params, sorted(sequence.ends))
-                )
+                found.append(Admission(row, sequence.id, sequence.num_prompt, sequence.params, sorted(sequence.ends)))
         return found
 
     def words(self, batch: Items[tuple[Sequence, int, bool]]) -> list[int]:

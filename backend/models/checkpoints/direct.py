@@ -85,7 +85,7 @@ def placed(stored: Stored, place: Tensor, share: Share | None) -> list[tuple[Sto
     if share is None:
         return [(stored, place)]
     parts = stored.parts(share)
-    return list(zip(parts, place.split([part.shape[0] for part in parts]), strict=True)) if parts else []
+    return list(zip(parts, torch.split(place, [part.shape[0] for part in parts]), strict=True)) if parts else []
 
 
 def fill(wanted: list[tuple[Stored, Tensor]], on_progress: OnProgress | None = None) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from backend.errors import UnsupportedModel
 from backend.models.tensors import part_of
-from backend.parallel.shard import Share, Shard, of_columns, of_rows
+from backend.parallel.shard import Shard, Share, of_columns, of_rows
 
 SIZES = st.integers(1, 8)
 

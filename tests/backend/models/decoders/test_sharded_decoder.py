@@ -18,6 +18,7 @@ from backend.models.families.family import Experts
 from backend.models.loader import DTYPES, load_model
 from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
 from backend.quantization import of_name
+from backend.quantization.none import NONE
 from tests.backend.models.decoders.test_fused_decoder import DEVICE, FullAttention, distance, fused
 from tests.backend.parallel.crew import Crew, device_for
 from tests.backend.quantization import test_int4_checkpoints as int4
@@ -50,7 +51,9 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # the shape, and w
 NAMES = [*MODELS, *FAMILIES]
 BOUND = 1e-5 if DEVICE.type == "cpu" else 3e-3  # kernels multiply float32 in TF32
 STEPS = (1, 8, 64)
-CASES = [(size, name) for size in SIZES for name in NAMES if size == 2 or name in ("llama", "phi3", "olmo2", "qwen3-moe")]
+CASES = [
+    (size, name) for size in SIZES for name in NAMES if size == 2 or name in ("llama", "phi3", "olmo2", "qwen3-moe")
+]
 STORED = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "num_kv_heads": 2, "head_dim": 128}
 
 
@@ -85,14 +88,20 @@ def logits(
 ) -> Tensor:  # fmt: skip
     """For each size of steps. road: "plain", "kernels" or "invariant"."""
     format = of_name(quantization)
-    model = load_model(Checkpoint(folder), dtype, str(group_device(group)), quantization=format, group=group)
+
+    def loaded() -> Decoder:
+        return load_model(Checkpoint(folder), dtype, str(group_device(group)), quantization=format, group=group)
+
+    model = loaded()
     if road == "plain":
         rows = torch.arange(len(ids), device=model.embedding.device)
         return model(ids.to(rows.device), rows, FullAttention(), rows).cpu()[None]
     kind: Any = kind_of(model.config, batch_invariant=road == "invariant")
-    return torch.stack(
-        [fused(model, ids, DTYPES[dtype], step=step, kind=kind, quantization=format) for step in steps]
-    )
+    found = []
+    for step in steps:
+        whose = model if format is NONE else loaded()  # packed weights are taken over, not copied
+        found.append(fused(whose, ids, DTYPES[dtype], step=step, kind=kind, quantization=format))
+    return torch.stack(found)
 
 
 def group_device(group: ParallelGroup) -> torch.device:
