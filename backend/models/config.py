@@ -25,8 +25,8 @@ class ModelConfig:
     ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE). ``variant``: what else differs from Llama (Gemma, …).
     ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
 
-    ``shard``: whose part of a model this is (`sharding.of_rank`). Heads and the widths of MLP and experts are then those
-    of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads.
+    ``shard``: whose part of a model this is (`sharding.of_rank`). Heads and the widths of MLP and experts are then
+    those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads.
     """
 
     vocab_size: int

@@ -1,7 +1,8 @@
 """A rank's share of a model is a model with fewer heads and a narrower MLP (Shoeybi et al. 2019, Megatron-LM).
 
 Query heads go to the ranks in order, each with its KV head; where there are fewer KV heads than ranks, neighbours hold
-the same one. The MLP's inner columns, and those within each expert, are divided; norms and the router are on every rank.
+the same one. The MLP's inner columns, and those within each expert, are divided; norms and the router are on every
+rank.
 """
 
 from dataclasses import replace

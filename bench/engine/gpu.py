@@ -171,8 +171,10 @@ def measure(run: str, options: argparse.Namespace) -> None:
     from backend.engine.gpu.d2h import PendingTokens
     from backend.engine_config import EngineConfig
     from backend.models.checkpoints.checkpoint import Checkpoint
+    from backend.process.parent import die_with_parent
     from backend.process.ranks import Ranks
 
+    die_with_parent()
     shape, dtype = run.split(":")
     result: dict[str, Any] = {"rows": []}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Rank 0's runner: every call of the engine goes to the other ranks as well, and then to its own runner.
 
-All ranks run the same steps on the same inputs and draw the same tokens from the same logits, so nothing comes back from
-the others but what a control message asks for.
+All ranks run the same steps on the same inputs and draw the same tokens from the same logits, so nothing comes back
+from the others but what a control message asks for.
 """
 
 from collections.abc import Sequence as Items

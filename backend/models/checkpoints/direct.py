@@ -3,7 +3,8 @@
 Several threads read the files side by side, each a stretch at a time into pinned memory of its own, and hand it to the
 card without waiting; from the page cache that is bound by the bus, not by one core's copying. On the CPU they read into
 the weights themselves. Tensors of another type than the model's come by way of a buffer and are converted on the
-device. Of a matrix that is divided among cards a rank reads its part alone. The file's table is checked before anything is read (format: huggingface/safetensors, README).
+device. Of a matrix that is divided among cards a rank reads its part alone. The file's table is checked before anything
+is read (format: huggingface/safetensors, README).
 """
 
 import os

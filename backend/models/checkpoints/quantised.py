@@ -59,8 +59,8 @@ class Contents:
 def read(
     parts: dict[str, Stored], device: torch.device, shares: Mapping[str, Share | None] | None = None
 ) -> dict[str, Tensor]:
-    """The tensors, or, of those that `shares` names, a rank's part, or nothing for None. Raises CorruptCheckpoint naming
-    one of floats that holds NaN or infinity."""
+    """The tensors, or, of those that `shares` names, a rank's part, or nothing for None. Raises CorruptCheckpoint
+    naming one of floats that holds NaN or infinity."""
     shares = shares or {}
     buffers: dict[str, Tensor] = {}
     wanted: list[tuple[Stored, Tensor]] = []
