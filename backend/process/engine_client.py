@@ -295,8 +295,13 @@ class EngineClient:
                 self._handle(message)
         except (asyncio.IncompleteReadError, OSError):
             if self._dead is None:
-                log.error("the engine process ended; this backend answers 503 from now on")
-            self._die("the engine process ended")
+                log.error("%s; this backend answers 503 from now on", self._ended)
+            self._die(self._ended)
+
+    @property
+    def _ended(self) -> str:
+        rank = "" if self.config.tensor_parallel_size == 1 else f", rank 0 (process {self.pid}),"
+        return f"the engine process{rank} ended"
 
     def _handle(self, message: FromEngine) -> None:
         match message:

@@ -64,8 +64,10 @@ def main() -> None:
             run(engine, channel)
     except ChannelClosed:
         pass
-    finally:
-        team.close()
+    except Exception:
+        team.blame()
+        raise
+    team.close()
 
 
 class Starter:
@@ -88,6 +90,11 @@ class Starter:
         engine = Engine.from_checkpoint(checkpoint, config, on_stage=reporter, team=self._ranks.join())
         self._ranks.await_ready()
         return engine
+
+    def blame(self) -> None:
+        """After an error: ends this process if another rank was lost, which is then why."""
+        if self._ranks is not None:
+            self._ranks.blame()
 
     def close(self) -> None:
         """Ends this process, too, where there are other ranks."""

@@ -34,6 +34,7 @@ WATCH_S = 0.25
 SILENT_S = 5.0  # of a rank that serves
 SILENT_STARTING_S = 60.0  # of one that loads, compiles and captures, whose interpreter may be held for long
 CLOSE_GRACE_S = 5.0
+BLAME_S = 1.0  # in which a rank is found to be lost whose connections have closed
 LOST_STATUS = 70  # EX_SOFTWARE
 LENGTH_BYTES = 4
 
@@ -191,6 +192,11 @@ class Ranks:
                 rank.process.kill()
                 rank.process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def blame(self) -> None:
+        """After an error in this process: if it came of the loss of another rank, that is noticed meanwhile, and ends
+        this process. The others end with it."""
+        self._watcher.join(BLAME_S)
 
     def _watch(self) -> None:
         while not self._closing:
