@@ -304,3 +304,46 @@ def test_four_bit_weights_and_a_mode_that_they_have_no_product_for_are_refused_i
         plan(model, on_gpu(batch_invariant=True), H100, concurrency=1, prompt=512, answer=256)
     free = on_gpu(batch_invariant=True, quantization="none")
     assert plan(model, free, H100, concurrency=1, prompt=512, answer=256).refusal is None
+
+
+LLAMA_70B = from_hugging_face(
+    MODELS["llama-8b"]
+    | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
+)
+
+
+def divided(size: int, **changes: Any) -> Any:
+    config = on_gpu(tensor_parallel_size=size, **changes)
+    return plan(LLAMA_70B, config, H100, concurrency=8, prompt=512, answer=256)
+
+
+def test_memory_is_of_each_card_and_the_smallest_number_of_cards_is_named() -> None:
+    alone = divided(1)
+    assert "the weights take 131.42 GiB" in alone.refusal
+    assert alone.refusal.endswith("; on 4 cards it fits (--tensor-parallel-size 4)"), alone.refusal
+    assert divided(2).refusal is not None  # 66 GiB of 73 and no room for the cache that was asked for
+    four, eight = divided(4), divided(8)
+    assert four.refusal is None and eight.refusal is None
+    assert four.memory.weights == pytest.approx(weight_bytes(LLAMA_70B, "bfloat16", None) / 4, rel=0.01)
+    assert four.kv_bytes_per_token == 2 * eight.kv_bytes_per_token
+    assert four.parameters == eight.parameters == alone.parameters
+
+
+def test_more_cards_are_faster_though_by_less_than_their_number() -> None:
+    two, four = (divided(size, gpu_memory=1.0, max_model_len=1024) for size in (2, 4))
+    assert 1.2 < two.step_ms / four.step_ms < 2
+    assert two.first_token_ms > four.first_token_ms
+
+
+def test_a_model_that_does_not_divide_is_refused_with_the_sizes_that_do() -> None:
+    with pytest.raises(ConfigError, match=r"64 heads do not divide among 3 ranks; choose 1, 2, 4, 8 or 16"):
+        divided(3)
+
+
+def test_the_command_plans_for_several_cards(folder: Path) -> None:
+    command = ["plan", "--model", str(folder), "--context", "8192", "--tensor-parallel-size", "2"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "2 × NVIDIA H100" in shown.stdout
+    refused = CliRunner().invoke(app, [*command[:-1], "5"])
+    assert refused.exit_code == 1 and "32 heads do not divide among 5 ranks" in refused.output
