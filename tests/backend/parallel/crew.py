@@ -70,7 +70,7 @@ def _work(pipe: Connection, shard: Shard, rendezvous: Path, device: str, setting
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:
-            with torch.inference_mode():
+            with torch.no_grad():  # weights are read by other threads
                 answer = True, function(group, *arguments)
         except Exception:
             answer = False, f"rank {shard.rank}: {traceback.format_exc()}"
