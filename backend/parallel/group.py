@@ -5,13 +5,17 @@ A group of one is `Alone`, whose operations return what they are given: a model 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from backend.parallel.one_shot import NormedSums
 from backend.parallel.shard import ALONE, Shard
+
+if TYPE_CHECKING:
+    from backend.kernels.interface import Kernels
 
 
 class ParallelGroup(ABC):
@@ -46,6 +50,32 @@ class ParallelGroup(ABC):
     @abstractmethod
     def least(self, number: int) -> int:
         """The smallest of the ranks' numbers. Waits for all."""
+
+    def reserve(self, width: int, dtype: torch.dtype) -> None:
+        """Make ready for sums of rows so wide with a norm behind them."""
+        return
+
+    def takes_parts(self, tokens: int, width: int) -> bool:
+        """Whether `add_rms_norm` had better be given a product in parts."""
+        return False
+
+    def add_rms_norm(
+        self, kernels: "Kernels", added: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """`kernels.add_rms_norm` of the sum of all ranks' `added`: (normalised, new residual).
+
+        added: [tokens, width], or float32 [parts, tokens, width], which may be written to.
+        """
+        return kernels.add_rms_norm(self._summed(added, residual.dtype), residual, weight, eps)
+
+    def add_rms_norm_fp8(
+        self, kernels: "Kernels", added: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, quantised: (float8_e4m3fn, scale, new residual)."""
+        return kernels.add_rms_norm_fp8(self._summed(added, residual.dtype), residual, weight, eps)
+
+    def _summed(self, added: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.all_reduce(added if added.dim() == 2 else added.sum(0).to(dtype))
 
     @abstractmethod
     def logits(self, x: Tensor, vocabulary: int) -> Tensor:
@@ -100,6 +130,7 @@ class DistributedGroup(ParallelGroup):
         self.device = device
         self.ordered = ordered
         self.small = small
+        self._normed: NormedSums | None = None
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if self.ordered:
@@ -109,6 +140,27 @@ class DistributedGroup(ParallelGroup):
             return self.small.all_reduce(x)
         dist.all_reduce(x)
         return x
+
+    def reserve(self, width: int, dtype: torch.dtype) -> None:
+        if self.small is not None:
+            self._normed = NormedSums(self.shard, self.device, width, dtype)
+
+    def takes_parts(self, tokens: int, width: int) -> bool:
+        return self._normed is not None and self._normed.takes(tokens, width)
+
+    def add_rms_norm(
+        self, kernels: "Kernels", added: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        if self._normed is not None and self._normed.takes(*residual.shape):
+            return self._normed.add_rms_norm(added, residual, weight, eps)
+        return super().add_rms_norm(kernels, added, residual, weight, eps)
+
+    def add_rms_norm_fp8(
+        self, kernels: "Kernels", added: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if self._normed is not None and self._normed.takes(*residual.shape):
+            return self._normed.add_rms_norm_fp8(added, residual, weight, eps)
+        return super().add_rms_norm_fp8(kernels, added, residual, weight, eps)
 
     def all_gather(self, x: Tensor) -> Tensor:
         x = x.contiguous()

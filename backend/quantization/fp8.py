@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from backend.kernels.interface import Kernels
     from backend.kernels.moe.rule import Routing
+    from backend.parallel.group import ParallelGroup
     from backend.parallel.shard import Share
     from backend.quantization.experts import Experts
 
@@ -250,6 +251,11 @@ class Fp8Linear(Linear):
         if hidden.added is None:
             return Operand(*k.rms_norm_fp8(hidden.residual, norm, eps)), hidden.residual
         x, scale, residual = k.add_rms_norm_fp8(hidden.added, hidden.residual, norm, eps, scales=hidden.scales)
+        return Operand(x, scale), residual
+
+    def normed_sum(self, group: ParallelGroup, hidden: Hidden, norm: Tensor, eps: float) -> tuple[Operand, Tensor]:
+        assert hidden.added is not None  # noqa: S101 -- something is to be summed
+        x, scale, residual = group.add_rms_norm_fp8(self.kernels, hidden.added, hidden.residual, norm, eps)
         return Operand(x, scale), residual
 
     def gated(self, gate_up: Tensor) -> Operand:

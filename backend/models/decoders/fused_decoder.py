@@ -96,7 +96,8 @@ class FusedDecoder(PagedDecoder):
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
         eps = self.config.rms_norm_eps
         if not self.group.alone:
-            return ShardedRows(eps, self.group, self.quantization.few_rows, self.narrow_rows)
+            width, few_rows = self.config.hidden_size, self.quantization.few_rows
+            return ShardedRows(eps, self.group, width, few_rows, self.narrow_rows)
         if rows <= self.quantization.few_rows:
             return OneRow(eps)
         return NarrowRows(eps) if rows <= self.narrow_rows else ManyRows(eps, keys_in_place)

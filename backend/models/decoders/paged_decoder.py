@@ -107,6 +107,7 @@ class PagedDecoder(ABC):
         self.quantization = quantization
         self.kv_scales = model.kv_scales
         self.group = model.group
+        self.group.reserve(config.hidden_size, model.embedding.dtype)
         self.embedding, self.head = model.embedding, model.head
         self._row_of_token = None if self.group.alone else model.row_of_token
         fits = all(width % NARROW_MULTIPLE == 0 for _, width in config.matrices.values())
@@ -164,6 +165,8 @@ class PagedDecoder(ABC):
         k, eps = self.kernels, self.config.rms_norm_eps
         if hidden.added is None:
             return k.rms_norm(hidden.residual, self.norm, eps)
+        if hidden.partial:
+            return self.group.add_rms_norm(k, hidden.added, hidden.residual, self.norm, eps)[0]
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
 
     def _linear(self, layer: Matrices, name: str) -> Linear:
