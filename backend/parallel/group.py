@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from backend.parallel.one_shot import NormedSums
+from backend.parallel.one_shot import NormedSums, where_all_can
 from backend.parallel.shard import ALONE, Shard
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class DistributedGroup(ParallelGroup):
 
     def reserve(self, width: int, dtype: torch.dtype) -> None:
         if self.small is not None:
-            self._normed = NormedSums(self.shard, self.device, width, dtype)
+            self._normed = where_all_can(lambda: NormedSums(self.shard, self.device, width, dtype), self.device)
 
     def takes_parts(self, tokens: int, width: int) -> bool:
         return self._normed is not None and self._normed.takes(tokens, width)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
-from backend.parallel.one_shot import one_shot
+from backend.parallel.one_shot import OneShot, where_all_can
 from backend.parallel.shard import Shard
 
 TIMEOUT = timedelta(minutes=10)  # of a collective: ranks load at different speed, and kernels are compiled meanwhile
@@ -44,7 +44,9 @@ def join(
         "nccl" if on_gpu else "gloo", init_method=f"file://{rendezvous}", rank=shard.rank, world_size=shard.size,
         timeout=TIMEOUT, device_id=place if on_gpu else None,
     )  # fmt: skip
-    small = one_shot(place, shard.size) if on_gpu and peer_memory and not ordered else None
+    small = None
+    if on_gpu and peer_memory and not ordered:
+        small = where_all_can(lambda: OneShot(place, shard.size), place)
     return DistributedGroup(shard, place, ordered=ordered, small=small)
 
 

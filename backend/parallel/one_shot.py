@@ -6,6 +6,8 @@ memory and the operation are torch's (`torch.distributed._symmetric_memory`); mu
 """
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -89,13 +91,16 @@ class NormedSums:
         return peer_add_rms_norm_fp8(added, residual, weight, eps, self._peers)
 
 
-def one_shot(device: torch.device, size: int) -> OneShot | None:
-    """None where any rank cannot do it: all ranks have to sum in one way."""
+T = TypeVar("T")
+
+
+def where_all_can(make: Callable[[], T], device: torch.device) -> T | None:
+    """What `make` makes; None where any rank cannot make it, for all ranks have to sum in one way."""
     made = None
     try:
-        made = OneShot(device, size)
-    except (RuntimeError, ImportError, AttributeError) as error:
-        log.warning("small sums take NCCL: %s", str(error).splitlines()[0])
+        made = make()
+    except (RuntimeError, ImportError, AttributeError, TypeError) as error:
+        log.warning("sums over cards take NCCL alone: %s", str(error).splitlines()[0])
     works = torch.tensor([made is not None], dtype=torch.int64, device=device)
     dist.all_reduce(works, op=dist.ReduceOp.MIN)
     return made if int(works) else None

@@ -51,9 +51,9 @@ ALONE = [
 ]
 
 DIVIDED = [
+    "tests/backend/process/test_ranks.py",
     "tests/backend/parallel",
     "tests/backend/models/decoders/test_sharded_decoder.py",
-    "tests/backend/process/test_ranks.py",
 ]
 
 WHY = 600  # characters of what a failure says

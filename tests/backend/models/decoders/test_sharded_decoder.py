@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from backend.kernels import reference
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.invariant_decoder import kind_of
@@ -150,6 +151,62 @@ def test_where_the_batch_is_not_to_matter_parts_compute_the_same(
     whole = logits(SINGLE, folders[name], ids, "float32", "invariant")
     for found in one_of(crews[max(SIZES)].run(in_order, folders[name], ids, "float32", "invariant", STEPS)):
         assert distance(found, whole[0].double()) < BOUND
+
+
+class ByGathering:
+    """Stands for `one_shot.NormedSums`, whose kernel runs on cards alone: the same from gathered parts."""
+
+    def __init__(self, group: DistributedGroup) -> None:
+        self.group = group
+        self.seen = 0
+
+    def takes(self, tokens: int, width: int) -> bool:
+        return tokens <= 40
+
+    def total(self, added: Tensor, dtype: torch.dtype) -> Tensor:
+        self.seen += 1
+        return self.group.all_gather(added if added.dim() == 2 else added.sum(0).to(dtype)).sum(0)
+
+    def add_rms_norm(self, added: Tensor, residual: Tensor, *norm: Any) -> tuple[Tensor, Tensor]:
+        return reference.add_rms_norm(self.total(added, residual.dtype), residual, *norm)
+
+    def add_rms_norm_fp8(self, added: Tensor, residual: Tensor, *norm: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return reference.add_rms_norm_fp8(self.total(added, residual.dtype), residual, *norm)
+
+
+def by_norms_that_sum(group: ParallelGroup, *arguments: Any) -> Tensor:
+    """`logits`, by a group whose norms sum."""
+    assert isinstance(group, DistributedGroup)
+    group._normed = stand_in = ByGathering(group)  # type: ignore[assignment]
+    try:
+        found = logits(group, *arguments)
+    finally:
+        group._normed = None
+    assert stand_in.seen > 0
+    return found
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernel itself")
+@pytest.mark.parametrize(
+    ("name", "dtype", "quantization", "bound"),
+    [
+        ("qwen3", "float32", "none", BOUND), ("qwen3-moe", "float32", "none", BOUND),
+        ("qwen3", "bfloat16", "fp8", 0.4),
+    ],
+)  # fmt: skip
+def test_norms_that_sum_over_ranks_compute_the_same(
+    crews: dict[int, Crew],
+    folders: dict[str, Path],
+    ids: Tensor,
+    name: str,
+    dtype: str,
+    quantization: str,
+    bound: float,
+) -> None:
+    whole = logits(SINGLE, folders[name], ids, "float32", "kernels")
+    arguments = folders[name], ids, dtype, "kernels", (1, 8, 38, 64), quantization
+    for found in one_of(crews[2].run(by_norms_that_sum, *arguments)):
+        assert distance(found, whole[0].double()) < bound
 
 
 def stored(folder: Path, layout: str) -> tuple[Path, str, Decoder]:
