@@ -25,7 +25,8 @@ class Card:
             kernel takes the card longer than the host.
         request: seconds from a request's arrival to its first step, and from its last to its end.
         prompt_token: seconds of the host for each token of a prompt: taken in, hashed, sent.
-        link_latency, link_bandwidth: seconds that a small sum over the cards of a host takes, and bytes/s of a large one.
+        link_latency, link_bandwidth: seconds that a small sum over the cards of a host takes, and bytes/s of a large
+            one.
         step: seconds between steps; row: of the host, for each running sequence and step.
         calibrated: measured, not scaled from another card.
     """

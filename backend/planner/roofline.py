@@ -65,7 +65,7 @@ class Roofline:
         return _both(reading, 2 * (weights.products + weights.taken) * rows / speed.flops)
 
     def _sums(self, rows: int, drawn: int) -> float:
-        """Over the cards that the model is divided among: two a layer, one of the embedding, and the logits' gathering."""
+        """Over the cards that the model is divided among: two a layer, one of the embedding, and logits gathered."""
         shard, size = self.model.shard, BYTES[self.config.dtype]
         if shard.alone:
             return 0.0
