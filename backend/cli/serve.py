@@ -14,6 +14,7 @@ __all__ = ["app", "plan"]
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 app.command()(scrub)
 
+INVARIANT_HELP = "The same tokens in any batch; slower, on a CPU most for prompts."
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
 
@@ -64,14 +65,7 @@ def serve(
     ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
-    batch_invariant: Annotated[
-        bool,
-        typer.Option(
-            "--deterministic",
-            "--batch-invariant",
-            help="The same tokens in any batch; slower, on a CPU most for prompts.",
-        ),
-    ] = False,
+    batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
     tensor_parallel_size: Annotated[
         int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
     ] = 1,

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from backend import errors
-from backend.engine.core.progress import Stats
+from backend.engine.core.progress import Progress, Stats
 from backend.engine_config import EngineConfig
 from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
 from backend.process.call import Call
@@ -307,12 +307,7 @@ class EngineClient:
         match message:
             case StepDone(progress, stats):
                 self._stats = stats
-                for item in progress:
-                    call = self._calls.get(item.id)
-                    if call is not None:
-                        if item.finish is not None:
-                            del self._calls[item.id]
-                        call.deliver(item)
+                self._deliver(progress)
             case Pong(number, stats):
                 self._stats = stats
                 _resolve(self._asked.get(number), message)
@@ -335,6 +330,14 @@ class EngineClient:
                     others = [i for i in call.ids if i != id]
                     call.fail(_error(kind, text, param))
                     self.abort(others)
+
+    def _deliver(self, progress: Sequence[Progress]) -> None:
+        for item in progress:
+            call = self._calls.get(item.id)
+            if call is not None:
+                if item.finish is not None:
+                    del self._calls[item.id]
+                call.deliver(item)
 
     async def _watch(self) -> None:
         """A step that does not end is a hang: the process gets SIGABRT, which leaves its stack in the log."""
