@@ -64,6 +64,22 @@ class Crew:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Crews:
+    """One of each size, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._crews: dict[int, Crew] = {}
+
+    def __getitem__(self, size: int) -> Crew:
+        if size not in self._crews:
+            self._crews[size] = Crew(size)
+        return self._crews[size]
+
+    def close(self) -> None:
+        for crew in self._crews.values():
+            crew.close()
+
+
 def _work(pipe: Connection, shard: Shard, rendezvous: Path, device: str, settings: dict[str, bool]) -> None:
     torch.set_num_threads(1)
     group: ParallelGroup = join(shard, rendezvous, device, **settings)

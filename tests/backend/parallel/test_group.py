@@ -1,23 +1,19 @@
 """A group's operations on two and four ranks: the exact sums and parts, the same bits on each rank."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup, tree_sum
 from backend.parallel.shard import Shard
-from tests.backend.parallel.crew import Crew, device_for
+from tests.backend.parallel.crew import Crew, Crews, device_for
 
 SIZES = tuple(size for size in (2, 4) if device_for(size) == device_for(1))
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
-    found = Crew(request.param)
-    yield found
-    found.close()
+@pytest.fixture(params=SIZES)
+def crew(request: pytest.FixtureRequest, crews: Crews) -> Crew:
+    return crews[request.param]
 
 
 def device_of(group: ParallelGroup) -> torch.device:

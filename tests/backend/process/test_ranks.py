@@ -30,9 +30,18 @@ DATE = LLMatcher.grammar_from_regex("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NEAR = 0.02 if torch.cuda.is_available() else 1e-3  # kernels multiply float32 in TF32
 
 
-@pytest.fixture(scope="module", params=sorted(SHAPES))
-def shape(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    name = request.param
+CASES = [case for case in (("qwen3", 2), ("llama", 4)) if case[1] in SIZES]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> tuple[str, int]:
+    found: tuple[str, int] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def shape(case: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name = case[0]
     folder = tmp_path_factory.mktemp(name) / "model"
     return write_folder(folder, tiny_model(7, **SHAPES[name]), architectures=[ARCHITECTURES[name]])
 
@@ -52,9 +61,9 @@ def alone(shape: Path) -> Iterator[HostedEngine]:
     engine.close()
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def divided(request: pytest.FixtureRequest, shape: Path) -> Iterator[HostedEngine]:
-    engine = HostedEngine(configured(shape, request.param, speculation="ngram"))
+@pytest.fixture(scope="module")
+def divided(case: tuple[str, int], shape: Path) -> Iterator[HostedEngine]:
+    engine = HostedEngine(configured(shape, case[1], speculation="ngram"))
     yield engine
     engine.close()
 
