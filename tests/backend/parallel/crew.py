@@ -4,6 +4,7 @@ On a machine with enough cards each has one of them, and NCCL; elsewhere they ar
 """
 
 import multiprocessing
+import os
 import shutil
 import tempfile
 import traceback
@@ -25,13 +26,20 @@ def device_for(size: int) -> str:
     return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= size else "cpu"
 
 
+def processes() -> Any:
+    """Makes processes from one that has imported the libraries already: each would take seconds for it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "backend.engine.engine", "backend.process.ranks"])
+    return context
+
+
 class Crew:
     """ordered, peer_memory: of the group."""
 
     def __init__(self, size: int, **settings: bool) -> None:
         self.size, self.device = size, device_for(size)
         self._folder = tempfile.mkdtemp()
-        context = multiprocessing.get_context("spawn")
+        context = processes()
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):
@@ -92,3 +100,4 @@ def _work(pipe: Connection, shard: Shard, rendezvous: Path, device: str, setting
             answer = False, f"rank {shard.rank}: {traceback.format_exc()}"
         pipe.send(answer)
     leave()
+    os._exit(0)  # the libraries' threads take their time to end

@@ -1,6 +1,5 @@
 """An engine in a process of its own, with the other ranks that it may have, for what a test asks of it."""
 
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
@@ -14,13 +13,14 @@ from backend.engine.engine import Engine
 from backend.engine_config import EngineConfig
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.process.ranks import Ranks
+from tests.backend.parallel.crew import processes
 
 WAIT_S = 300.0
 
 
 class HostedEngine:
     def __init__(self, config: EngineConfig) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = processes()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_host, args=(theirs, config))  # no daemon: it has children
         self._process.start()
