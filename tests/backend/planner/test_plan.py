@@ -12,6 +12,8 @@ from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.decoders.decoder import Decoder
+from backend.models.sharding import of_rank
+from backend.parallel.shard import Shard
 from backend.planner.cards import CARDS, GIB, H100, H200
 from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
@@ -333,6 +335,31 @@ def test_more_cards_are_faster_though_by_less_than_their_number() -> None:
     two, four = (divided(size, gpu_memory=1.0, max_model_len=1024) for size in (2, 4))
     assert 1.2 < two.step_ms / four.step_ms < 2
     assert two.first_token_ms > four.first_token_ms
+
+
+TWO = json.loads((RESULTS / "engine-h200-x2.json").read_text())
+LOADS = {  # requests, prompt, answer
+    "decode batch 1, 128/256": (1, 128, 256), "decode batch 32, 128/256": (32, 128, 256),
+    "decode batch 128, 128/256": (128, 128, 256), "first token, prompt 128": (1, 128, 1),
+    "first token, prompt 1024": (1, 1024, 1), "first token, prompt 4096": (1, 4096, 1),
+    "prefill 32 x 4096": (32, 4096, 1), "256 requests 512/256": (256, 512, 256),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "model"), [("llama-8b:bf16 tp2", LLAMA), ("llama-70b:bf16 tp2", LLAMA_70B)], ids=str)
+def test_two_cards_are_within_a_tenth_of_what_was_measured(run: str, model: ModelConfig) -> None:
+    config = on_gpu(tensor_parallel_size=2)
+    share = of_rank(model, Shard(0, 2))
+    assert memory_of(share, config, H200).blocks == pytest.approx(TWO["runs"][run]["blocks"], rel=0.03)
+    roof = Roofline(share, config, H200)
+    rows = {row["name"]: row for row in TWO["runs"][run]["rows"] if row["name"] in LOADS}
+    assert len(rows) >= 7
+    for name, row in rows.items():
+        count, prompt, answer = LOADS[name]
+        seconds = roof.workload([(prompt, answer)] * count)
+        amount = {"ms": 0, "prompt tok/s": count * prompt, "output tok/s": count * answer}[row["unit"]]
+        predicted = amount / seconds if amount else seconds * 1e3
+        assert predicted == pytest.approx(row["value"], rel=0.11), name
 
 
 def test_a_model_that_does_not_divide_is_refused_with_the_sizes_that_do() -> None:
