@@ -8,6 +8,8 @@ NODE_SDK := openai@6.49.0
 LITELLM := litellm[proxy]==1.99.4
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
+CARDS ?= 1
+GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
 
@@ -57,12 +59,20 @@ test-avx2: $(VENV)/.dev  ## the engine's tests once more, as on another kind of 
 	@echo "== running the engine's tests as on a processor with AVX2 only"
 	@$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/backend
 
-gpu-test: bench/kernels/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200)
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/kernels/gpu_test.py bench/results/gpu-test-$(CARD).json
+gpu-test: bench/kernels/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200, CARDS=2: what runs on several)
+	@$(GPU_PYTHON) bench/kernels/gpu_test.py bench/results/gpu-test-$(CARD)$(if $(filter-out 1,$(CARDS)),-x$(CARDS)).json --cards $(CARDS)
 
-gpu-bench: bench/engine/gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine/gpu.py --out bench/results/engine-$(CARD).json \
+ifeq ($(CARDS),1)
+gpu-bench: bench/engine/gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads (CARD=h200, CARDS=2: models divided among several)
+	@$(GPU_PYTHON) bench/engine/gpu.py --out bench/results/engine-$(CARD).json \
 	  --runs llama-8b:bf16,llama-8b:fp8,qwen3-0.6b:bf16
+else
+DIVIDED_RUNS ?= llama-8b:bf16,llama-70b:bf16,qwen3-30b-a3b:bf16
+gpu-bench: bench/engine/gpu.py bench/kernels/collectives.py
+	@$(GPU_PYTHON) bench/kernels/collectives.py --cards $(CARDS) --out bench/results/collectives-$(CARD)-x$(CARDS).json
+	@$(GPU_PYTHON) bench/engine/gpu.py --out bench/results/engine-$(CARD)-x$(CARDS).json --tensor-parallel $(CARDS) \
+	  --runs $(DIVIDED_RUNS) --budget 240
+endif
 
 # Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.
 node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it

@@ -33,6 +33,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
         max_num_seqs: sequences running at once. max_waiting: further ones that may queue. max_per_project: sequences
             of one project, running or queued; None: no such bound.
+        tensor_parallel_size: ranks that the model is divided among, each a process with a card of its own, or with a
+            share of the CPU. `kv_memory` and `gpu_memory` are of each.
+        peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
         cache_salt: secret root of the prefix cache's hash chains.
@@ -57,6 +60,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     speculation: str | None = None
     batch_invariant: bool = False
+    tensor_parallel_size: int = 1
+    peer_memory: bool = True
     step_timeout_s: float = 120.0
     threads: int | None = None
     cache_salt: bytes = b""
@@ -68,7 +73,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_numbers(self) -> None:
         """Raises ConfigError for a number outside its range."""
-        for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s"):
+        for name in (
+            "block_size",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "kv_memory",
+            "step_timeout_s",
+            "tensor_parallel_size",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
         if not 0 < self.gpu_memory <= 1:

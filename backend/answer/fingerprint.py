@@ -43,7 +43,7 @@ def _file_digest(path: Path) -> str:
 
 def _setup_digest(config: EngineConfig) -> str:
     """What decides over bits of an answer, besides the weights and the kind of card."""
-    setup = {
+    setup: dict[str, object] = {
         "device": config.device.partition(":")[0],
         "dtype": config.dtype,
         "quantization": config.quantization,
@@ -51,6 +51,8 @@ def _setup_digest(config: EngineConfig) -> str:
         "batch_invariant": config.batch_invariant,
         "libraries": [_version(name) for name in LIBRARIES],
     }
+    if config.tensor_parallel_size > 1:  # sums are made in another order
+        setup["tensor_parallel_size"] = config.tensor_parallel_size
     return hashlib.sha256(json.dumps(setup, sort_keys=True).encode()).hexdigest()
 
 

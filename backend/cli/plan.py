@@ -23,6 +23,7 @@ def plan(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 32,
     prompt: Annotated[int | None, typer.Option(min=1, help="Tokens in; default: 512, or half the context.")] = None,
     answer: Annotated[int | None, typer.Option(min=1, help="Tokens out; default: 256, or what is left.")] = None,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Cards that the model is divided among.")] = 1,
     quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
@@ -52,7 +53,7 @@ def plan(
             config = EngineConfig(
                 model=model, device="cuda", dtype="bfloat16", quantization=quantization, kv_dtype=kv_dtype,
                 gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
-                max_num_batched_tokens=8192,
+                max_num_batched_tokens=8192, tensor_parallel_size=tensor_parallel_size,
             )  # fmt: skip
         except ConfigError as error:
             fail(error, USAGE)
@@ -92,12 +93,18 @@ def parameters_in_words(total: int, active: int) -> str:
     return f"{total / 1e9:.2f} billion" + ("" if active == total else f", of which {active / 1e9:.2f} for each token")
 
 
+def cards_in_words(made: "Plan") -> str:
+    if made.cards > 1:
+        return f"{made.cards} × {made.card}, memory of each; speed by a model of sums over cards"
+    return made.card + ("" if made.calibrated else " (scaled from an H100, not measured)")
+
+
 def table(made: "Plan") -> str:
     from backend.planner.plan import gib
 
     memory = made.memory
     rows = [
-        ("card", made.card + ("" if made.calibrated else " (scaled from an H100, not measured)")),
+        ("card", cards_in_words(made)),
         ("weights", gib(memory.weights)),
         ("parameters", parameters_in_words(made.parameters, made.active_parameters)),
         ("activations", gib(memory.activations)),

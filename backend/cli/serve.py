@@ -14,6 +14,7 @@ __all__ = ["app", "plan"]
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 app.command()(scrub)
 
+INVARIANT_HELP = "The same tokens in any batch; slower, on a CPU most for prompts."
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
 
@@ -64,14 +65,10 @@ def serve(
     ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
-    batch_invariant: Annotated[
-        bool,
-        typer.Option(
-            "--deterministic",
-            "--batch-invariant",
-            help="The same tokens in any batch; slower, on a CPU most for prompts.",
-        ),
-    ] = False,
+    batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
+    ] = 1,
     tool_call_parser: Annotated[
         str,
         typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral."),
@@ -130,6 +127,7 @@ def serve(
             prefix_cache=prefix_cache,
             speculation=speculation,
             batch_invariant=batch_invariant,
+            tensor_parallel_size=tensor_parallel_size,
             step_timeout_s=step_timeout,
             threads=threads,
         )

@@ -8,7 +8,7 @@ Not thread-safe and without a clock; `backend.process.engine_process` drives it.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 
@@ -17,7 +17,7 @@ from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.grammar import GrammarMatcher
 from backend.engine.core.ngram_drafter import NgramDrafter
-from backend.engine.core.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
+from backend.engine.core.progress import Finish, OnStage, Progress, Stats, TokenLogprobs
 from backend.engine.core.restriction import Restriction
 from backend.engine.core.runner import Launched, Runner
 from backend.engine.core.sampling import SamplingParams
@@ -27,16 +27,26 @@ from backend.engine.core.speculation import Drafted, Drafter, Speculation, agree
 from backend.engine.core.token_masks import Allowed, MaskedGrammars
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
-from backend.engine_config import CacheSize, EngineConfig, size_cache, weight_format
+from backend.engine.parallel.computing import computing
+from backend.engine.parallel.leader import Followers, LeadingRunner, LeadingSleeper
+from backend.engine_config import CacheSize, EngineConfig
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import Encoder
-from backend.models.loader import dummy_model, load_model
+from backend.parallel.group import SINGLE, ParallelGroup
 
 GRAMMAR_WAIT_S = 0.02
 SCRUB_BLOCKS = 512  # read back at a time: some milliseconds of a card
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The ranks of a model that is divided among several: rank 0's group, and the others."""
+
+    group: ParallelGroup
+    followers: Followers
 
 
 class Engine:
@@ -82,34 +92,18 @@ class Engine:
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None
-    ) -> "Engine":
-        """Load and build. Raises ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        if config.device.startswith("cuda"):
-            return cls._on_gpu(checkpoint, config, on_stage)
-        cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
-        model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
-        grammars = _grammars(checkpoint, eos_ids)
-        return cls(
-            model,
-            config,
-            cache,
-            eos_ids,
-            reload=lambda on_progress: _load(checkpoint, config, on_progress)[0],
-            grammars=grammars,
-        )
-
-    @classmethod
-    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage) -> "Engine":
-        from backend.engine.gpu.start import gpu_runner, require_gpu  # Triton is not needed elsewhere
-
-        require_gpu(config, checkpoint.config)
-        model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
-        runner, cache, sleeper = gpu_runner(model, config, on_stage)
-        grammars = _grammars(checkpoint, eos_ids, pinned=True)
-        return cls(model, config, cache, eos_ids, runner=runner, sleeper=sleeper, grammars=grammars)
+        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None,
+        team: "Team | None" = None,
+    ) -> "Engine":  # fmt: skip
+        """Load and build. team: the ranks that the model is divided among; None: it is on this one alone. Raises
+        ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
+        made = computing(checkpoint, config, SINGLE if team is None else team.group, on_stage)
+        grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
+        runner, sleeper = made.runner, made.sleeper
+        if team is not None:
+            runner = leading = LeadingRunner(made.runner, team.followers)
+            sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
+        return cls(made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars)
 
     @property
     def has_work(self) -> bool:
@@ -428,15 +422,3 @@ class Engine:
 def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int], *, pinned: bool = False) -> MaskedGrammars | None:
     """None without a token that ends an answer: random weights may come without a tokenizer."""
     return MaskedGrammars(checkpoint.text, checkpoint.config.vocab_size, pinned=pinned) if eos_ids else None
-
-
-def _load(
-    checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None
-) -> tuple[Decoder, frozenset[int]]:
-    """The model, and the ids that end its answers; random weights without a tokenizer have no such ids."""
-    format = weight_format(config, checkpoint.config)
-    if config.load_format == "dummy":
-        eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset()
-        return dummy_model(checkpoint.config, config.dtype, config.device, quantization=format), eos_ids
-    eos_ids = checkpoint.text.eos_ids
-    return load_model(checkpoint, config.dtype, config.device, on_progress, quantization=format), eos_ids

@@ -11,6 +11,7 @@ from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models import families, rope
 from backend.models.families.family import Experts, Positions, Variant
 from backend.models.rope import RopeScaling, Unscaled
+from backend.parallel.shard import ALONE, Shard
 from backend.quantization import declared_by
 from backend.quantization.format import StoredWeights
 
@@ -23,6 +24,9 @@ class ModelConfig:
     how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
     ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE). ``variant``: what else differs from Llama (Gemma, …).
     ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
+
+    ``shard``: whose part of a model this is (`sharding.of_rank`). Heads and the widths of MLP and experts are then
+    those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads.
     """
 
     vocab_size: int
@@ -44,6 +48,8 @@ class ModelConfig:
     experts: Experts | None = None
     variant: Variant | None = None
     stored_weights: StoredWeights | None = None
+    shard: Shard = ALONE
+    kv_copies: int = 1
 
     def __post_init__(self) -> None:
         sizes = (

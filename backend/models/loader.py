@@ -10,13 +10,16 @@ from torch import Tensor
 from backend.errors import ConfigError, CorruptCheckpoint
 from backend.models.checkpoints import gguf
 from backend.models.checkpoints.checkpoint import Checkpoint
-from backend.models.checkpoints.direct import OnProgress, Stored, fill, stored_tensors
+from backend.models.checkpoints.direct import OnProgress, Stored, fill, placed, stored_tensors
 from backend.models.checkpoints.quantised import Contents, read
 from backend.models.config import ModelConfig
-from backend.models.decoders.decoder import HEAD, Decoder
+from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import Encoder
 from backend.models.layers.matrices import Matrices
+from backend.models.sharding import EMBEDDING, HEAD, of_rank
 from backend.models.tensors import Expected, require_finite
+from backend.parallel.group import SINGLE, ParallelGroup
+from backend.parallel.shard import Share
 from backend.quantization import reader_of
 from backend.quantization.format import Packed, Quantization, StoredWeights
 from backend.quantization.none import NONE
@@ -29,14 +32,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def load_model(
     checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None, *,
-    quantization: Quantization = NONE,
+    quantization: Quantization = NONE, group: ParallelGroup = SINGLE,
 ) -> Decoder:  # fmt: skip
     """Raises ConfigError for an unknown dtype and ModelError for whatever is wrong with the checkpoint.
 
     quantization: a format that keeps weights as the checkpoint stores them has them so; for any other they become
-    `dtype`.
+    `dtype`. group: of a rank, that reads its share and computes it; raises ConfigError for a model that cannot be
+    divided so (`sharding.of_rank`).
     """
-    model = Decoder(checkpoint.config, DTYPES[_known(dtype)], device, quantization)
+    config = of_rank(checkpoint.config, group.shard, quantization)
+    model = Decoder(config, DTYPES[_known(dtype)], device, quantization, group)
     if checkpoint.gguf_file is None:
         load_folder(model, checkpoint.path, on_progress)
         if model.config.tie_word_embeddings and checkpoint.embedding is None:
@@ -52,9 +57,11 @@ def _require_one_table(model: Decoder, folder: Path) -> None:
     for name, tensor in zip(model.own_names([tensor.name for tensor in stored]), stored, strict=True):
         if name != HEAD:
             continue
-        head = torch.empty(tensor.shape, dtype=tensor.dtype, device=model.embedding.device)
-        fill([(tensor, head)])
-        if not torch.equal(head.to(model.embedding.dtype), model.embedding):
+        share = model.expected().share(EMBEDDING)
+        own = model.tokens_of(model.embedding)
+        head = torch.empty(own.shape, dtype=tensor.dtype, device=own.device)
+        fill(placed(tensor, head, share))
+        if not torch.equal(head.to(own.dtype), own):
             raise CorruptCheckpoint(f"config.json says that head and embedding are one, and {HEAD} is another")
 
 
@@ -79,8 +86,7 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
     buffer on the device; quantised matrices as their format has it (`backend.quantization`)."""
     stored = _stored_by_own_names(model, folder)
     weights = reader_of(model.config.stored_weights if isinstance(model, Decoder) else None)
-    total = sum(s.size for s in stored)
-    done = 0
+    total, done = 0, 0
 
     def count(now: int, _: int) -> None:
         if on_progress:
@@ -88,11 +94,11 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
 
     expected = model.expected()
     contents = Contents.of(stored, weights.format)
-    placed = [(tensor, expected.place(tensor.name, tensor.shape)) for tensor in contents.plain]
-    straight, others = _by_way([(tensor, place) for tensor, place in placed if place is not None])
+    straight, others = _by_way(_placed(contents.plain, expected))
     matrices = _quantised(contents, model, expected, weights)
     expected.require_all()
     _require_dense(model, [tensor.name for tensor in contents.plain])
+    total = _bytes(straight) + _bytes(others) + sum(matrix.size for matrix in matrices)
     fill(straight, count)
     done += _bytes(straight)
     for batch in _batches(others):
@@ -109,23 +115,40 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
         on_progress(total, total)
 
 
+def _placed(tensors: list[Stored], expected: Expected) -> list[Placed]:
+    """What of each is read, and where to. Raises CorruptCheckpoint as `Expected.place` does."""
+    found: list[Placed] = []
+    for tensor in tensors:
+        place = expected.place(tensor.name, tensor.shape)
+        if place is not None:
+            found += placed(tensor, place, expected.share(tensor.name))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _QuantisedMatrix:
-    """parts: in the files. place: of the dense weight. packed: places of the parts, if it is kept as stored."""
+    """parts: in the files. place: of the dense weight. packed: places of the parts, if it is kept as stored. shares:
+    which part of each is read, where that is not all."""
 
     name: str
     parts: dict[str, Stored]
     place: Tensor
     device: torch.device
     packed: Packed | None
+    shares: dict[str, Share | None]
 
     @property
     def size(self) -> int:
-        """Bytes in the files."""
-        return sum(part.size for part in self.parts.values())
+        """Bytes that are read."""
+        return sum(
+            piece.size
+            for name, part in self.parts.items()
+            if name not in self.shares or self.shares[name] is not None
+            for piece in part.parts(self.shares.get(name))
+        )
 
     def fill(self, weights: StoredWeights) -> None:
-        found = read(self.parts, self.device)
+        found = read(self.parts, self.device, self.shares)
         if self.packed is None:
             self.place.copy_(weights.format.dense(found, weights))
         else:
@@ -142,7 +165,9 @@ def _quantised(
     for name, parts in contents.matrices.items():
         place = expected.place(name, weights.format.shape_of(name, parts, weights))
         if place is not None:
-            found.append(_QuantisedMatrix(name, parts, place, device, packed.get(name)))
+            share = expected.share(name)
+            shares = {} if share is None else weights.format.cut(share, parts)
+            found.append(_QuantisedMatrix(name, parts, place, device, packed.get(name), shares))
     return found
 
 
@@ -202,16 +227,20 @@ def _batches(items: list[Placed]) -> Iterator[list[Placed]]:
 
 
 def dummy_model(
-    config: ModelConfig, dtype: str, device: str = "cpu", *, quantization: Quantization = NONE
+    config: ModelConfig, dtype: str, device: str = "cpu", *, quantization: Quantization = NONE,
+    group: ParallelGroup = SINGLE,
 ) -> Decoder:  # fmt: skip
-    """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise."""
-    model = Decoder(config, DTYPES[_known(dtype)], device, quantization)
+    """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise. Of a rank: its share
+    of a model that exists nowhere whole; what all ranks hold is the same on each."""
+    config = of_rank(config, group.shard, quantization)
+    model = Decoder(config, DTYPES[_known(dtype)], device, quantization, group)
     for parameter in model.parameters():
         if not parameter.is_meta:
             parameter.data.normal_(0, SPREAD) if parameter.dim() > 1 else parameter.data.fill_(1)
     for layer in model.layers:
         for packed in layer.packed.values() if isinstance(layer, Matrices) else ():
             packed.format.fill_randomly(packed, SPREAD)
+    model.agree()
     return model.eval()
 
 

@@ -4,16 +4,22 @@ import torch
 from torch import Tensor
 
 from backend.errors import CorruptCheckpoint
+from backend.parallel.shard import Share
 
 
 class Expected:
     """The tensors that a checkpoint is to bring, each once. ``ignored`` may come, too: some exports repeat a shared
-    matrix."""
+    matrix. ``shares``: of those that only a part is kept of, which part."""
 
-    def __init__(self, places: dict[str, Tensor], ignored: set[str]) -> None:
+    def __init__(self, places: dict[str, Tensor], ignored: set[str], shares: dict[str, Share] | None = None) -> None:
         self._places = places
+        self._shares = shares or {}
         self._ignored = ignored
         self._missing = set(places)
+
+    def share(self, name: str) -> Share | None:
+        """Which part of the tensor goes to its place; None: all of it."""
+        return self._shares.get(name)
 
     def place(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
         """Where it goes; None to pass it over. Raises CorruptCheckpoint if it is unknown, there twice or misshapen."""
@@ -24,14 +30,24 @@ class Expected:
         if name not in self._missing:
             raise CorruptCheckpoint(f"tensor {name} is there twice")
         place = self._places[name]
-        if shape != tuple(place.shape):
-            raise CorruptCheckpoint(f"tensor {name} is {list(shape)}, expected {list(place.shape)}")
+        share = self.share(name)
+        whole = tuple(place.shape) if share is None else share.whole
+        if shape != whole:
+            raise CorruptCheckpoint(f"tensor {name} is {list(shape)}, expected {list(whole)}")
         self._missing.remove(name)
         return place
 
     def require_all(self) -> None:
         if self._missing:
             raise CorruptCheckpoint(f"{len(self._missing)} tensors are missing, the first is {min(self._missing)}")
+
+
+def part_of(tensor: Tensor, share: Share | None) -> Tensor:
+    """A rank's part of a whole tensor; None: all of it."""
+    if share is None:
+        return tensor
+    rows = torch.cat([tensor[begin:end] for begin, end in share.rows])
+    return rows if share.columns is None else rows[:, slice(*share.columns)]
 
 
 def require_finite(tensors: list[tuple[str, Tensor]]) -> None:

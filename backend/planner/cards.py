@@ -25,6 +25,8 @@ class Card:
             kernel takes the card longer than the host.
         request: seconds from a request's arrival to its first step, and from its last to its end.
         prompt_token: seconds of the host for each token of a prompt: taken in, hashed, sent.
+        link_latency, link_bandwidth: seconds that a small sum over the cards of a host adds to the norm behind it, and
+            bytes/s of a large one; of two H200s that NVLink joins.
         step: seconds between steps; row: of the host, for each running sequence and step.
         calibrated: measured, not scaled from another card.
     """
@@ -42,6 +44,8 @@ class Card:
     prompt_token: float
     step: float
     row: float
+    link_latency: float = 4e-6
+    link_bandwidth: float = 280e9
     units: frozenset[str] = frozenset({"fp8", "int8"})
     bandwidth: float = 1.0
     arithmetic: float = 1.0

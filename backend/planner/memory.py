@@ -69,7 +69,7 @@ def parameters(model: ModelConfig) -> Weights:
         )
     mixed = len(mixed_layers(model))
     small = _norms(model, q, kv) + (q + 2 * kv) * model.qkv_bias
-    table = model.vocab_size * hidden
+    table = model.shard.most_tokens(model.vocab_size) * hidden
     return Weights(
         products=products + mixed * hidden * count,
         experts=mixed * one * count,
@@ -137,6 +137,8 @@ def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
 def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
     logits = config.max_num_seqs * model.vocab_size * BYTES[config.dtype]
+    if not model.shard.alone:  # a rank's own, all ranks', and those in the order of tokens
+        logits = 2 * logits + logits // model.shard.size
     format, size = weight_format(config, model), BYTES[config.dtype]
     scratch = max(format.scratch_bytes(outputs, width, size) for outputs, width in model.matrices.values())
     return _step_bytes(model, config, config.max_num_batched_tokens) + logits + scratch

@@ -6,12 +6,15 @@ from typing import Any
 from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
+from backend.models.sharding import of_rank, possible_sizes
+from backend.parallel.shard import Shard
 from backend.planner.cards import GIB, Card
 from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, parameters, room_for_cache, weight_bytes
 from backend.planner.roofline import Roofline, Step
 from backend.quantization import FORMATS
 from backend.quantization.none import NONE
 
+MOST_CARDS = 8  # of a host
 FP8 = "fp8"  # of a card's units, for the cache
 
 
@@ -19,6 +22,7 @@ FP8 = "fp8"  # of a card's units, for the cache
 class Plan:
     """
     Attributes:
+        cards: that the model is divided among; `memory` and `kv_bytes_per_token` are of each.
         parameters, active_parameters: of the model; those that a token has to do with, which are fewer where it takes
             some experts of many.
         max_concurrency: requests of a whole `context` that the cache holds at once.
@@ -29,6 +33,7 @@ class Plan:
     """
 
     card: str
+    cards: int
     calibrated: bool
     context: int
     concurrency: int
@@ -49,8 +54,8 @@ class Plan:
 
 
 def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int) -> Plan:
-    """``config.max_model_len`` is the context to be promised. Raises ConfigError for lengths that contradict it or the
-    model."""
+    """``config.max_model_len`` is the context to be promised, ``config.tensor_parallel_size`` how many such cards there
+    are. Raises ConfigError for lengths that contradict it or the model, and for a model that cannot be divided so."""
     context = config.max_model_len or model.max_position
     if context > model.max_position:
         raise ConfigError(f"context {context} is beyond the model's, {model.max_position}; lower --context")
@@ -64,17 +69,19 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     format = weight_format(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
-    config = replace_limits(config, concurrency)
-    memory, weights = memory_of(model, config, card), parameters(model)
+    config, size = replace_limits(config, concurrency), config.tensor_parallel_size
+    share, weights = of_rank(model, Shard(0, size), format), parameters(model)
+    memory = memory_of(share, config, card)
     tokens = memory.blocks * config.block_size
     max_concurrency = memory.blocks // -(-context // config.block_size)
-    roof = Roofline(model, config, card)
+    roof = Roofline(share, config, card)
     fits = memory.blocks > 0
     step = Step(concurrency, concurrency * (prompt + answer // 2))
     seconds = roof.workload([(prompt, answer)] * concurrency) if fits and tokens >= prompt + answer else 0.0
     return Plan(
         card=card.name,
-        calibrated=card.calibrated,
+        cards=size,
+        calibrated=card.calibrated and size == 1,
         context=context,
         concurrency=concurrency,
         prompt=prompt,
@@ -82,13 +89,30 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         parameters=weights.total,
         active_parameters=weights.active,
         memory=memory,
-        kv_bytes_per_token=kv_bytes_per_token(model, config),
+        kv_bytes_per_token=kv_bytes_per_token(share, config),
         max_concurrency=max_concurrency,
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
         step_ms=roof.seconds(step) * 1e3,
         tokens_per_s=concurrency * answer / seconds if seconds else 0.0,
-        refusal=_refusal(model, config, card, memory, context, concurrency),
+        refusal=_refusal_of(model, config, card, context, concurrency),
     )
+
+
+def _refusal_of(model: ModelConfig, config: EngineConfig, card: Card, context: int, concurrency: int) -> str | None:
+    """Why it cannot be on so many cards, and the smallest number of cards that would do."""
+    format = weight_format(config, model)
+
+    def refusal(size: int) -> str | None:
+        share = of_rank(model, Shard(0, size), format)
+        return _refusal(share, config, card, memory_of(share, config, card), context, concurrency)
+
+    here = config.tensor_parallel_size
+    found = refusal(here)
+    if found is None:
+        return None
+    more = (size for size in possible_sizes(model, format) if here < size <= MOST_CARDS)
+    enough = next((size for size in more if refusal(size) is None), None)
+    return found if enough is None else f"{found}; on {enough} cards it fits (--tensor-parallel-size {enough})"
 
 
 def replace_limits(config: EngineConfig, concurrency: int) -> EngineConfig:

@@ -34,7 +34,8 @@ class Step:
 
 class Roofline:
     def __init__(self, model: ModelConfig, config: EngineConfig, card: Card) -> None:
-        """Raises ConfigError for weights that the card cannot multiply."""
+        """model: or one rank's share of it (`sharding.of_rank`), which takes as long as all of them. Raises ConfigError
+        for weights that the card cannot multiply."""
         self.model, self.config, self.card = model, config, card
         self._format = weight_format(config, model)
         if not card.multiplies(self._format):
@@ -50,7 +51,7 @@ class Roofline:
         cache = step.context * self._kv_bytes / card.cache_bandwidth
         attention = 4 * step.pairs * self.model.num_heads * self.model.head_dim * layers / card.attention_flops
         rest = layers * (card.layer_one_row if rows == 1 else card.layer_many_rows)
-        device = products + cache + attention + rest
+        device = products + cache + attention + rest + self._sums(rows, drawn)
         captured = not step.prompts or (
             rows <= CAPTURED_TOKENS and step.prompts + step.decodes <= CAPTURED_SEQUENCES and self.config.graphs
         )
@@ -62,6 +63,15 @@ class Roofline:
         moved = weights.products * self._format.bytes_read(BYTES[self.config.dtype], rows) + self._experts_read(rows)
         reading = moved / (speed.one_row if rows == 1 else speed.many_rows)
         return _both(reading, 2 * (weights.products + weights.taken) * rows / speed.flops)
+
+    def _sums(self, rows: int, drawn: int) -> float:
+        """Over the cards that the model is divided among: two a layer, one of the embedding, and logits gathered."""
+        shard, size = self.model.shard, BYTES[self.config.dtype]
+        if shard.alone:
+            return 0.0
+        card, sums = self.card, 2 * self.model.num_layers + 1
+        moved = sums * rows * self.model.hidden_size + drawn * self.model.vocab_size
+        return (sums + 1) * card.link_latency + moved * size * 2 * (1 - 1 / shard.size) / card.link_bandwidth
 
     def _experts_read(self, rows: int) -> float:
         """Bytes of the experts that so many rows meet, each taking its experts at random."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from backend import errors
-from backend.engine.core.progress import Stats
+from backend.engine.core.progress import Progress, Stats
 from backend.engine_config import EngineConfig
 from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
 from backend.process.call import Call
@@ -29,6 +29,7 @@ from backend.process.messages import (
     LifecycleChanged,
     LifecycleRefused,
     Loading,
+    Lost,
     Ping,
     Pong,
     Ready,
@@ -129,6 +130,10 @@ class EngineClient:
             self._dead = first.message
             await self.stop()
             raise _error(first.kind, first.message, None)
+        if isinstance(first, Lost):
+            self._dead = first.message
+            await self.stop()
+            raise EngineDead(f"{first.message}; read the lines of the engine above")
         if not isinstance(first, Ready):
             raise EngineDead("the engine process spoke out of turn; restart the backend, and report it")
         self.ready, self._stats = first, first.stats
@@ -290,24 +295,27 @@ class EngineClient:
                 self._handle(message)
         except (asyncio.IncompleteReadError, OSError):
             if self._dead is None:
-                log.error("the engine process ended; this backend answers 503 from now on")
-            self._die("the engine process ended")
+                log.error("%s; this backend answers 503 from now on", self._ended)
+            self._die(self._ended)
+
+    @property
+    def _ended(self) -> str:
+        rank = "" if self.config.tensor_parallel_size == 1 else f", rank 0 (process {self.pid}),"
+        return f"the engine process{rank} ended"
 
     def _handle(self, message: FromEngine) -> None:
         match message:
             case StepDone(progress, stats):
                 self._stats = stats
-                for item in progress:
-                    call = self._calls.get(item.id)
-                    if call is not None:
-                        if item.finish is not None:
-                            del self._calls[item.id]
-                        call.deliver(item)
+                self._deliver(progress)
             case Pong(number, stats):
                 self._stats = stats
                 _resolve(self._asked.get(number), message)
             case Scrubbed(number):
                 _resolve(self._asked.get(number), message)
+            case Lost(lost):
+                log.error("%s; this backend answers 503 from now on", lost)
+                self._die(lost)
             case Loading():
                 self.loading = message
             case LifecycleChanged(number, released, stats):
@@ -322,6 +330,14 @@ class EngineClient:
                     others = [i for i in call.ids if i != id]
                     call.fail(_error(kind, text, param))
                     self.abort(others)
+
+    def _deliver(self, progress: Sequence[Progress]) -> None:
+        for item in progress:
+            call = self._calls.get(item.id)
+            if call is not None:
+                if item.finish is not None:
+                    del self._calls[item.id]
+                call.deliver(item)
 
     async def _watch(self) -> None:
         """A step that does not end is a hang: the process gets SIGABRT, which leaves its stack in the log."""

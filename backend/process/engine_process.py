@@ -4,7 +4,6 @@ It reads requests between steps, so a ping that is answered has been through the
 the socket closes, and the kernel kills it if it does not look (Linux).
 """
 
-import ctypes
 import faulthandler
 import os
 import signal
@@ -18,8 +17,11 @@ from backend.engine.core.progress import Stage
 from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.warm_up import warm_up
+from backend.engine_config import EngineConfig, weight_format
 from backend.errors import BackendError, CannotScrub, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+from backend.models.sharding import of_rank
+from backend.parallel.shard import Shard
 from backend.process.messages import (
     AbortSequences,
     AddSequence,
@@ -29,6 +31,7 @@ from backend.process.messages import (
     LifecycleChanged,
     LifecycleRefused,
     Loading,
+    Lost,
     Ping,
     Pong,
     Ready,
@@ -41,8 +44,10 @@ from backend.process.messages import (
     ToEngine,
     Wake,
 )
+from backend.process.parent import die_with_parent
+from backend.process.ranks import Ranks
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LAST_WORD_S = 1.0
 
 
 def main() -> None:
@@ -52,31 +57,60 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = EngineChannel(socket.socket(fileno=int(sys.argv[1])))
+    team = Starter(channel)
     try:
-        engine = build(channel)
+        engine = build(channel, team)
         if engine is not None:
             run(engine, channel)
     except ChannelClosed:
         pass
+    except Exception:
+        team.blame()
+        raise
+    team.close()
 
 
-def die_with_parent() -> None:
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the call
-            os._exit(1)
+class Starter:
+    """Builds the engine, and the other ranks if its model is divided among several."""
+
+    def __init__(self, channel: EngineChannel) -> None:
+        self._channel = channel
+        self._ranks: Ranks | None = None
+
+    def engine(self, config: EngineConfig) -> Engine:
+        """Raises ConfigError or ModelError."""
+        checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
+        reporter = ProgressReporter(self._channel)
+        if checkpoint.embedding is not None:
+            return EmbeddingEngine.from_checkpoint(checkpoint, config, on_stage=reporter)
+        if config.tensor_parallel_size == 1:
+            return Engine.from_checkpoint(checkpoint, config, on_stage=reporter)
+        of_rank(checkpoint.config, Shard(0, config.tensor_parallel_size), weight_format(config, checkpoint.config))
+        self._ranks = Ranks(config, on_lost=lambda lost: self._channel.send_last(Lost(lost), LAST_WORD_S))
+        engine = Engine.from_checkpoint(checkpoint, config, on_stage=reporter, team=self._ranks.join())
+        self._ranks.await_ready()
+        return engine
+
+    def blame(self) -> None:
+        """After an error: ends this process if another rank was lost, which is then why."""
+        if self._ranks is not None:
+            self._ranks.blame()
+
+    def close(self) -> None:
+        """Ends this process, too, where there are other ranks."""
+        if self._ranks is not None:
+            self._ranks.close()
+            sys.stderr.flush()
+            os._exit(0)
 
 
-def build(channel: EngineChannel) -> Engine | None:
+def build(channel: EngineChannel, starter: Starter) -> Engine | None:
     """Load as told by the first message; None if that failed, which the parent then knows why."""
     first = channel.receive(wait=True)[0]
     if not isinstance(first, Start):
         raise ChannelClosed
     try:
-        checkpoint = Checkpoint(resolve(first.config.model), first.config.max_model_len)
-        kind = Engine if checkpoint.embedding is None else EmbeddingEngine
-        engine = kind.from_checkpoint(checkpoint, first.config, on_stage=ProgressReporter(channel))
+        engine = starter.engine(first.config)
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None

@@ -7,6 +7,7 @@ Tokens cross, never text.
 
 import socket
 import struct
+import threading
 
 import msgspec
 
@@ -113,6 +114,12 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     param: str | None
 
 
+class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The last message of an engine on several ranks, one of which has died or hangs."""
+
+    message: str
+
+
 class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     progress: list[Progress]
     stats: Stats
@@ -132,7 +139,9 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake
-FromEngine = Loading | Ready | Failed | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
+FromEngine = (
+    Loading | Ready | Failed | Lost | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)
@@ -154,9 +163,20 @@ class EngineChannel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._buffer = bytearray()
+        self._sending = threading.Lock()
 
     def send(self, message: FromEngine) -> None:
         """Raises ChannelClosed."""
+        with self._sending:
+            self._send(message)
+
+    def send_last(self, message: FromEngine, wait_s: float) -> None:
+        """From another thread than the one that sends else, which may hang: waits so long for it to have sent what it
+        was sending."""
+        if self._sending.acquire(timeout=wait_s):
+            self._send(message)
+
+    def _send(self, message: FromEngine) -> None:
         self._socket.setblocking(True)
         try:
             self._socket.sendall(frame(message))

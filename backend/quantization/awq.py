@@ -17,6 +17,8 @@ from backend.quantization.int4 import GROUP, PLACES, Int4, require_shape, requir
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from backend.parallel.shard import Share
+
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -54,6 +56,14 @@ class Awq(Int4):
         require_shape(parts["qzeros"], (groups, packed))
         require_shape(parts["scales"], (groups, outputs))
         return outputs, width
+
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        turned = share.transposed()
+        return {
+            "qweight": turned.in_groups(parts["qweight"].shape, columns=PLACES),
+            "qzeros": turned.in_groups(parts["qzeros"].shape, GROUP, PLACES),
+            "scales": turned.in_groups(parts["scales"].shape, GROUP),
+        }
 
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
         return _unpacked(parts["qweight"]).t()

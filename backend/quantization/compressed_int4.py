@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from backend.parallel.shard import Share
+
 PACKED, SCALE, ZEROS, SHAPE, ORDER = (
     "weight_packed",
     "weight_scale",
@@ -65,11 +67,19 @@ class CompressedInt4(Int4):
             require_shape(parts[ZEROS], (-(-outputs // PLACES), width // GROUP))
         return outputs, width
 
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        found: dict[str, Share | None] = {
+            PACKED: share.in_groups(parts[PACKED].shape, columns=PLACES),
+            SCALE: share.in_groups(parts[SCALE].shape, columns=GROUP),
+            SHAPE: None,  # of the whole matrix
+        }
+        return found | ({ZEROS: share.in_groups(parts[ZEROS].shape, PLACES, GROUP)} if ZEROS in parts else {})
+
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Raises CorruptCheckpoint if the shape that the file states is another."""
         words = parts[PACKED]
         shape = [len(words), words.shape[1] * PLACES]
-        if parts[SHAPE].tolist() != shape:
+        if SHAPE in parts and parts[SHAPE].tolist() != shape:
             raise CorruptCheckpoint(f"a {SHAPE} says {parts[SHAPE].tolist()} of a matrix that is {shape}")
         return _unpacked(words)
 

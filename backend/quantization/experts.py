@@ -88,6 +88,13 @@ class Experts:
         found: Tensor = self._products.combine(parts, residual)
         return found
 
+    def summed(self, x: Tensor, logits: Tensor, *, batch_invariant: bool = False) -> Tensor:
+        """What all experts add, [tokens, width] in x's dtype, yet to be summed over ranks that hold parts of each."""
+        few = len(x) <= WIDE_ROWS or batch_invariant
+        parts = self.parts(x, logits, wide=few, batch_invariant=batch_invariant)
+        found: Tensor = self._products.combine(parts[1:], parts[0]) if len(parts) > 1 else parts[0]
+        return found.to(x.dtype)
+
     def _operand(self, x: Tensor, matrix: int) -> tuple[Tensor, Scales | None]:
         if self.scales is None:
             return x, None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from backend.kernels.interface import Kernels
     from backend.kernels.moe.rule import Routing
+    from backend.parallel.shard import Share
     from backend.quantization.experts import Experts
     from backend.quantization.linear import Linear
 
@@ -187,6 +188,13 @@ class Quantization(ABC):
         """(outputs, width) of the matrix whose parts these are. Raises CorruptCheckpoint naming a tensor that is
         missing, superfluous or misshapen."""
         raise UnsupportedModel(f"{self.name} weights are not kept as a checkpoint stores them")
+
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        """Which part of each tensor makes that share of the matrix. One that is not named is read whole, one that is
+        None not at all. Raises UnsupportedModel where a rank's part does not divide into the format's groups."""
+        raise UnsupportedModel(
+            f"{self.name} weights are not divided among ranks; choose --quantization none, or --tensor-parallel-size 1"
+        )
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
         """The matrix, [outputs, width] float32, from the parts as they were read."""

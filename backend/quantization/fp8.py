@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from backend.kernels.interface import Kernels
     from backend.kernels.moe.rule import Routing
+    from backend.parallel.group import ParallelGroup
+    from backend.parallel.shard import Share
     from backend.quantization.experts import Experts
 
 BLOCK = 128
@@ -75,6 +77,9 @@ class Fp8(Quantization):
 
     def shape_of(self, weight: str, parts: Mapping[str, TensorHead], stored: StoredWeights) -> tuple[int, int]:
         return fp8_shape(weight, parts)
+
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        return fp8_cut(share, parts)
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
         return fp8_dense(parts)
@@ -184,6 +189,18 @@ def fp8_shape(weight: str, parts: Mapping[str, TensorHead], *, by_block_only: bo
     return rows, columns
 
 
+def fp8_cut(share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+    """See `Quantization.cut`: scales by channel go with their rows, those by block with their blocks."""
+    ((name, scale),) = [(name, part) for name, part in parts.items() if name != "weight"]
+    rows, columns = parts["weight"].shape
+    found: dict[str, Share | None] = {"weight": share}
+    if scale.shape in ((rows,), (rows, 1)) and (name == "weight_scale" or scale.shape != blocks_of(rows, columns)):
+        found[name] = share.rows_of(scale.shape)
+    elif scale.shape == blocks_of(rows, columns):
+        found[name] = share.in_groups(scale.shape, BLOCK, BLOCK)
+    return found
+
+
 def fp8_dense(parts: Mapping[str, Tensor]) -> Tensor:
     """float32, exact."""
     values, scale = parts["weight"], _scale(parts)
@@ -234,6 +251,11 @@ class Fp8Linear(Linear):
         if hidden.added is None:
             return Operand(*k.rms_norm_fp8(hidden.residual, norm, eps)), hidden.residual
         x, scale, residual = k.add_rms_norm_fp8(hidden.added, hidden.residual, norm, eps, scales=hidden.scales)
+        return Operand(x, scale), residual
+
+    def normed_sum(self, group: ParallelGroup, hidden: Hidden, norm: Tensor, eps: float) -> tuple[Operand, Tensor]:
+        assert hidden.added is not None  # noqa: S101 -- something is to be summed
+        x, scale, residual = group.add_rms_norm_fp8(self.kernels, hidden.added, hidden.residual, norm, eps)
         return Operand(x, scale), residual
 
     def gated(self, gate_up: Tensor) -> Operand:

@@ -19,6 +19,7 @@ from backend.quantization.fp8 import (
     BLOCK,
     SCALE_BYTES,
     fill_normal,
+    fp8_cut,
     fp8_dense,
     fp8_part,
     fp8_shape,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from backend.kernels.interface import Kernels
     from backend.kernels.moe.rule import Routing
+    from backend.parallel.shard import Share
     from backend.quantization.experts import Experts
 
 MOST_NARROW_ROWS = 128  # for which output and down projections leave parts
@@ -70,6 +72,9 @@ class Fp8Block(Quantization):
 
     def shape_of(self, weight: str, parts: Mapping[str, TensorHead], stored: StoredWeights) -> tuple[int, int]:
         return fp8_shape(weight, parts, by_block_only=True)
+
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        return fp8_cut(share, parts)
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
         return fp8_dense(parts)

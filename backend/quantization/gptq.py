@@ -20,6 +20,8 @@ from backend.quantization.int4 import GROUP, PLACES, Int4, require_shape, requir
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from backend.parallel.shard import Share
+
 VERSIONS = {"gptq": 1, "gptq_v2": 0}  # what is added to a stored zero
 
 
@@ -69,6 +71,15 @@ class Gptq(Int4):
             require_shape(parts["g_idx"], (width,))
         return outputs, width
 
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        turned = share.transposed()
+        found: dict[str, Share | None] = {
+            "qweight": turned.in_groups(parts["qweight"].shape, PLACES),
+            "qzeros": turned.in_groups(parts["qzeros"].shape, GROUP, PLACES),
+            "scales": turned.in_groups(parts["scales"].shape, GROUP),
+        }
+        return found | ({"g_idx": turned.rows_of(parts["g_idx"].shape)} if "g_idx" in parts else {})
+
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Raises UnsupportedModel if groups of columns are not neighbours."""
         import torch
@@ -77,7 +88,9 @@ class Gptq(Int4):
         numbers = torch.stack([(words >> (4 * place)) & 0xF for place in range(PLACES)], 1)
         width = len(words) * PLACES
         index = parts.get("g_idx")
-        if index is not None and not torch.equal(index.long(), torch.arange(width, device=index.device) // GROUP):
+        if index is not None and not torch.equal(  # of a rank's part, groups count from another than the first
+            index.long() - index[0], torch.arange(width, device=index.device) // GROUP
+        ):
             raise UnsupportedModel("gptq weights whose g_idx reorders columns (desc_act) are not read")
         return numbers.view(width, -1).t()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from backend.kernels.interface import Kernels
+    from backend.parallel.shard import Share
 
 SCALE_BYTES = 4  # one an output channel
 SCALE = "weight_scale"
@@ -66,6 +67,13 @@ class Int8(Quantization):
             found = list(parts["scale"].shape)
             raise CorruptCheckpoint(f"tensor {parts['scale'].name} is {found}, expected {[outputs, 1]}")
         return outputs, width
+
+    def cut(self, share: Share, parts: Mapping[str, TensorHead]) -> dict[str, Share | None]:
+        scale = parts["scale"].shape
+        found: dict[str, Share | None] = {"weight": share}
+        return (
+            found if scale in ((), (1,)) and scale[:1] != share.whole[:1] else found | {"scale": share.rows_of(scale)}
+        )
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
         return parts["weight"].float() * parts["scale"].float().view(-1, 1)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from backend.kernels.interface import Kernels
+    from backend.parallel.group import ParallelGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,13 @@ class Hidden:
     """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
 
     added: perhaps in parts, float32 [parts, tokens, width], to be summed. scales: of `added` by row and by column, if
-    it is yet to be multiplied by them.
+    it is yet to be multiplied by them. partial: `added` is one rank's, to be summed over the group's.
     """
 
     residual: Tensor
     added: Tensor | None = None
     scales: tuple[Tensor, Tensor] | None = None
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,12 @@ class Linear(ABC):
             return Operand(self.kernels.rms_norm(hidden.residual, norm, eps)), hidden.residual
         x, residual = self.kernels.add_rms_norm(hidden.added, hidden.residual, norm, eps, scales=hidden.scales)
         return Operand(x), residual
+
+    def normed_sum(self, group: ParallelGroup, hidden: Hidden, norm: Tensor, eps: float) -> tuple[Operand, Tensor]:
+        """`normed`, of what is `partial`."""
+        assert hidden.added is not None  # noqa: S101 -- something is to be summed
+        x, residual = group.add_rms_norm(self.kernels, hidden.added, hidden.residual, norm, eps)
+        return self.operand(x), residual
 
     def gated(self, gate_up: Tensor) -> Operand:
         """``silu(gate) * up``. gate_up: [tokens, 2 * width]."""

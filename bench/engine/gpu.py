@@ -1,6 +1,7 @@
 """The engine on one GPU, on the workloads that its peers were measured on.
 
     python bench/engine/gpu.py --out engine-h100.json [--runs llama-8b:bf16,qwen3-0.6b:bf16] [--only TEXT] [--budget S]
+    python bench/engine/gpu.py --out engine-h200-tp2.json --tensor-parallel 2 --runs llama-70b:bf16,llama-8b:bf16
 
 Shapes of real models with random weights; prompts are random token ids, fresh for each repetition; greedy unless a row
 says otherwise; every request runs to its full length. The clock is the host's, from the first prompt handed over as a
@@ -14,6 +15,7 @@ the same rules, with their engine behind a process border: compare with that in 
 import argparse
 import gc
 import json
+import os
 import platform
 import random
 import statistics
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +31,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from bench.engine.workloads import COLD, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
+from bench.engine.workloads import COLD, DIVIDED, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
 
+LOOK_S = 1.0
 NOTE = (
     "Peers: recorded in another run on another machine, on one H100 80GB, by the same rules, behind a process border "
     "(vLLM 0.26.0, SGLang 0.5.17, torch 2.11). Ours: in the measuring process. fp8 rows here have an FP8 KV cache as "
@@ -45,36 +49,79 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for each run; no row starts after that")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--profile", default="", help="runs, as above, of which to show where the GPU's time goes")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="cards that each model is divided among")
+    parser.add_argument("--no-peer-memory", action="store_true", help="sum through NCCL whatever the size")
     parser.add_argument("--child", help="(internal) measure one run and write it to --out")
     options = parser.parse_args()
     if options.child:
         measure(options.child, options)
         return
-    workloads: list[dict[str, Any]] = []
-    report: dict[str, Any] = {"note": NOTE, "workloads": workloads, "runs": {}}
+    report = Report(options)
     for run in options.runs.split(","):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run.json"
-            command = [sys.executable, __file__, *sys.argv[1:], "--child", run, "--out", str(out)]
-            try:
-                subprocess.run(command, timeout=options.budget + 90, check=False)
-            except subprocess.TimeoutExpired:
-                print(f"{run}: stopped, out of time", flush=True)
-            if not out.exists():
-                continue
-            result = json.loads(out.read_text())
-        report |= {"machine": result.pop("machine"), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-        rows = result.pop("rows")
-        if options.device == "cuda" and not options.only and run == "llama-8b:bf16":
-            rows[0] |= {"name": START, "value": warm_start(run)}  # the first start may have compiled kernels
-        workloads += [entry(run, row) for row in rows]
-        workloads += host_and_waste(run, rows)
-        report["runs"][run] = result | {"rows": rows}
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
-    if not workloads:
+            for result in watched(run, out, options):
+                report.take(run, result)
+            if options.device == "cuda" and options.tensor_parallel == 1 and not options.only:
+                report.start_again(run)
+    if not report.workloads:
         sys.exit("nothing was measured")
-    for w in workloads:
+    for w in report.workloads:
         print(f"{w['name']:60s} {w['value']:10.2f} {w['unit']:13s} target {w['target']} {w['peer']} {w['ratio']}x")
+
+
+def watched(run: str, out: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What a child that measures one run has written, each time that it has written more."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", run, "--out", str(out)]
+    until = time.monotonic() + options.budget + 90
+    with subprocess.Popen(command) as child:
+        seen, ended = "", False
+        while not ended:
+            ended = child.poll() is not None
+            if time.monotonic() > until:
+                print(f"{run}: stopped, out of time", flush=True)
+                child.kill()
+            text = out.read_text() if out.exists() else ""
+            if text not in ("", seen):
+                seen = text
+                yield json.loads(text)
+            if not ended:
+                time.sleep(LOOK_S)
+
+
+class Report:
+    """What was measured, written to --out whenever there is more: a call that is cut keeps its rows."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._runs: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, Any] = {"note": NOTE}
+
+    @property
+    def workloads(self) -> list[dict[str, Any]]:
+        return [
+            workload
+            for run, result in self._runs.items()
+            for workload in [*(entry(run, row) for row in result["rows"]), *host_and_waste(run, result["rows"])]
+        ]
+
+    def take(self, run: str, result: dict[str, Any]) -> None:
+        cards = self._options.tensor_parallel
+        self._written |= {"machine": result.pop("machine"), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+        self._runs[run if cards == 1 else f"{run} tp{cards}"] = result
+        self._write()
+
+    def start_again(self, run: str) -> None:
+        """Measure the start of the 8B once more: the first may have compiled kernels."""
+        if run == "llama-8b:bf16" and run in self._runs:
+            self._runs[run]["rows"][0] |= {"name": START, "value": warm_start(run)}
+            self._write()
+
+    def _write(self) -> None:
+        written = self._written | {"workloads": self.workloads, "runs": self._runs}
+        whole = self._options.out.with_suffix(".part")
+        whole.write_text(json.dumps(written, indent=1) + "\n")
+        whole.replace(self._options.out)
 
 
 def warm_start(run: str) -> float:
@@ -164,7 +211,10 @@ def measure(run: str, options: argparse.Namespace) -> None:
     from backend.engine.gpu.d2h import PendingTokens
     from backend.engine_config import EngineConfig
     from backend.models.checkpoints.checkpoint import Checkpoint
+    from backend.process.parent import die_with_parent
+    from backend.process.ranks import Ranks
 
+    die_with_parent()
     shape, dtype = run.split(":")
     result: dict[str, Any] = {"rows": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -172,9 +222,13 @@ def measure(run: str, options: argparse.Namespace) -> None:
         config = EngineConfig(
             model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
             load_format="dummy", max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
-            **DTYPES[dtype],
+            tensor_parallel_size=options.tensor_parallel, peer_memory=not options.no_peer_memory, **DTYPES[dtype],
         )  # fmt: skip
-        engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config)
+        ranks = Ranks(config, on_lost=print) if config.tensor_parallel_size > 1 else None
+        team = ranks.join() if ranks else None
+        engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config, progress(run, started), team)
+        if ranks:
+            ranks.await_ready()
     bench = Bench(engine)
     vocab = engine.vocab_size
     bench.generate(uniform(1, 8, 1)(random.Random(0), vocab))
@@ -202,6 +256,8 @@ def measure(run: str, options: argparse.Namespace) -> None:
     for row in ROWS:
         if dtype == "kv8" and row.name not in PEERS[run]:  # what a cache's size is worth
             continue
+        if options.tensor_parallel > 1 and row.name not in DIVIDED:
+            continue
         if options.only not in row.name or time.perf_counter() - started > options.budget:
             continue
         walls, busy = [], []
@@ -225,10 +281,31 @@ def measure(run: str, options: argparse.Namespace) -> None:
         }  # fmt: skip
         result["rows"].append(found)
         print(f"{run} {found}", flush=True)
-        options.out.write_text(json.dumps(result))
-    options.out.write_text(json.dumps(result))
+        write_whole(options.out, result)
+    write_whole(options.out, result)
     if run in options.profile.split(","):
         profile(bench, vocab, run)
+    if ranks:
+        ranks.close()
+        sys.stdout.flush()
+        os._exit(0)  # NCCL does not leave a group while there are graphs with its operations
+
+
+def write_whole(out: Path, result: dict[str, Any]) -> None:
+    """So that who looks meanwhile does not find a half of it."""
+    part = out.with_suffix(".part")
+    part.write_text(json.dumps(result))
+    part.replace(out)
+
+
+def progress(run: str, started: float) -> Callable[[str, int, int], None]:
+    """Prints how far a start is, at the end of each stage."""
+
+    def reported(stage: str, done: int, total: int) -> None:
+        if done == total:
+            print(f"{run}: {stage} done after {time.perf_counter() - started:.1f} s", flush=True)
+
+    return reported
 
 
 def profile(bench: Bench, vocab: int, run: str) -> None:

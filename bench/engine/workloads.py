@@ -21,6 +21,15 @@ SHAPES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 8192,
         },
     },
+    "llama-70b": {
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 28672,
+        "vocab_size": 128256, "max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
     "qwen3-0.6b": {
         "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
@@ -111,6 +120,12 @@ ROWS = [
     Row("shared prefix 128 x (2048 + 64), 64 out", shared(128, 2048, 64, 64)),
     Row("256 requests, 100-1024 in and out", mixed(256), repetitions=1, untimed=0),
 ]
+
+DIVIDED = (
+    "decode batch 1, 128/256", "decode batch 32, 128/256", "decode batch 128, 128/256", "first token, prompt 128",
+    "first token, prompt 1024", "first token, prompt 4096", "prefill 32 x 4096", "256 requests 512/256",
+)  # fmt: skip
+"""Rows of a model that is divided among cards."""
 
 PEERS: dict[str, dict[str, Peers]] = {
     "llama-8b:bf16": {

@@ -1,10 +1,14 @@
 """Run on a GPU what runs interpreted or on the twins elsewhere: kernels, fused decoder, the runner that works ahead.
 
     python bench/kernels/gpu_test.py bench/results/gpu-test-h100.json
+    python bench/kernels/gpu_test.py bench/results/gpu-test-h200-x2.json --cards 2
+
+With several cards, what runs on several: groups, divided models and engines.
 
 Writes how each test went. Ends with pytest's exit status. What looks at the card's memory runs by itself, at the end.
 """
 
+import argparse
 import importlib.util
 import json
 import os
@@ -46,10 +50,25 @@ ALONE = [
     "tests/backend/process/test_gpu_meter.py",
 ]
 
+DIVIDED = [
+    "tests/backend/process/test_ranks.py",
+    "tests/backend/parallel",
+    "tests/backend/models/decoders/test_sharded_decoder.py",
+]
+
 WHY = 600  # characters of what a failure says
 
 
-def main(out: Path) -> int:
+def main(out: Path, cards: int) -> int:
+    if cards > 1:
+        begin = time.monotonic()
+        status = 0
+        tests: list[dict[str, Any]] = []
+        for suite in DIVIDED:  # one after another, for each takes all cards, and what is written stays if one hangs
+            now, found = run(["-v", "-x", suite])
+            status, tests = status or now, tests + found
+            write(out, tests, status, begin)
+        return status
     parallel = ["-n", str(min(12, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
     begin = time.monotonic()
     status, tests = run([*parallel, *SUITES])
@@ -98,4 +117,8 @@ def outcome(case: ElementTree.Element) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--cards", type=int, default=1)
+    options = parser.parse_args()
+    sys.exit(main(options.out, options.cards))

@@ -10,6 +10,7 @@ from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.decoders.decoder import Decoder
 from backend.models.loader import load_model
 from tests.backend.hugging_face import reference_llama
+from tests.backend.parallel.crew import Crews
 from tests.backend.tiny import tiny_model, write_folder
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,6 +21,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)  # two that wait for each other crawl on a busy machine, and xdist runs beside us
     yield
+
+
+@pytest.fixture(scope="session")
+def crews() -> Iterator[Crews]:
+    """Groups of several processes, shared by all tests of a run."""
+    found = Crews()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from backend.engine.core.sampling import NOTHING_DRAWN, SamplingParams
 from backend.engine.core.sequence import Sequence, Status
 from backend.engine.embedding.encoder_runner import EncoderRunner
 from backend.engine.embedding.pooling_runner import Pooled, PoolingRunner
-from backend.engine.engine import Engine
+from backend.engine.engine import Engine, Team
 from backend.engine_config import CacheSize, EngineConfig, size_cache
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -51,8 +51,9 @@ class EmbeddingEngine(Engine):
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None
-    ) -> "EmbeddingEngine":
+        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None,
+        team: Team | None = None,
+    ) -> "EmbeddingEngine":  # fmt: skip
         """Load and build. Raises ConfigError before loading if it cannot be as asked, ModelError while."""
         embedding = checkpoint.embedding
         assert embedding is not None  # noqa: S101 -- who calls has looked
@@ -64,6 +65,8 @@ class EmbeddingEngine(Engine):
             raise ConfigError(
                 "an embedding model draws no tokens: speculation has nothing to guess; remove --speculation"
             )
+        if config.tensor_parallel_size > 1 or team is not None:
+            raise ConfigError("an embedding model is not divided among cards; set --tensor-parallel-size 1")
         if config.batch_invariant and not config.device.startswith("cuda"):
             raise ConfigError("an embedding model has no batch-invariant mode on the CPU; start it without that option")
         if config.threads is not None:

@@ -6,6 +6,7 @@ What stays on the card is CUDA itself, kernels, graphs with their activations, a
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from backend.engine.gpu.memory import GpuMemory
 from backend.errors import CannotSleep
-from backend.models.checkpoints.direct import OnProgress
+from backend.models.checkpoints.direct import OnProgress, on_card
 
 SMALL = 1 << 20  # tensors below stay where they are: a mapping is no smaller than 2 MiB
 PIECE = 64 << 20  # bytes a copy; a power of two, which is what torch's pinned memory comes in
@@ -130,7 +131,10 @@ def _moved(
 ) -> list[tuple[Tensor, Tensor]]:
     """Each pair as `move` leaves it. Waits for the card."""
     done, moved = 0, []
-    with ThreadPoolExecutor(THREADS) as pool:  # pinning is the host's work, and takes longer than copying
+    device = pairs[0][0].device if pairs else torch.device("cpu")
+    with ThreadPoolExecutor(
+        THREADS, initializer=partial(on_card, device)
+    ) as pool:  # pinning is the host's work, and takes longer than copying
         for pair in pool.map(move, pairs):
             moved.append(pair)
             done += len(pair[1])

@@ -28,6 +28,7 @@ from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.invariant_decoder import kind_of
 from backend.models.decoders.paged_decoder import PagedDecoder
+from backend.parallel.group import SINGLE, ParallelGroup
 from backend.planner.cards import CARDS, H100
 from backend.planner.plan import require_room
 from backend.quantization.format import Quantization
@@ -95,7 +96,7 @@ def gpu_runner(
     on_stage(Stage.KERNELS, 0, 1)
     activations = _activations(fused, dtype, config)
     on_stage(Stage.KERNELS, 1, 1)
-    size = cache_after_weights(activations + GRAPH_MEMORY, config, model.config, dtype)
+    size = cache_after_weights(activations + GRAPH_MEMORY, config, model.config, dtype, model.group)
     runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
     if config.graphs:
         runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
@@ -112,13 +113,15 @@ def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
     return kind(model, kernels_for(model.embedding.device), weight_format(config, model.config))
 
 
-def cache_after_weights(others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> CacheSize:
-    """Of the engine's share of the card, less what is taken and `others`, in bytes.
+def cache_after_weights(
+    others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, group: ParallelGroup = SINGLE
+) -> CacheSize:
+    """Of the engine's share of the card, less what is taken and `others`, in bytes: of the rank that has least left.
 
     Raises ConfigError, naming the number, if one sequence or the blocks that were asked for do not fit.
     """
     free, total = torch.cuda.mem_get_info()
-    room = int(config.gpu_memory * total) - (total - free) - others
+    room = group.least(int(config.gpu_memory * total) - (total - free) - others)
     size = size_cache_within(room, config, model, dtype.itemsize)
     block_bytes = config.block_size * model.kv_bytes_per_token(dtype.itemsize)
     if size.num_blocks * block_bytes > room:

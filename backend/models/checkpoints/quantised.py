@@ -5,14 +5,16 @@ for keys and one for values of each layer's FP8 cache, whatever the format of it
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from backend.errors import CorruptCheckpoint
-from backend.models.checkpoints.direct import Stored, fill
+from backend.models.checkpoints.direct import Stored, fill, placed
 from backend.models.tensors import require_finite
+from backend.parallel.shard import Share
 from backend.quantization.format import Quantization
 
 CACHE_SCALE = re.compile(r"model\.layers\.(\d+)\.self_attn\.(?:attn\.|[kv]_proj\.)?([kv])_scale")
@@ -54,10 +56,22 @@ class Contents:
         return scales
 
 
-def read(parts: dict[str, Stored], device: torch.device) -> dict[str, Tensor]:
-    """The tensors. Raises CorruptCheckpoint naming one of floats that holds NaN or infinity."""
-    buffers = {name: torch.empty(part.shape, dtype=part.dtype, device=device) for name, part in parts.items()}
-    fill([(part, buffers[name]) for name, part in parts.items()])
+def read(
+    parts: dict[str, Stored], device: torch.device, shares: Mapping[str, Share | None] | None = None
+) -> dict[str, Tensor]:
+    """The tensors, or, of those that `shares` names, a rank's part, or nothing for None. Raises CorruptCheckpoint
+    naming one of floats that holds NaN or infinity."""
+    shares = shares or {}
+    buffers: dict[str, Tensor] = {}
+    wanted: list[tuple[Stored, Tensor]] = []
+    for name, part in parts.items():
+        share = shares.get(name)
+        if name in shares and share is None:
+            continue
+        shape = part.shape if share is None else share.shape
+        buffers[name] = torch.empty(shape, dtype=part.dtype, device=device)
+        wanted += placed(part, buffers[name], share)
+    fill(wanted)
     numbers = [(parts[name].name, x.float()) for name, x in buffers.items() if x.is_floating_point()]
     require_finite([(name, x) for name, x in numbers if x.numel()])
     return buffers

@@ -12,17 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backend.models.config import ModelConfig
+from backend.models.layers import vocabulary
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.linear import linear
 from backend.models.layers.matrices import Matrices
 from backend.models.layers.variant_layer import VariantLayer, cap, norm
 from backend.models.rope import Rope
-from backend.models.tensors import Expected, require_finite
+from backend.models.sharding import EMBEDDING, HEAD, layer_shares, table_share
+from backend.models.tensors import Expected, part_of, require_finite
+from backend.parallel.group import SINGLE, ParallelGroup
+from backend.parallel.shard import Share
 from backend.quantization.format import Packed, Quantization
 from backend.quantization.none import NONE
 
-BODY, HEAD = "model.", "lm_head.weight"
+BODY = "model."
 TEXT_PARTS = ("language_model.", "model.language_model.")  # as in releases, and as transformers 5 has them in memory
 IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
 
@@ -31,9 +35,10 @@ class DecoderLayer(Matrices):
     """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization
-    ) -> None:
-        super().__init__(config, index, dtype, device, quantization)
+        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        group: ParallelGroup = SINGLE,
+    ) -> None:  # fmt: skip
+        super().__init__(config, index, dtype, device, quantization, group)
         self.eps = config.rms_norm_eps
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
 
@@ -68,13 +73,13 @@ class DecoderLayer(Matrices):
             rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
         q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
         attended = attention(self.index, q, k, v).reshape(tokens, -1)
-        hidden = hidden + linear(attended, self.out)
+        hidden = hidden + self.group.all_reduce(linear(attended, self.out))
         x = rms_norm(hidden, self.post_norm, self.eps)
         if self.experts is not None:
             mixed: Tensor = self.experts(x)
-            return hidden + mixed
+            return hidden + self.group.all_reduce(mixed)
         gate, up = linear(x, self.gate_up).chunk(2, -1)
-        return hidden + linear(F.silu(gate) * up, self.down)
+        return hidden + self.group.all_reduce(linear(F.silu(gate) * up, self.down))
 
     def packed_places(self) -> dict[str, Packed]:
         return super().packed_places() | ({} if self.experts is None else self.experts.packed_places())
@@ -99,31 +104,42 @@ class Decoder(nn.Module):
     """Token ids and positions in, logits of chosen rows out.
 
     quantization: a format that keeps weights as the checkpoint stores them has those of the layers in
-    `Matrices.packed`; only the decoders of the kernels multiply by such.
+    `Matrices.packed`; only the decoders of the kernels multiply by such. group: of a rank, whose `config` is its share
+    (`sharding.of_rank`); its tables then have some spare rows of zeros behind its part of the vocabulary.
     """
 
     cos: Tensor
     sin: Tensor
     local_cos: Tensor
     local_sin: Tensor
+    row_of_token: Tensor
 
     def __init__(
         self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
-        quantization: Quantization = NONE,
+        quantization: Quantization = NONE, group: ParallelGroup = SINGLE,
     ) -> None:  # fmt: skip
         super().__init__()
         device = torch.device(device)
         self.config = config
-        width = (config.vocab_size, config.hidden_size)
-        self.embedding = nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
+        self.group = group
+
+        def table() -> nn.Parameter:
+            rows = vocabulary.rows(config.shard, config.vocab_size)
+            made = torch.empty(rows, config.hidden_size, dtype=dtype, device=device)
+            made[len(self.tokens_of(made)) :] = 0
+            return nn.Parameter(made, requires_grad=False)
+
+        self.embedding = table()
         kind = DecoderLayer if config.variant is None else VariantLayer
-        self.layers = nn.ModuleList(kind(config, i, dtype, device, quantization) for i in range(config.num_layers))
-        self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
-        self.head = (
-            self.embedding
-            if config.tie_word_embeddings
-            else nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
+        self.layers = nn.ModuleList(
+            kind(config, i, dtype, device, quantization, group) for i in range(config.num_layers)
         )
+        self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
+        self.head = self.embedding if config.tie_word_embeddings else table()
+        if not group.alone:
+            self.register_buffer(
+                "row_of_token", vocabulary.row_of_token(config.shard, config.vocab_size, device), persistent=False
+            )
         self.kv_scales: Tensor | None = None  # [layers, 2] float32 on the CPU, of an FP8 cache; None: 1
         self._tabulate("", Rope(config.rope_theta, config.rope_scaling, config.max_position))
         if config.variant is not None and config.variant.local_rope is not None:
@@ -148,7 +164,8 @@ class Decoder(nn.Module):
         Returns:
             [rows, vocab_size] in the model's dtype.
         """
-        logits = linear(self.states(ids, positions, attention, logit_rows), self.head)
+        states = self.states(ids, positions, attention, logit_rows)
+        logits = self.group.logits(linear(states, self.head), self.config.vocab_size)
         variant = self.config.variant
         return logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap)
 
@@ -156,7 +173,7 @@ class Decoder(nn.Module):
     def states(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor) -> Tensor:
         """What the head reads: the last layer's output, normalised, of those `rows`. [rows, hidden_size]."""
         variant = self.config.variant
-        hidden = F.embedding(ids, self.embedding)
+        hidden = self._embedded(ids)
         if variant is not None:
             hidden = hidden * torch.tensor(variant.embedding_scale, dtype=hidden.dtype)  # rounded as in the release
         tables = {"rope": (self.cos[positions], self.sin[positions])}
@@ -166,6 +183,11 @@ class Decoder(nn.Module):
             cos, sin = tables.get(self.config.positions_of(i), tables["rope"])
             hidden = layer(hidden, cos, sin, attention)
         return norm(variant, hidden[rows], self.norm, self.config.rms_norm_eps)
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        if self.group.alone:
+            return F.embedding(ids, self.embedding)
+        return self.group.all_reduce(F.embedding(self.row_of_token[ids], self.embedding))
 
     @torch.no_grad()
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -178,11 +200,35 @@ class Decoder(nn.Module):
             place = found.place(name, tuple(tensor.shape))
             if place is not None:
                 require_finite([(name, tensor)])
-                place.copy_(tensor)
+                place.copy_(part_of(tensor, found.share(name)))
         found.require_all()
 
+    @torch.no_grad()
+    def agree(self) -> None:
+        """Of random weights: make those that all ranks hold the same as rank 0's, and clear the tables' spare rows."""
+        for table in (self.embedding, self.head):
+            table[len(self.tokens_of(table)) :] = 0
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (see `places`)
+            if isinstance(layer, DecoderLayer) and layer.experts is not None:
+                self.group.broadcast(layer.experts.router)
+
     def expected(self) -> Expected:
-        return Expected(self.places(), {HEAD} if self.config.tie_word_embeddings else set())
+        return Expected(self.places(), {HEAD} if self.config.tie_word_embeddings else set(), self.shares())
+
+    def shares(self) -> dict[str, Share]:
+        """By Hugging Face name: which part of a tensor goes to its place, where that is not all of it."""
+        if self.config.shard.alone:
+            return {}
+        found = dict.fromkeys((EMBEDDING, HEAD), table_share(self.config))
+        for i in range(self.config.num_layers):
+            found |= {f"model.layers.{i}.{name}": share for name, share in layer_shares(self.config, i).items()}
+        return found
+
+    def tokens_of(self, table: Tensor) -> Tensor:
+        """The rows of embedding or head that belong to tokens."""
+        begin, end = self.config.shard.tokens(self.config.vocab_size)
+        return table[: end - begin]
 
     def own_names(self, names: list[str]) -> list[str | None]:
         """As `places` spells them; None for what is another model's. One that was saved without its head names its
@@ -193,9 +239,9 @@ class Decoder(nn.Module):
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
-        places: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
+        places: dict[str, Tensor] = {EMBEDDING: self.tokens_of(self.embedding), "model.norm.weight": self.norm}
         if not self.config.tie_word_embeddings:
-            places[HEAD] = self.head
+            places[HEAD] = self.tokens_of(self.head)
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
             places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}

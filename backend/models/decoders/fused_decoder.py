@@ -13,7 +13,16 @@ from torch import Tensor
 
 from backend.kernels.interface import Kernels
 from backend.models.decoders.decoder import Decoder, DecoderLayer
-from backend.models.decoders.layer_paths import FusedLayer, Layer, LayerPath, ManyRows, MixtureLayer, NarrowRows, OneRow
+from backend.models.decoders.layer_paths import (
+    FusedLayer,
+    Layer,
+    LayerPath,
+    ManyRows,
+    MixtureLayer,
+    NarrowRows,
+    OneRow,
+    ShardedRows,
+)
 from backend.models.decoders.paged_decoder import (
     Attended,
     CachedAttention,
@@ -61,7 +70,7 @@ class FusedDecoder(PagedDecoder):
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)
         path = self._path(rows, attention.keys_in_place)
-        hidden = Hidden(self.embedding[tokens.ids])  # for few rows three times as fast as F.embedding
+        hidden = Hidden(self.embedded(tokens.ids))
         with library_for(rows, self.embedding.device):
             for i, layer in enumerate(self.layers):
                 qkv, scales, residual = path.to_attention(layer, hidden)
@@ -76,14 +85,19 @@ class FusedDecoder(PagedDecoder):
             return self._path(rows).from_attention(self.layers[-1], before.residual, before.x)
 
     def logits(self, hidden: Hidden) -> Tensor:
-        if hidden.added is None and len(hidden.residual) <= FEW_ROWS:
+        if self.group.alone and hidden.added is None and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)
         states = self.states(hidden)
-        return self.kernels.skinny_linear(states, self.head) if len(states) <= FEW_ROWS else F.linear(states, self.head)
+        few = len(states) <= FEW_ROWS
+        logits = self.kernels.skinny_linear(states, self.head) if few else F.linear(states, self.head)
+        return self.group.logits(logits, self.config.vocab_size)
 
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
         eps = self.config.rms_norm_eps
+        if not self.group.alone:
+            width, few_rows = self.config.hidden_size, self.quantization.few_rows
+            return ShardedRows(eps, self.group, width, few_rows, self.narrow_rows)
         if rows <= self.quantization.few_rows:
             return OneRow(eps)
         return NarrowRows(eps) if rows <= self.narrow_rows else ManyRows(eps, keys_in_place)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.models.config import ModelConfig
 from backend.models.decoders.fused_decoder import FusedDecoder
-from backend.models.decoders.layer_paths import InvariantRows, LayerPath
+from backend.models.decoders.layer_paths import InvariantRows, LayerPath, ShardedInvariantRows
 from backend.models.decoders.variant_decoder import VariantDecoder
 from backend.quantization.linear import Hidden, Linear
 
@@ -19,10 +19,12 @@ class InvariantDecoder(FusedDecoder):
     """For weights whose format has such a product (`Quantization.batch_invariant`)."""
 
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
-        return InvariantRows(self.config.rms_norm_eps)
+        eps = self.config.rms_norm_eps
+        return InvariantRows(eps) if self.group.alone else ShardedInvariantRows(eps, self.group)
 
     def logits(self, hidden: Hidden) -> Tensor:
-        return self.kernels.invariant_linear(self.states(hidden), self.head)
+        logits = self.kernels.invariant_linear(self.states(hidden), self.head)
+        return self.group.logits(logits, self.config.vocab_size)
 
 
 class InvariantVariantDecoder(VariantDecoder):

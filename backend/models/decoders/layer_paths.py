@@ -12,8 +12,9 @@ from typing import Protocol
 from torch import Tensor
 
 from backend.models.decoders.paged_decoder import Products
-from backend.quantization.experts import Experts
-from backend.quantization.linear import Hidden, Linear
+from backend.parallel.group import ParallelGroup
+from backend.quantization.experts import WIDE_ROWS, Experts
+from backend.quantization.linear import Hidden, Linear, Operand
 
 Scales = tuple[Tensor, Tensor]  # by row and by column
 
@@ -129,3 +130,87 @@ class InvariantRows:
             return Hidden(layer.experts.added(residual, x.x, layer.router.invariant(x), batch_invariant=True))
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
         return Hidden(residual, layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x))))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedRows:
+    """A rank's share of a layer (Shoeybi et al. 2019, Megatron-LM): what ends a residual branch is summed over the
+    ranks, and added, by the norm behind it.
+
+    width: of a row of the residual. few_rows, narrow_rows: up to where there are one, and a few (`Quantization`).
+    """
+
+    eps: float
+    group: ParallelGroup
+    width: int
+    few_rows: int
+    narrow_rows: int
+
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+        x, residual = self._normed(layer.qkv, hidden, layer.input_norm)
+        return self._product(layer.qkv, x, layer.qkv_bias), None, residual
+
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
+        hidden = Hidden(residual, self._part(layer.out, attended), partial=True)
+        if isinstance(layer, MixtureLayer):
+            x, residual = self._normed(layer.router, hidden, layer.post_norm)
+            return Hidden(residual, self._mixed(layer.experts, x.x, self._product(layer.router, x)), partial=True)
+        x, residual = self._normed(layer.gate_up, hidden, layer.post_norm)
+        if len(residual) <= self.few_rows:
+            added = layer.down.one_row(layer.gate_up.one_row(x.x, gated=True))
+        elif len(residual) <= self.narrow_rows:
+            added = self._part(layer.down, layer.gate_up.narrow(x, gated=True))
+        else:
+            added = layer.down.many(layer.down.gated(layer.gate_up.many(x)))
+        return Hidden(residual, added, partial=True)
+
+    def _normed(self, weight: Linear, hidden: Hidden, norm: Tensor) -> tuple[Operand, Tensor]:
+        """What `_product` by that weight takes: a single row is not quantised."""
+        few = len(hidden.residual) <= self.few_rows
+        if hidden.partial and hidden.added is not None and few:
+            kernels, group = weight.kernels, self.group
+            x, residual = group.add_rms_norm(kernels, hidden.added, hidden.residual, norm, self.eps)
+            return Operand(x), residual
+        if hidden.partial:
+            return weight.normed_sum(self.group, hidden, norm, self.eps)
+        return Linear.normed(weight, hidden, norm, self.eps) if few else weight.normed(hidden, norm, self.eps)
+
+    def _product(self, weight: Linear, x: Operand, bias: Tensor | None = None) -> Tensor:
+        if len(x.x) <= self.few_rows:
+            return weight.one_row(x.x, bias=bias)
+        return weight.narrow(x, bias=bias) if len(x.x) <= self.narrow_rows else weight.many(x, bias)
+
+    def _part(self, weight: Linear, x: Tensor) -> Tensor:
+        """This rank's part of the product by a weight of whose columns each rank has some. x: [tokens, columns], not
+        quantised."""
+        tokens = len(x)
+        if self.few_rows < tokens <= self.narrow_rows and self.group.takes_parts(tokens, self.width):
+            return weight.narrow_parts(weight.operand(x))
+        return weight.product(x, self.few_rows, self.narrow_rows)
+
+    def _mixed(self, experts: Experts, x: Tensor, logits: Tensor) -> Tensor:
+        """This rank's part of what the experts add."""
+        if len(x) <= WIDE_ROWS and self.group.takes_parts(*x.shape):
+            return experts.parts(x, logits)
+        return experts.summed(x, logits)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedInvariantRows:
+    """As `InvariantRows`, of a rank's share; the group's sums have to be ordered (`DistributedGroup`)."""
+
+    eps: float
+    group: ParallelGroup
+
+    def to_attention(self, layer: Layer, hidden: Hidden) -> tuple[Tensor, Scales | None, Tensor]:
+        return InvariantRows(self.eps).to_attention(layer, hidden)
+
+    def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
+        added = self.group.all_reduce(layer.out.invariant(layer.out.operand(attended)))
+        if isinstance(layer, MixtureLayer):
+            x, residual = layer.router.normed(Hidden(residual, added), layer.post_norm, self.eps)
+            mixed = layer.experts.summed(x.x, layer.router.invariant(x), batch_invariant=True)
+            return Hidden(residual, self.group.all_reduce(mixed))
+        x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
+        down = layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x)))
+        return Hidden(residual, self.group.all_reduce(down))

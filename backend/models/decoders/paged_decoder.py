@@ -106,7 +106,10 @@ class PagedDecoder(ABC):
         self.kernels = kernels
         self.quantization = quantization
         self.kv_scales = model.kv_scales
+        self.group = model.group
+        self.group.reserve(config.hidden_size, model.embedding.dtype)
         self.embedding, self.head = model.embedding, model.head
+        self._row_of_token = None if self.group.alone else model.row_of_token
         fits = all(width % NARROW_MULTIPLE == 0 for _, width in config.matrices.values())
         self.narrow_rows = quantization.narrow_rows if fits else 0
 
@@ -151,11 +154,19 @@ class PagedDecoder(ABC):
     def logits(self, hidden: Hidden) -> Tensor:
         """[rows, vocab_size] in the model's dtype."""
 
+    def embedded(self, ids: Tensor) -> Tensor:
+        """[tokens, hidden_size]."""
+        if self._row_of_token is None:
+            return self.embedding[ids]  # for few rows three times as fast as F.embedding
+        return self.group.all_reduce(self.embedding[self._row_of_token[ids]])
+
     def states(self, hidden: Hidden) -> Tensor:
         """What the head reads: [rows, hidden_size]."""
         k, eps = self.kernels, self.config.rms_norm_eps
         if hidden.added is None:
             return k.rms_norm(hidden.residual, self.norm, eps)
+        if hidden.partial:
+            return self.group.add_rms_norm(k, hidden.added, hidden.residual, self.norm, eps)[0]
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
 
     def _linear(self, layer: Matrices, name: str) -> Linear:

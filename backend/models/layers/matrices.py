@@ -5,20 +5,24 @@ from torch import Tensor, nn
 
 from backend.errors import UnsupportedModel
 from backend.models.config import ModelConfig
+from backend.parallel.group import SINGLE, ParallelGroup
 from backend.quantization.format import Packed, Quantization
 
 
 class Matrices(nn.Module):
     """A layer's matrices, each dense or, in a format that keeps weights as the checkpoint stores them, packed.
 
-    packed: by matrix, see `ModelConfig.matrices`. The parameter of a packed matrix has its shape and no memory.
+    packed: by matrix, see `ModelConfig.matrices`. The parameter of a packed matrix has its shape and no memory. group:
+    sums what ends a residual branch over the ranks that hold parts of the layer.
     """
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization
-    ) -> None:
+        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        group: ParallelGroup = SINGLE,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.index = index
+        self.group = group
         self.packed: dict[str, Packed] = {}
         self._config, self._quantization = config, quantization
         self._dtype, self._device = dtype, device

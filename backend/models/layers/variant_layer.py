@@ -12,6 +12,7 @@ from backend.models.families.family import Variant
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
 from backend.models.layers.linear import linear
 from backend.models.layers.matrices import Matrices
+from backend.parallel.group import SINGLE, ParallelGroup
 from backend.quantization.format import Quantization
 
 
@@ -29,13 +30,26 @@ def cap(x: Tensor, limit: float | None) -> Tensor:
     return x if limit is None else torch.tanh(x / limit) * limit
 
 
+def wide_norms(
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, group: ParallelGroup
+) -> tuple[Tensor, Tensor]:
+    """RMSNorm of q and of k over the heads of all ranks. q, k: [tokens, width of this rank's heads]."""
+    parts = [x.float() for x in (q, k)]
+    squares = group.all_reduce(torch.stack([x.square().sum(-1) for x in parts]))
+    widths = torch.tensor([[q.shape[1] * group.size], [k.shape[1] * group.size]], device=q.device)
+    factors = torch.rsqrt(squares / widths + eps)  # copies of KV heads count in both sum and width
+    normed = [(x * factor[:, None]).to(q.dtype) for x, factor in zip(parts, factors, strict=True)]
+    return q_weight * normed[0], k_weight * normed[1]
+
+
 class VariantLayer(Matrices):
     """One block. Weights are fused as in `decoder.DecoderLayer`; norms that a family has not are None."""
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization
-    ) -> None:
-        super().__init__(config, index, dtype, device, quantization)
+        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        group: ParallelGroup = SINGLE,
+    ) -> None:  # fmt: skip
+        super().__init__(config, index, dtype, device, quantization, group)
         assert config.variant is not None  # noqa: S101 -- who builds it has looked
         self.variant = variant = config.variant
         self.eps = config.rms_norm_eps
@@ -67,19 +81,23 @@ class VariantLayer(Matrices):
         hidden = hidden + self._norm(attended, self.attention_after) * scale
         gate, up = linear(self._norm(hidden, self.mlp_before), self.gate_up).chunk(2, -1)
         gate = F.gelu(gate, approximate="tanh") if self.variant.gelu else F.silu(gate)
-        return hidden + self._norm(linear(gate * up, self.down), self.mlp_after) * scale
+        added = self.group.all_reduce(linear(gate * up, self.down))
+        return hidden + self._norm(added, self.mlp_after) * scale
 
     def _attended(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = len(x)
         q, k, v = linear(x, self.qkv).tensor_split(self.cuts, 1)
-        if self.variant.wide_qk_norm:
-            q, k = self._norm(q, self.q_norm), self._norm(k, self.k_norm)
+        if self.q_norm is not None and self.k_norm is not None and self.variant.wide_qk_norm:
+            if self.group.alone:
+                q, k = self._norm(q, self.q_norm), self._norm(k, self.k_norm)
+            else:
+                q, k = wide_norms(q, k, self.q_norm, self.k_norm, self.eps, self.group)
         q, k, v = (part.reshape(tokens, -1, self.head_dim) for part in (q, k, v))
         if not self.variant.wide_qk_norm:
             q, k = self._norm(q, self.q_norm), self._norm(k, self.k_norm)
         if self.turned:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        return linear(attention(self.index, q, k, v).reshape(tokens, -1), self.out)
+        return self.group.all_reduce(linear(attention(self.index, q, k, v).reshape(tokens, -1), self.out))
 
     def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else norm(self.variant, x, weight, self.eps)

@@ -31,6 +31,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITCallable, JITFunction
 
+from backend.kernels.collectives.peer_norm import PeerMemory, peer_add_rms_norm, peer_add_rms_norm_fp8
 from backend.kernels.launching.launch import FP8
 from bench.kernels.attention import decode_case, prefill_case
 from bench.kernels.case import Case, Shape
@@ -71,6 +72,28 @@ def other_shapes() -> Iterator[Case]:
             for sequences in (1, 256):
                 yield decode_case(shape, sequences, 1024, 1, torch.bfloat16, cache_dtype, meta, cap=CAP)
             yield prefill_case(shape, 512, 512, 2, torch.bfloat16, cache_dtype, meta, cap=CAP)
+
+
+def sums_over_cards() -> Iterator[Case]:
+    """Of two cards and of four, which a benchmark on one cannot run."""
+    meta = torch.device("meta")
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(*shape, dtype=dtype, device=meta)
+
+    for cards, width, parts in ((2, 4096, 1), (2, 8192, 1), (2, 8192, 4), (2, 2048, 8), (4, 8192, 1)):
+        memory = PeerMemory(
+            (empty(2 * 256 * width),) * cards, (empty(256, cards, dtype=torch.int32),) * cards,
+            empty(256, dtype=torch.int32), cards - 1,
+        )  # fmt: skip
+        own = empty(32, width) if parts == 1 else empty(parts, 32, width, dtype=torch.float32)
+        arguments = own, empty(32, width), empty(width), 1e-5, memory
+        for name, launch in (("", peer_add_rms_norm), (" fp8", peer_add_rms_norm_fp8)):
+
+            def run(_: int, launch: Any = launch, arguments: Any = arguments) -> Any:
+                return launch(*arguments)
+
+            yield Case(f"peer_norm x{cards} w{width} p{parts}{name}", 1, 0, run, run, 0)
 
 
 @cache
@@ -152,7 +175,7 @@ def main() -> None:
     compiler = Compiler(options.sample, {line["digest"]: line for line in map(json.loads, lines)})
     compiler.install()
     kept = []
-    for source in (cases(torch.device("meta")), other_shapes()):
+    for source in (cases(torch.device("meta")), other_shapes(), sums_over_cards()):
         for case in source:
             case.run(0)
             for found in compiler.found:  # what making the case compiled is among it

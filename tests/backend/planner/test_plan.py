@@ -12,6 +12,8 @@ from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.decoders.decoder import Decoder
+from backend.models.sharding import of_rank
+from backend.parallel.shard import Shard
 from backend.planner.cards import CARDS, GIB, H100, H200
 from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
@@ -304,3 +306,71 @@ def test_four_bit_weights_and_a_mode_that_they_have_no_product_for_are_refused_i
         plan(model, on_gpu(batch_invariant=True), H100, concurrency=1, prompt=512, answer=256)
     free = on_gpu(batch_invariant=True, quantization="none")
     assert plan(model, free, H100, concurrency=1, prompt=512, answer=256).refusal is None
+
+
+LLAMA_70B = from_hugging_face(
+    MODELS["llama-8b"]
+    | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
+)
+
+
+def divided(size: int, **changes: Any) -> Any:
+    config = on_gpu(tensor_parallel_size=size, **changes)
+    return plan(LLAMA_70B, config, H100, concurrency=8, prompt=512, answer=256)
+
+
+def test_memory_is_of_each_card_and_the_smallest_number_of_cards_is_named() -> None:
+    alone = divided(1)
+    assert "the weights take 131.42 GiB" in alone.refusal
+    assert alone.refusal.endswith("; on 4 cards it fits (--tensor-parallel-size 4)"), alone.refusal
+    assert divided(2).refusal is not None  # 66 GiB of 73 and no room for the cache that was asked for
+    four, eight = divided(4), divided(8)
+    assert four.refusal is None and eight.refusal is None
+    assert four.memory.weights == pytest.approx(weight_bytes(LLAMA_70B, "bfloat16", None) / 4, rel=0.01)
+    assert four.kv_bytes_per_token == 2 * eight.kv_bytes_per_token
+    assert four.parameters == eight.parameters == alone.parameters
+
+
+def test_more_cards_are_faster_though_by_less_than_their_number() -> None:
+    two, four = (divided(size, gpu_memory=1.0, max_model_len=1024) for size in (2, 4))
+    assert 1.2 < two.step_ms / four.step_ms < 2
+    assert two.first_token_ms > four.first_token_ms
+
+
+TWO = json.loads((RESULTS / "engine-h200-x2.json").read_text())
+LOADS = {  # requests, prompt, answer
+    "decode batch 1, 128/256": (1, 128, 256), "decode batch 32, 128/256": (32, 128, 256),
+    "decode batch 128, 128/256": (128, 128, 256), "first token, prompt 128": (1, 128, 1),
+    "first token, prompt 1024": (1, 1024, 1), "first token, prompt 4096": (1, 4096, 1),
+    "prefill 32 x 4096": (32, 4096, 1), "256 requests 512/256": (256, 512, 256),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "model"), [("llama-8b:bf16 tp2", LLAMA), ("llama-70b:bf16 tp2", LLAMA_70B)], ids=str)
+def test_two_cards_are_within_a_tenth_of_what_was_measured(run: str, model: ModelConfig) -> None:
+    config = on_gpu(tensor_parallel_size=2)
+    share = of_rank(model, Shard(0, 2))
+    assert memory_of(share, config, H200).blocks == pytest.approx(TWO["runs"][run]["blocks"], rel=0.03)
+    roof = Roofline(share, config, H200)
+    rows = {row["name"]: row for row in TWO["runs"][run]["rows"] if row["name"] in LOADS}
+    assert len(rows) >= 7
+    for name, row in rows.items():
+        count, prompt, answer = LOADS[name]
+        seconds = roof.workload([(prompt, answer)] * count)
+        amount = {"ms": 0, "prompt tok/s": count * prompt, "output tok/s": count * answer}[row["unit"]]
+        predicted = amount / seconds if amount else seconds * 1e3
+        assert predicted == pytest.approx(row["value"], rel=0.11), name
+
+
+def test_a_model_that_does_not_divide_is_refused_with_the_sizes_that_do() -> None:
+    with pytest.raises(ConfigError, match=r"64 heads do not divide among 3 ranks; choose 1, 2, 4, 8 or 16"):
+        divided(3)
+
+
+def test_the_command_plans_for_several_cards(folder: Path) -> None:
+    command = ["plan", "--model", str(folder), "--context", "8192", "--tensor-parallel-size", "2"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "2 × NVIDIA H100" in shown.stdout
+    refused = CliRunner().invoke(app, [*command[:-1], "5"])
+    assert refused.exit_code == 1 and "32 heads do not divide among 5 ranks" in refused.output

@@ -1,0 +1,69 @@
+"""What a rank computes with: its share of the model, a runner and its cache. The same on all ranks, in the same order,
+for loading, measuring and capturing run the group's operations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from backend.engine.cache.attention import KVCache
+from backend.engine.cache.sleeper import HostSleeper, Sleeper
+from backend.engine.core.progress import OnStage, Stage
+from backend.engine.core.runner import Runner
+from backend.engine.cpu.model_runner import ModelRunner
+from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
+from backend.engine_config import CacheSize, EngineConfig, size_cache, weight_format
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.checkpoints.direct import OnProgress
+from backend.models.decoders.decoder import Decoder
+from backend.models.loader import dummy_model, load_model
+from backend.models.sharding import of_rank
+from backend.parallel.group import ParallelGroup
+
+
+@dataclass(frozen=True)
+class Computing:
+    """eos_ids: tokens that end the model's answers; none of random weights without a tokenizer."""
+
+    model: Decoder
+    eos_ids: frozenset[int]
+    runner: Runner
+    cache: CacheSize
+    sleeper: Sleeper | None
+
+
+def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_stage: OnStage) -> Computing:
+    """Load and build. Raises ConfigError before loading if model, cache or cards are not as asked, ModelError while."""
+    load = partial(loaded, checkpoint, config, group)
+    share = of_rank(checkpoint.config, group.shard, weight_format(config, checkpoint.config))
+    if config.device.startswith("cuda"):
+        from backend.engine.gpu.start import gpu_runner, require_gpu  # Triton is not needed elsewhere
+
+        require_gpu(config, share)
+        model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
+        gpu, cache, sleeper = gpu_runner(model, config, on_stage)
+        return Computing(model, eos_ids, gpu, cache, sleeper)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)
+    model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
+    pages = KVCache(share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
+    runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
+    reload: Callable[[OnProgress], Decoder] = lambda on_progress: load(on_progress)[0]  # noqa: E731
+    return Computing(model, eos_ids, runner, cache, HostSleeper(runner, reload))
+
+
+def loaded(
+    checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_progress: OnProgress | None
+) -> tuple[Decoder, frozenset[int]]:
+    """The model, or a rank's share of it, and the ids that end its answers; random weights without a tokenizer have no
+    such ids."""
+    format = weight_format(config, checkpoint.config)
+    if config.load_format == "dummy":
+        eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset[int]()
+        made = dummy_model(checkpoint.config, config.dtype, config.device, quantization=format, group=group)
+        return made, eos_ids
+    eos_ids = checkpoint.text.eos_ids
+    model = load_model(checkpoint, config.dtype, config.device, on_progress, quantization=format, group=group)
+    return model, eos_ids

@@ -1,0 +1,119 @@
+"""What a rank other than 0 does: run what rank 0 runs, in the same order, on its share of the model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from backend.engine.cache.sleeper import Sleeper
+from backend.engine.core.runner import Runner
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.speculation import Drafted
+from backend.engine.core.token_masks import Allowed
+from backend.engine.parallel.mirrors import Mirrors
+from backend.engine.parallel.step_messages import (
+    Copy,
+    Done,
+    FromFollower,
+    Launch,
+    Masks,
+    Prepare,
+    Refused,
+    Residue,
+    Scrub,
+    Sleep,
+    ToFollower,
+    Verify,
+    Wake,
+)
+from backend.errors import BackendError, CannotSleep
+
+
+class Leader(Protocol):
+    """Rank 0."""
+
+    def receive(self) -> ToFollower:
+        """Waits for the next message."""
+        ...
+
+    def answer(self, message: FromFollower) -> None: ...
+
+
+@dataclass
+class Follower:
+    """runner: of the same kind as rank 0's, with as many blocks. sleeper: None if it cannot sleep."""
+
+    runner: Runner
+    sleeper: Sleeper | None
+    leader: Leader
+    asleep: bool = False
+    _mirrors: Mirrors = field(default_factory=Mirrors)
+
+    def run(self) -> None:
+        """Until the leader closes the connection, which `Leader.receive` raises for."""
+        while True:
+            self.handle(self.leader.receive())
+
+    def handle(self, message: ToFollower) -> None:
+        match message:
+            case Launch():
+                self._launch(message)
+            case Verify():
+                self._verify(message)
+            case Prepare():
+                self.runner.prepare()
+            case Copy(pairs):
+                self.runner.copy(pairs)
+            case Scrub(blocks):
+                self.runner.scrub(blocks)
+            case Residue(blocks):
+                self.leader.answer(Done(self.runner.residue(blocks)))
+            case Sleep():
+                self._turn(self._sleep)
+            case Wake():
+                self._turn(self._wake)
+            case Masks():
+                raise RuntimeError("masks came without a step that asks for them")
+
+    def _launch(self, message: Launch) -> None:
+        self._mirrors.forget(message.gone)
+        self._mirrors.admit(message.admitted)
+        batch = [Scheduled(*each) for each in self._mirrors.read(message.words)]
+        self.runner.launch(batch, self._masks if message.masked else None)
+
+    def _masks(self) -> Allowed:
+        """Rank 0's, once they come; before them it may have other work to do, in the order of its own."""
+        while not isinstance(message := self.leader.receive(), Masks):
+            self.handle(message)
+        words = np.frombuffer(message.bits, dtype=np.int32).copy()
+        rows = len(message.ids)
+        return Allowed(message.ids, torch.from_numpy(words).view(rows, -1) if rows else torch.empty(0, 0).int())
+
+    def _verify(self, message: Verify) -> None:
+        sequences = [sequence for sequence, _, _ in self._mirrors.read(message.words)]
+        self.runner.verify([Drafted(*pair) for pair in zip(sequences, message.guesses, strict=True)])
+        self._mirrors.forget(message.gone)
+
+    def _turn(self, turn: Callable[[], int]) -> None:
+        try:
+            self.leader.answer(Done(turn()))
+        except BackendError as error:
+            self.leader.answer(Refused(type(error).__name__, str(error)))
+
+    def _sleep(self) -> int:
+        if self.asleep:
+            return 0
+        if self.sleeper is None:
+            raise CannotSleep("this rank cannot release its memory")
+        self._mirrors.forget_all()
+        given = self.sleeper.sleep(lambda done, total: None)
+        self.asleep = True
+        return given
+
+    def _wake(self) -> int:
+        if self.asleep and self.sleeper is not None:
+            self.sleeper.wake(lambda done, total: None)
+            self.asleep = False
+        return 0

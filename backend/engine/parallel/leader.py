@@ -1,0 +1,141 @@
+"""Rank 0's runner: every call of the engine goes to the other ranks as well, and then to its own runner.
+
+All ranks run the same steps on the same inputs and draw the same tokens from the same logits, so nothing comes back
+from the others but what a control message asks for.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from backend.engine.cache.sleeper import Sleeper
+from backend.engine.core.runner import Launched, Masks, Runner
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.speculation import Drafted
+from backend.engine.core.token_masks import Allowed
+from backend.engine.parallel import step_messages as say
+from backend.engine.parallel.mirrors import Originals
+from backend.engine.parallel.step_messages import FromFollower, ToFollower
+from backend.errors import BackendError, CannotSleep, CannotWake
+from backend.models.checkpoints.direct import OnProgress
+
+
+class Followers(Protocol):
+    """The other ranks, from 1 on."""
+
+    def send(self, message: ToFollower) -> None:
+        """To each of them. Raises RankLost."""
+        ...
+
+    def answers(self) -> Items[FromFollower]:
+        """One of each of them, in the order of their ranks. Waits; raises RankLost."""
+        ...
+
+
+@dataclass
+class LeadingRunner:
+    """A `runner.Runner`."""
+
+    own: Runner
+    followers: Followers
+    ahead: int = field(init=False)
+    plain_only: bool = field(init=False)
+    _originals: Originals = field(default_factory=Originals)
+    _prepared: bool = False
+
+    def __post_init__(self) -> None:
+        self.ahead, self.plain_only = self.own.ahead, self.own.plain_only
+
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
+        gone, admitted = self._originals.gone(), self._originals.admitted(batch)
+        words = self._originals.words([(s.sequence, s.num_tokens, s.admitted) for s in batch])
+        self.followers.send(say.Launch(gone, admitted, words, masks is not None))
+        return self.own.launch(batch, None if masks is None else lambda: self._told(masks()))
+
+    def _told(self, allowed: Allowed) -> Allowed:
+        self.followers.send(say.Masks(allowed.ids, allowed.bits.contiguous().numpy().tobytes()))
+        return allowed
+
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        words = self._originals.words([(d.sequence, d.num_tokens, False) for d in batch])
+        self.followers.send(say.Verify(self._originals.gone(), words, [d.guesses for d in batch]))
+        return self.own.verify(batch)
+
+    def prepare(self) -> bool:
+        if self._prepared:
+            return False
+        self.followers.send(say.Prepare())
+        self._prepared = not self.own.prepare()
+        return not self._prepared
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self.followers.send(say.Copy(pairs))
+        self.own.copy(pairs)
+
+    def scrub(self, blocks: list[int]) -> None:
+        self.followers.send(say.Scrub(blocks))
+        self.own.scrub(blocks)
+
+    def residue(self, blocks: list[int]) -> int:
+        """Of all ranks together."""
+        self.followers.send(say.Residue(blocks))
+        own = self.own.residue(blocks)
+        return own + sum(numbers(self.followers.answers()))
+
+    def forget(self) -> None:
+        """The tokens that the others were told: no sequence is there."""
+        self._originals = Originals()
+
+
+@dataclass(frozen=True)
+class LeadingSleeper:
+    """A `sleeper.Sleeper` of all ranks: either all sleep or none does."""
+
+    own: Sleeper
+    runner: LeadingRunner
+
+    def sleep(self, on_progress: OnProgress) -> int:
+        """Bytes given back by all ranks together."""
+        followers = self.runner.followers
+        followers.send(say.Sleep())
+        answers = followers.answers()
+        refused = refusals(answers)
+        given = 0
+        if not refused:
+            try:
+                given = self.own.sleep(on_progress)
+            except BackendError:
+                self._wake_others()
+                raise
+        if refused:
+            self._wake_others()
+            raise CannotSleep(refused)
+        self.runner.forget()
+        return given + sum(numbers(answers))
+
+    def wake(self, on_progress: OnProgress) -> None:
+        followers = self.runner.followers
+        self.own.wake(on_progress)
+        followers.send(say.Wake())
+        if refused := refusals(followers.answers()):
+            followers.send(say.Sleep())
+            followers.answers()
+            self.own.sleep(lambda done, total: None)
+            raise CannotWake(refused)
+
+    def _wake_others(self) -> None:
+        """Those that sleep."""
+        self.runner.followers.send(say.Wake())
+        self.runner.followers.answers()
+
+
+def numbers(answers: Items[FromFollower]) -> list[int]:
+    return [answer.number for answer in answers if isinstance(answer, say.Done)]
+
+
+def refusals(answers: Items[FromFollower]) -> str:
+    """What the ranks that refused have said; "" if none did."""
+    found = [
+        f"rank {rank}: {answer.message}" for rank, answer in enumerate(answers, 1) if isinstance(answer, say.Refused)
+    ]
+    return "; ".join(found)

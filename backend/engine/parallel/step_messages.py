@@ -1,0 +1,90 @@
+"""What rank 0 tells the others of a step: what it hands to its own runner, less what they know already."""
+
+import msgspec
+
+from backend.engine.core.sampling import SamplingParams
+from backend.errors import BackendError
+
+
+class Admission(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence that was not running. ``row``: see `Sequence.row`."""
+
+    row: int
+    id: int
+    num_prompt: int
+    params: SamplingParams
+    ends: list[int]
+
+
+class Launch(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Runner.launch`. gone: rows whose sequence is over. words: of each sequence of the batch, see `mirrors`. masked:
+    `Masks` will follow."""
+
+    gone: list[int]
+    admitted: list[Admission]
+    words: list[int]
+    masked: bool
+
+
+class Masks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What `Runner.launch` asks for once the model runs. bits: int32 words of `Allowed.bits`, row by row."""
+
+    ids: list[int]
+    bits: bytes
+
+
+class Verify(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Runner.verify`. guesses: of each sequence of the batch."""
+
+    gone: list[int]
+    words: list[int]
+    guesses: list[list[int]]
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Runner.prepare`."""
+
+
+class Copy(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Runner.copy`."""
+
+    pairs: list[tuple[int, int]]
+
+
+class Scrub(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Runner.scrub`."""
+
+    blocks: list[int]
+
+
+class Residue(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Runner.residue`; answered by `Done`."""
+
+    blocks: list[int]
+
+
+class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Sleeper.sleep`; answered by `Done` with the bytes given back, or by `Refused`."""
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Sleeper.wake`; answered by `Done` or `Refused`."""
+
+
+class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``kind`` is the name of a class in `backend.errors`."""
+
+    kind: str
+    message: str
+
+
+ToFollower = Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | Sleep | Wake
+FromFollower = Done | Refused
+
+
+class RankLost(BackendError):
+    """A rank of the engine has died or hangs."""

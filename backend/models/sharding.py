@@ -1,0 +1,144 @@
+"""A rank's share of a model is a model with fewer heads and a narrower MLP (Shoeybi et al. 2019, Megatron-LM).
+
+Query heads go to the ranks in order, each with its KV head; where there are fewer KV heads than ranks, neighbours hold
+the same one. The MLP's inner columns, and those within each expert, are divided; norms and the router are on every
+rank.
+"""
+
+from dataclasses import replace
+
+from backend.errors import ConfigError
+from backend.models.config import ModelConfig
+from backend.parallel.shard import Shard, Share, Stretch, of_columns, of_rows
+from backend.quantization.format import Quantization
+from backend.quantization.none import NONE
+
+LARGEST = 16  # sizes that are offered
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def of_rank(model: ModelConfig, shard: Shard, format: Quantization = NONE) -> ModelConfig:
+    """The part of a whole model that a rank computes. Raises ConfigError, naming the sizes that would do, if the model,
+    or its weights in that format, cannot be divided so."""
+    if shard.alone:
+        return model
+    if reason := _obstacle(model, shard.size, format):
+        sizes = possible_sizes(model, format)
+        offer = f"choose {_listed(sizes)}" if len(sizes) > 1 else "this model runs on one card"
+        raise ConfigError(f"{reason}; {offer} for --tensor-parallel-size")
+    experts = model.experts
+    if experts is not None:
+        experts = replace(experts, intermediate_size=experts.intermediate_size // shard.size)
+    return replace(
+        model,
+        num_heads=model.num_heads // shard.size,
+        num_kv_heads=max(1, model.num_kv_heads // shard.size),
+        intermediate_size=model.intermediate_size // shard.size,
+        experts=experts,
+        shard=shard,
+        kv_copies=max(1, shard.size // model.num_kv_heads),
+    )
+
+
+def possible_sizes(model: ModelConfig, format: Quantization = NONE) -> list[int]:
+    """Numbers of ranks up to LARGEST that a model divides into."""
+    return [size for size in range(1, LARGEST + 1) if _obstacle(model, size, format) is None]
+
+
+def _obstacle(model: ModelConfig, size: int, format: Quantization) -> str | None:
+    """Why a model is not divided among so many ranks."""
+    if model.num_heads % size:
+        return f"{model.num_heads} heads do not divide among {size} ranks"
+    if model.num_kv_heads % size and size % model.num_kv_heads:
+        return f"{model.num_kv_heads} KV heads neither divide among {size} ranks nor go to equally many each"
+    widths = {"the MLP's inner width": model.intermediate_size} if has_dense_layers(model) else {}
+    if model.experts is not None:
+        widths["the experts' inner width"] = model.experts.intermediate_size
+    for name, width in widths.items():
+        if width % size:
+            return f"{name}, {width}, does not divide among {size} ranks"
+    if size == 1:
+        return None
+    widths["the width of all heads"] = model.q_width
+    for name, width in widths.items():
+        if (width // size) % format.width_multiple:
+            return (
+                f"{name}, {width}, leaves {width // size} to each of {size} ranks, and {format.name} weights need "
+                f"multiples of {format.width_multiple}"
+            )
+    return None
+
+
+def has_dense_layers(model: ModelConfig) -> bool:
+    """Whether any layer has an ordinary MLP."""
+    return model.experts is None or bool(model.experts.dense_layers)
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes[:-1])) + f" or {sizes[-1]}"
+
+
+def table_share(model: ModelConfig) -> Share:
+    """Of embedding and head."""
+    return of_rows((model.vocab_size, model.hidden_size), model.shard.tokens(model.vocab_size))
+
+
+def layer_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
+    """By the checkpoint's names, behind the layer's own prefix: the tensors that a rank holds a part of. The rows of a
+    part follow one another as in `ModelConfig.modules`. model: as `of_rank` makes it."""
+    shard = model.shard
+    whole_q, q = _part(model.q_width, shard)
+    whole_kv, kv = _part(model.kv_width, Shard(shard.rank // model.kv_copies, shard.size // model.kv_copies))
+    whole_inner, inner = _part(model.intermediate_size, shard)
+    hidden = model.hidden_size
+    if model.fused_names:
+        rows = whole_q + 2 * whole_kv
+        shares = {
+            "self_attn.qkv_proj.weight": of_rows(
+                (rows, hidden), q, _behind(kv, whole_q), _behind(kv, whole_q + whole_kv)
+            ),
+            "mlp.gate_up_proj.weight": of_rows((2 * whole_inner, hidden), inner, _behind(inner, whole_inner)),
+        }
+    else:
+        shares = {
+            "self_attn.q_proj.weight": of_rows((whole_q, hidden), q),
+            "self_attn.k_proj.weight": of_rows((whole_kv, hidden), kv),
+            "self_attn.v_proj.weight": of_rows((whole_kv, hidden), kv),
+            "mlp.gate_proj.weight": of_rows((whole_inner, hidden), inner),
+            "mlp.up_proj.weight": of_rows((whole_inner, hidden), inner),
+        }
+    shares |= {
+        "self_attn.o_proj.weight": of_columns((hidden, whole_q), q),
+        "mlp.down_proj.weight": of_columns((hidden, whole_inner), inner),
+        "self_attn.q_proj.bias": of_rows((whole_q,), q),
+        "self_attn.k_proj.bias": of_rows((whole_kv,), kv),
+        "self_attn.v_proj.bias": of_rows((whole_kv,), kv),
+    }
+    if model.variant is not None and model.variant.wide_qk_norm:
+        shares |= {
+            "self_attn.q_norm.weight": of_rows((whole_q,), q),
+            "self_attn.k_norm.weight": of_rows((whole_kv,), kv),
+        }
+    return shares | _expert_shares(model, layer)
+
+
+def _expert_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
+    experts = model.experts
+    if experts is None or layer in experts.dense_layers:
+        return {}
+    whole, part = _part(experts.intermediate_size, model.shard)
+    wide, narrow = of_rows((whole, model.hidden_size), part), of_columns((model.hidden_size, whole), part)
+    shares: dict[str, Share] = {}
+    for expert in range(experts.count):
+        shares |= {experts.names.gate.format(expert): wide, experts.names.up.format(expert): wide}
+        shares[experts.names.down.format(expert)] = narrow
+    return shares
+
+
+def _part(width: int, shard: Shard) -> tuple[int, Stretch]:
+    """The whole of which a rank has `width`, and where its part lies."""
+    return width * shard.size, shard.stretch(width * shard.size)
+
+
+def _behind(stretch: Stretch, offset: int) -> Stretch:
+    return stretch[0] + offset, stretch[1] + offset

@@ -1,0 +1,56 @@
+"""How a process joins its group: torch.distributed over NCCL on cards, over gloo on a CPU.
+
+All ranks are processes of one host. They find each other by a file in a folder that only their user may open, and
+their sockets listen on the loopback interface.
+"""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
+from backend.parallel.one_shot import OneShot, where_all_can
+from backend.parallel.shard import Shard
+
+TIMEOUT = timedelta(minutes=10)  # of a collective: ranks load at different speed, and kernels are compiled meanwhile
+SETTINGS = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",  # one host
+    "NCCL_NVLS_ENABLE": "0",  # multicast: a process that ends over it may leave the host's cards unusable
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+}
+
+
+def join(
+    shard: Shard, rendezvous: Path, device: str, *, ordered: bool = False, peer_memory: bool = True
+) -> ParallelGroup:
+    """Waits until all ranks have come. device: "cpu", or "cuda" for the card of this rank's number. peer_memory: small
+    sums go through it, where cards have it.
+    """
+    if shard.alone:
+        return SINGLE
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    on_gpu = device.startswith("cuda")
+    place = torch.device("cuda", shard.rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(place)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo", init_method=f"file://{rendezvous}", rank=shard.rank, world_size=shard.size,
+        timeout=TIMEOUT, device_id=place if on_gpu else None,
+    )  # fmt: skip
+    small = None
+    if on_gpu and peer_memory and not ordered:
+        small = where_all_can(lambda: OneShot(place, shard.size), place)
+    return DistributedGroup(shard, place, ordered=ordered, small=small)
+
+
+def leave() -> None:
+    """Give the group's sockets and memory back; harmless outside of one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,243 @@
+"""A model that is divided among ranks computes what the whole one does, by the plain decoder and by the kernels'; every
+rank gets the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from backend.kernels import reference
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.invariant_decoder import kind_of
+from backend.models.families import mixtral, qwen3_moe
+from backend.models.families.family import Experts
+from backend.models.loader import DTYPES, load_model
+from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
+from backend.quantization import of_name
+from backend.quantization.none import NONE
+from tests.backend.models.decoders.test_fused_decoder import DEVICE, FullAttention, distance, fused
+from tests.backend.parallel.crew import Crews, device_for
+from tests.backend.quantization import test_int4_checkpoints as int4
+from tests.backend.quantization import test_kept_checkpoints as kept
+from tests.backend.tiny import tiny_model, write_folder
+from tests.backend.tiny_families import FAMILIES, tiny_family, write_family
+
+SIZES = tuple(size for size in (2, 4) if device_for(size) == DEVICE.type)
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # the shape, and what config.json says beside it
+    "llama": ({"tie_word_embeddings": True, "vocab_size": 301}, {}),
+    "qwen2": ({"qkv_bias": True}, {"architectures": ["Qwen2ForCausalLM"]}),
+    "qwen3": ({"qk_norm": True}, {"architectures": ["Qwen3ForCausalLM"]}),
+    "phi3": ({"fused_names": True}, {"architectures": ["Phi3ForCausalLM"], "original_max_position_embeddings": 4096}),
+    "mixtral": (
+        {"experts": Experts(4, 2, 96, mixtral.NAMES)},
+        {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "qwen3-moe": (
+        {"qk_norm": True, "experts": Experts(6, 3, 32, qwen3_moe.NAMES, dense_layers=frozenset({1}))},
+        {
+            "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 6, "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32, "norm_topk_prob": True, "mlp_only_layers": [1],
+        },
+    ),
+}  # fmt: skip
+NAMES = [*MODELS, *FAMILIES]
+BOUND = 1e-5 if DEVICE.type == "cpu" else 3e-3  # kernels multiply float32 in TF32
+STEPS = (13, 64)  # many rows at once; a few, and at last a single one
+CASES = [(size, name) for size in SIZES for name in NAMES if size == 2 or name in ("llama", "phi3", "olmo2")]
+STORED = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "num_kv_heads": 2, "head_dim": 128}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root, found = tmp_path_factory.mktemp("models"), {}
+    for name in NAMES:
+        if name in FAMILIES:
+            found[name] = write_family(root / name, name, tiny_family(name, 7))
+        else:
+            changes, said = MODELS[name]
+            found[name] = write_folder(root / name, tiny_model(7, **{**SHAPE, **changes}), **said)
+    return found
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    return torch.randint(0, 300, (40,))
+
+
+def logits(
+    group: ParallelGroup, folder: Path, ids: Tensor, dtype: str, road: str, steps: tuple[int, ...] = (64,),
+    quantization: str = "none",
+) -> Tensor:  # fmt: skip
+    """For each size of steps. road: "plain", "kernels" or "invariant"."""
+    format = of_name(quantization)
+
+    def loaded() -> Decoder:
+        return load_model(Checkpoint(folder), dtype, str(group_device(group)), quantization=format, group=group)
+
+    model = loaded()
+    if road == "plain":
+        rows = torch.arange(len(ids), device=model.embedding.device)
+        return model(ids.to(rows.device), rows, FullAttention(), rows).cpu()[None]
+    kind: Any = kind_of(model.config, batch_invariant=road == "invariant")
+    found = []
+    for step in steps:
+        whose = model if format is NONE else loaded()  # packed weights are taken over, not copied
+        found.append(fused(whose, ids, DTYPES[dtype], step=step, kind=kind, quantization=format))
+    return torch.stack(found)
+
+
+def group_device(group: ParallelGroup) -> torch.device:
+    return torch.device("cuda", group.shard.rank) if DEVICE.type == "cuda" else DEVICE
+
+
+def one_of(found: list[Tensor]) -> Tensor:
+    """What all ranks have."""
+    for other in found[1:]:
+        assert torch.equal(found[0], other)
+    return found[0]
+
+
+@pytest.mark.parametrize(("size", "name"), [(2, "qwen2"), (2, "qwen3-moe"), (SIZES[-1], "llama")])
+def test_the_plain_decoder_computes_the_same_in_parts(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str, size: int
+) -> None:
+    whole = logits(SINGLE, folders[name], ids, "float32", "plain")
+    found = one_of(crews[size].run(logits, folders[name], ids, "float32", "plain"))
+    assert distance(found, whole.double()) < BOUND
+
+
+@pytest.mark.parametrize(("size", "name"), CASES)
+def test_the_kernels_decoder_computes_the_same_in_parts_in_any_size_of_step(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str, size: int
+) -> None:
+    whole = logits(SINGLE, folders[name], ids, "float32", "kernels")
+    for found in one_of(crews[size].run(logits, folders[name], ids, "float32", "kernels", STEPS)):
+        assert distance(found, whole[0].double()) < BOUND
+
+
+def in_order(group: ParallelGroup, *arguments: Any) -> Tensor:
+    """`logits`, by a group whose sums are ordered."""
+    assert isinstance(group, DistributedGroup)
+    group.ordered = True
+    try:
+        return logits(group, *arguments)
+    finally:
+        group.ordered = False
+
+
+@pytest.mark.parametrize("name", ["llama", "olmo2", "qwen3-moe"])
+def test_where_the_batch_is_not_to_matter_parts_compute_the_same(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str
+) -> None:
+    whole = logits(SINGLE, folders[name], ids, "float32", "invariant")
+    for found in one_of(crews[max(SIZES)].run(in_order, folders[name], ids, "float32", "invariant", STEPS)):
+        assert distance(found, whole[0].double()) < BOUND
+
+
+class ByGathering:
+    """Stands for `one_shot.NormedSums`, whose kernel runs on cards alone: the same from gathered parts."""
+
+    def __init__(self, group: DistributedGroup) -> None:
+        self.group = group
+        self.seen = 0
+
+    def takes(self, tokens: int, width: int) -> bool:
+        return tokens <= 40
+
+    def total(self, added: Tensor, dtype: torch.dtype) -> Tensor:
+        self.seen += 1
+        return self.group.all_gather(added if added.dim() == 2 else added.sum(0).to(dtype)).sum(0)
+
+    def add_rms_norm(self, added: Tensor, residual: Tensor, *norm: Any) -> tuple[Tensor, Tensor]:
+        return reference.add_rms_norm(self.total(added, residual.dtype), residual, *norm)
+
+    def add_rms_norm_fp8(self, added: Tensor, residual: Tensor, *norm: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return reference.add_rms_norm_fp8(self.total(added, residual.dtype), residual, *norm)
+
+
+def by_norms_that_sum(group: ParallelGroup, *arguments: Any) -> Tensor:
+    """`logits`, by a group whose norms sum."""
+    assert isinstance(group, DistributedGroup)
+    group._normed = stand_in = ByGathering(group)  # type: ignore[assignment]
+    try:
+        found = logits(group, *arguments)
+    finally:
+        group._normed = None
+    assert stand_in.seen > 0
+    return found
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernel itself")
+@pytest.mark.parametrize(
+    ("name", "dtype", "quantization", "bound"),
+    [
+        ("qwen3", "float32", "none", BOUND), ("qwen3-moe", "float32", "none", BOUND),
+        ("qwen3", "bfloat16", "fp8", 0.4),
+    ],
+)  # fmt: skip
+def test_norms_that_sum_over_ranks_compute_the_same(
+    crews: Crews,
+    folders: dict[str, Path],
+    ids: Tensor,
+    name: str,
+    dtype: str,
+    quantization: str,
+    bound: float,
+) -> None:
+    whole = logits(SINGLE, folders[name], ids, "float32", "kernels")
+    arguments = folders[name], ids, dtype, "kernels", STEPS, quantization
+    for found in one_of(crews[2].run(by_norms_that_sum, *arguments)):
+        assert distance(found, whole[0].double()) < bound
+
+
+def stored(folder: Path, layout: str) -> tuple[Path, str, Decoder]:
+    """A quantised checkpoint, its format, and the model of its weights written out."""
+    model = tiny_model(5, **STORED, tie_word_embeddings=False)
+    quantise: Any
+    if layout in int4.CONFIGS:
+        said, format = int4.CONFIGS[layout], layout.removesuffix("_v2")
+    else:
+        quantise, said, format = kept.LAYOUTS[layout]
+    write_folder(folder, model, quantization_config=said)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if not module.endswith(int4.MODULES):
+            tensors[name] = tensor
+        elif layout in int4.CONFIGS:
+            parts = int4.stored_parts(layout, *int4.quantised(tensor, len(name)))
+            tensors |= {f"{module}.{part}": value for part, value in parts.items()}
+        else:
+            tensors |= quantise(name, tensor)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    return folder, format, load_model(Checkpoint(folder), "float32")
+
+
+@pytest.mark.parametrize("layout", [*kept.LAYOUTS, *int4.CONFIGS])
+def test_a_quantised_checkpoint_is_divided_by_its_formats_rule(
+    crews: Crews, ids: Tensor, layout: str, tmp_path: Path
+) -> None:
+    folder, format, exact = stored(tmp_path, layout)
+    crew, rows = crews[2], torch.arange(len(ids))
+    whole = exact.double()(ids, rows, FullAttention(), rows)
+    dense = one_of(crew.run(logits, folder, ids, "float32", "plain"))[0]
+    assert distance(dense, whole) < 10 * BOUND  # the numbers of the file, whichever part a rank reads
+    for found in one_of(crew.run(logits, folder, ids, "bfloat16", "kernels", STEPS, format)):
+        assert distance(found, whole) < {"fp8": 0.4, "fp8-block": 0.4, "int8": 0.15}.get(format, 0.1)
+
+
+@pytest.mark.parametrize("road", ["kernels"])
+def test_weights_of_any_checkpoint_become_fp8_on_each_rank(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, road: str
+) -> None:
+    whole = logits(SINGLE, folders["qwen3"], ids, "float32", "plain")
+    for found in one_of(crews[2].run(logits, folders["qwen3"], ids, "bfloat16", road, STEPS, "fp8")):
+        assert distance(found, whole[0].double()) < 0.4
