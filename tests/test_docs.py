@@ -186,7 +186,11 @@ def test_every_error_code_is_documented_with_its_status_and_no_other():
         assert kind.code is None or told[kind.code] == kind.status
 
 
-BODIES = {"/v1/responses": {"model": "small", "input": "hi"}}
+BODIES = {
+    "/v1/responses": {"model": "small", "input": "hi"},
+    "/v1/messages": chat("hi", max_tokens=8),
+    "/v1/messages/count_tokens": chat("hi"),
+}
 """Of routes that refuse members of other routes."""
 
 

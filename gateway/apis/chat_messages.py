@@ -1,5 +1,6 @@
 """Chat messages made of the items of another API, with the place that each came from."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.api_format import Place
@@ -35,15 +36,15 @@ class ChatMessages:
         turn["content"] = content
         self._came_from(place, "content")
 
-    def call(self, identifier: str, name: str, arguments: str, place: Place, **members: Place) -> None:
-        """A tool call. `members`: where its id, name and arguments came from, if not from those of that name."""
+    def call(self, identifier: str, name: str, arguments: str, place: Place, sources: Mapping[str, Place]) -> None:
+        """A tool call. `sources`: where its id, name and arguments came from, if not from those of that name."""
         turn = self._open(place)
         calls = turn.setdefault("tool_calls", [])
         function = {"name": name, "arguments": arguments}
         calls.append({"id": identifier, "type": "function", "function": function})
         at = ("messages", len(self.messages) - 1, "tool_calls", len(calls) - 1)
         self.places[at] = self.places[*at, "function"] = place
-        for member, source in members.items():
+        for member, source in sources.items():
             self.places[(*at, member) if member == "id" else (*at, "function", member)] = source
 
     def end_turn(self) -> None:

@@ -194,6 +194,8 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
     if call.stream and not call.request.wants_usage_chunk:
         # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    if (sends := call.endpoint.sends) is not None:
+        fields = {name: value for name, value in fields.items() if name in sends}
     try:
         body = write(fields)
     except NotFinite as error:

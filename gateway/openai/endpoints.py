@@ -21,8 +21,8 @@ class Endpoint:
     metrics and spans. `request_type`: the wire model of the body. `prompts`: the fields of it that hold the prompt, and
     in which shape. `answer`: what a backend has to answer, and where the texts are in that. `format`: of the API that
     clients call it by; of another one than OpenAI's chats, bodies and answers are translated (`gateway.apis`), and the
-    backend is asked at `upstream`. Derived: `layout`, for the redaction of the prompt, and `generates`, whether the
-    backend has to be able to generate tokens.
+    backend is asked at `upstream`; `sends`: the members that it takes there, all where None. Derived: `layout`, for the
+    redaction of the prompt, and `generates`, whether the backend has to be able to generate tokens.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Endpoint:
     answer: AnswerFormat = field(default_factory=Generated, compare=False)
     format: ApiFormat = field(default=OPENAI, compare=False)
     upstream: str = ""
+    sends: frozenset[str] | None = field(default=None, compare=False)
     layout: BodyLayout = field(init=False, compare=False)
     generates: bool = field(init=False)
 

@@ -61,6 +61,8 @@ class GatewayApp:
         else:  # whatever the method is, also one that no router knows
             error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
             answer = await self._refused(Request(scope), error)
+            answer.body = endpoint.format.error(error)
+            answer.headers["content-length"] = str(len(answer.body))
             await answer(scope, receive, send)
 
 

@@ -92,7 +92,7 @@ def _part(part: Fields) -> dict[str, Any]:
 def _function_call(item: Fields, chat: ChatMessages, secret: bytes | None) -> None:
     call_id = item.required_text("call_id")
     name, arguments = item.required_text("name"), item.required_text("arguments")
-    chat.call(call_id, name, arguments, item.place, id=item.at("call_id"))
+    chat.call(call_id, name, arguments, item.place, {"id": item.at("call_id")})
 
 
 def _function_call_output(item: Fields, chat: ChatMessages, secret: bytes | None) -> None:
