@@ -8,6 +8,7 @@ that repeats what it was sent thinks, says and calls with it, and adds personal 
 import json
 import random
 import re
+import sqlite3
 from contextlib import asynccontextmanager
 
 import pytest
@@ -313,6 +314,15 @@ def normal(told):
     return NONCE.sub(r"\1", told) if isinstance(told, str) else told
 
 
+def findings(made, tenant, path):
+    """By label, what the last call found: in its prompt, and in its answer where it came to one."""
+    with sqlite3.connect(made.data / "audit" / "log.db") as db:
+        query = "select payload from leaf join tree on tree.id = leaf.tree where tenant = ? order by seq desc limit 4"
+        last = [json.loads(payload) for (payload,) in db.execute(query, (tenant,))]
+    asked = next(number for number, event in enumerate(last) if event.get("endpoint") == path)
+    return [(event.get("redaction") or {}).get("counts_by_type") for event in last[: asked + 1]]
+
+
 async def outcome(made, case, name, stream):
     """Verdict, what the backend got, what the client got, and the findings on record."""
     path, body, read = ROUTES[name]
@@ -322,10 +332,9 @@ async def outcome(made, case, name, stream):
     asked = {"model": "small", **body(case), **({"stream": True} if stream else {})}
     answer = await made.post(asked, path, key=f"{case.tenant}/main")
     sent = [normal(each) for each in backend.bodies]
-    on_record = [event for event in made.acts(case.tenant) if event.get("endpoint") == path or "endpoint" not in event]
-    found = [event.get("redaction") and event["redaction"]["counts_by_type"] for event in on_record[-2:]]
+    found = findings(made, case.tenant, path)
     if answer.status != 200:
-        return {"verdict": answer.error["code"], "sent": sent, "found": found}
+        return {"verdict": answer.error["code"], "sent": sent, "found": found, "said": None}
     broken = b"answer_blocked" in answer.body  # after something was sent
     said = None if broken else read(answer, stream)
     return {"verdict": "answer_blocked" if broken else "allowed", "sent": sent, "found": found, "said": said}
@@ -354,5 +363,5 @@ def compare_completion(case, chat, completion):
     assert completion["verdict"] == chat["verdict"]
     for sent, told in zip(completion["sent"], chat["sent"], strict=True):
         assert sent["prompt"] == told["messages"][-1]["content"]
-    if completion.get("said") is not None:
+    if completion["said"] is not None:
         assert completion["said"].text == chat["said"].text

@@ -75,8 +75,8 @@ def read_content(holder: Fields, name: str) -> tuple[TextOrParts, Place]:
 def _part(part: Fields) -> dict[str, Any]:
     kind = part.text("type", required=True)
     if kind in ("input_text", "output_text"):
-        part.items("annotations")  # of an earlier answer: they say where its text came from
-        part.items("logprobs")
+        for about in ("annotations", "logprobs", "parsed"):  # of an earlier answer, or made of it by an SDK
+            part.any(about)
         return {"type": "text", "text": part.required_text("text")}
     if kind == "refusal":
         return {"type": "text", "text": part.required_text("refusal")}
@@ -92,14 +92,23 @@ def _part(part: Fields) -> dict[str, Any]:
 def _function_call(item: Fields, chat: ChatMessages, secret: bytes | None) -> None:
     call_id = item.required_text("call_id")
     name, arguments = item.required_text("name"), item.required_text("arguments")
+    item.any("parsed_arguments")  # an SDK's own
+    _read_caller(item)
     chat.call(call_id, name, arguments, item.place, {"id": item.at("call_id")})
 
 
 def _function_call_output(item: Fields, chat: ChatMessages, secret: bytes | None) -> None:
     call_id = item.required_text("call_id")
+    _read_caller(item)
     output, source = read_content(item, "output")
     message = {"role": "tool", "tool_call_id": call_id, "content": output}
     chat.add(message, item.place, content=source, tool_call_id=item.at("call_id"))
+
+
+def _read_caller(item: Fields) -> None:
+    if (caller := item.fields("caller")) is not None:
+        with caller:
+            caller.one_of("type", ("direct",), "send direct: only the model calls tools here")
 
 
 def _reasoning(item: Fields, chat: ChatMessages, secret: bytes | None) -> None:
