@@ -14,16 +14,14 @@ TYPES: Final = {
 
 
 def error_body(error: GatewayError) -> bytes:
-    """Beside type and message the members that OpenAI's errors have, where they say something."""
+    """The code is in ``details.error_code``, where Anthropic's SDKs look for it; beside type and message there are also
+    the members that OpenAI's errors have, where they say something."""
     status = error.http_status
     kind = TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
-    more = {"code": error.code, "param": error.param, **error.details}
-    told = {
-        "type": kind,
-        "message": error.message,
-        **{name: value for name, value in more.items() if value is not None},
-    }
-    return to_json({"type": "error", "error": told})
+    told = {"type": kind, "message": error.message, "code": error.code, "param": error.param, **error.details}
+    if error.code is not None:
+        told["details"] = {"error_code": error.code}
+    return to_json({"type": "error", "error": {name: value for name, value in told.items() if value is not None}})
 
 
 def error_event(error: GatewayError) -> bytes:

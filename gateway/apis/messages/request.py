@@ -9,6 +9,7 @@ from gateway.apis.fields import MISSING, UNSUPPORTED, Fields, refused
 from gateway.apis.messages.content_blocks import read_cache_control, read_messages
 from gateway.apis.messages.message_object import MessageObject
 from gateway.apis.messages.translation import MessagesTranslation, TokenCountTranslation
+from gateway.errors import InvalidRequest
 
 _random = RandomPieces(12)
 
@@ -19,7 +20,6 @@ NOT_OFFERED: Final = {
     "fallbacks": "leave it out; the policy of the project decides where a call runs",
     "inference_geo": "leave it out; the policy of the project decides where a call runs",
     "mcp_servers": _LOCAL,
-    "thread": "send the whole conversation in messages",
     "compaction": "send the messages that the model is to see",
     "max_completion_tokens": "use max_tokens",
     "max_tokens_to_sample": "use max_tokens",
@@ -58,6 +58,7 @@ def translated(body: Any) -> tuple[dict[str, Any], MessagesTranslation]:
                     made["user"] = user
         fields.one_of("service_tier", ("auto", "standard_only"))
         fields.one_of("speed", ("standard",), "send standard")
+        _refuse_thread(fields)
         _read_context_management(fields)
         shows = _read_thinking(fields, made)
         _read_output(fields, made)
@@ -154,6 +155,16 @@ def _read_output(fields: Fields, made: dict[str, Any]) -> None:
             if (schema := form.object("schema")) is None:
                 form.wrong("schema", "it is missing", "add it", MISSING)
             made["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def _refuse_thread(fields: Fields) -> None:
+    """By the code on which SDKs go on without: no conversation is kept here."""
+    if fields.any("thread") is not None:
+        raise InvalidRequest(
+            "thread: no conversation is kept here; send the whole of it in messages",
+            param="thread",
+            code="thread_unsupported_request",
+        )
 
 
 def _read_context_management(fields: Fields) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
 
 from gateway.records.control import Scopes
 from tests.fakes.backend import FakeBackend
@@ -102,15 +103,20 @@ async def test_a_client_that_leaves_cancels_the_answer(tmp_path, path, body):
 @BOTH
 async def test_an_error_after_silence_comes_in_the_events_of_its_api(tmp_path, path, body):
     """Comments keep the stream open, so the status is out before the backend fails."""
-    slow = FakeBackend(delay_s=0.6, die_after=0, pieces=1)
+
+    class FailsLate(FakeBackend):
+        async def generate(self, request):
+            await asyncio.sleep(0.5)
+            return web.json_response({"error": {"message": "x"}}, status=500)
+
     silence = {"comment_after_s": 0.1}
-    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": slow}, requests=silence) as made:
-        slow.status, slow.error = 200, None
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": FailsLate()}, requests=silence) as made:
         answer = await made.post({**body, "stream": True}, path)
-        assert answer.status == 200
-        found = events(answer.body)
-        assert found[-1][0] in ("response.failed", "error")
-        assert found[0][0] in ("response.created", "message_start")
+        assert (answer.status, answer.body[:2]) == (200, b": ")
+        names = [name for name, _ in events(answer.body)]
+        whole = ["response.created", "response.in_progress", "error", "response.failed"]
+        assert names == (whole if path == "/v1/responses" else ["error"])
+        assert made.acts()[-1]["type"] == "inference.aborted"
 
 
 async def test_a_count_of_tokens_is_on_record_and_costs_nothing(tmp_path):
