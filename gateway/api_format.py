@@ -56,10 +56,15 @@ class Translation(Protocol):
 
 class ApiFormat(Protocol):
     """The format of one API. `key_header`: where its clients send the key, if not as a bearer token.
-    `keeps_state`: its answers hold state that is sealed to the caller (`Principal.state_secret`)."""
+    `request_id_header`: where they look for the id of their call, if not in ``x-request-id`` alone. `keeps_state`: its
+    answers hold state that is sealed to the caller (`Principal.state_secret`).
+    """
 
     @property
     def key_header(self) -> str | None: ...
+
+    @property
+    def request_id_header(self) -> bytes | None: ...
 
     @property
     def keeps_state(self) -> bool: ...
@@ -86,6 +91,7 @@ class OpenAiFormat:
     """Chats, completions and embeddings themselves."""
 
     key_header = None
+    request_id_header = None
     keeps_state = False
 
     def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:

@@ -26,6 +26,7 @@ class MessagesFormat:
     """Anthropic's Messages."""
 
     key_header = "x-api-key"
+    request_id_header = b"request-id"
     keeps_state = False
 
     def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:

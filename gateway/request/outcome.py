@@ -11,7 +11,7 @@ from gateway.api_format import rename
 from gateway.content.prompt import output_refused
 from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached, forget_frames
 from gateway.openai.asgi_client import ClientGone, Header
-from gateway.request.answer.headers import JSON
+from gateway.request.answer.headers import JSON, request_id
 from gateway.request.exchange import Exchange
 from gateway.request.recorder import Recorder
 from gateway.request.telemetry import Telemetry
@@ -99,7 +99,7 @@ def _headers(exchange: Exchange, error: GatewayError) -> list[Header]:
     rates = error.rates if isinstance(error, LimitReached) and error.rates else ()
     if exchange.reserved is not None:
         rates = exchange.reserved.rates
-    return [(b"x-request-id", exchange.parsed.request_id.encode()), *rates]
+    return [*request_id(exchange.parsed), *rates]
 
 
 def _without_content(error: BaseException) -> str:

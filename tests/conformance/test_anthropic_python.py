@@ -48,7 +48,8 @@ async def test_a_message_is_the_chats_answer_and_is_on_record_under_its_route(tm
         assert (answer.stop_reason, answer.usage.output_tokens, answer.role) == ("end_turn", 5, "assistant")
         (sent,) = backend.bodies
         assert MAIL not in json.dumps(sent) and [each["role"] for each in sent["messages"]] == ["system", "user"]
-        assert next(e for e in made.acts() if e["type"] == "inference.accepted")["endpoint"] == "/v1/messages"
+        accepted = next(event for event in made.acts() if event["type"] == "inference.accepted")
+        assert (accepted["endpoint"], accepted["request_id"]) == ("/v1/messages", answer._request_id)
 
 
 @pytest.mark.parametrize("thought", ["", "I should look."])
@@ -166,6 +167,7 @@ async def test_errors_are_the_sdks_own_classes_and_name_fields_of_this_body(tmp_
                 with pytest.raises(kind) as refused:
                     await client.messages.create(**asked("hi") | wrong, stream=stream)
                 error = refused.value.body["error"]
+                assert refused.value.request_id or error["code"] in ("unsupported_parameter", "invalid_type")
                 assert (error["type"], error["code"], error.get("param")) == told
                 assert MAIL not in str(refused.value)
         async with at(made, "globex/main") as other:

@@ -172,3 +172,29 @@ async def test_other_methods_are_refused_in_the_shape_of_the_api(tmp_path, path)
         assert (answer.status, answer.headers["allow"]) == (405, "POST")
         assert answer.error["code"] == "method_not_allowed"
         assert answer.json.get("type") == ("error" if path == "/v1/messages" else None)
+
+
+@BOTH
+async def test_a_long_question_and_a_long_answer_are_translated_where_long_ones_are_inspected(tmp_path, path, body):
+    """In a thread and in another process, into which the translation is sent."""
+    mail = "anna.schmidt@example.org"
+    long = f"Write to {mail} please. " * 6000
+    asked = {**body, "input": long} if "input" in body else {**body, "messages": [{"role": "user", "content": long}]}
+    backend = ToolUser(say=lambda told: told["messages"][-1]["content"], thought="", pieces=3)
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}) as made:
+        whole = await made.post(asked, path)
+        assert whole.status == 200
+        content = whole.json["output"][0]["content"] if "input" in body else whole.json["content"]
+        assert content[0]["text"] == long
+        streamed = await made.post({**asked, "stream": True}, path)
+        found = [data.get("delta") for name, data in events(streamed.body) if name.endswith("delta")]
+        pieces = [piece if isinstance(piece, str) else piece.get("text", "") for piece in found]
+        assert "".join(pieces) == long
+        assert mail not in backend.received
+
+
+@BOTH
+async def test_an_integrator_sees_what_left_for_the_backend(tmp_path, path, body):
+    async with lab(tmp_path) as made:
+        answer = await made.post(body, path, headers={"x-domicile-debug": "upstream"})
+        assert answer.json["domicile"]["upstream_request"] == made.backends["acme-1"].bodies[0]
