@@ -11,7 +11,7 @@ CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
+.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom wheelhouse clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,7 +48,7 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-test: $(VENV)/.dev node-sdk  ## the whole suite
+test: $(VENV)/.dev node-sdk clients  ## the whole suite
 	@echo "== running the tests"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -80,6 +80,12 @@ node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
 	  echo "== installing $(NODE_SDK) into build/node"; \
 	  npm install --prefix build/node --no-save --no-audit --no-fund --loglevel=error $(NODE_SDK) \
 	  || echo "== it could not be installed; its test will be skipped"; }
+
+clients:  ## agent libraries in an environment of their own, for the tests that drive the gateway with them
+	@test -d build/clients || { \
+	  echo "== installing tests/conformance/clients.txt into build/clients"; \
+	  $(PYTHON) -m venv build/clients && build/clients/bin/pip install -q -r tests/conformance/clients.txt \
+	  || { rm -rf build/clients; echo "== they could not be installed; their tests will be skipped"; }; }
 
 campaign: $(VENV)/.dev  ## the randomised tests with many times their usual examples (FACTOR=25)
 	@$(BIN)/python bench/suite/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json

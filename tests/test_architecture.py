@@ -41,6 +41,7 @@ VIOLATIONS = {
     "policy is pure: no I/O libraries": ("policy/facts.py", "import socket"),
     "the record does not know who it records for": ("audit/events/event.py", "import aiohttp"),
     "the packages of gateway, from the top down": ("gateway/records/prices.py", "import gateway.request.pipeline"),
+    "the packages of gateway.apis, from the top down": ("gateway/apis/fields.py", "import gateway.apis.endpoints"),
     "the packages of gateway.store, from the top down": (
         "gateway/store/lookup.py",
         "import gateway.store.reports.usage_report",

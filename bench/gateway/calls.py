@@ -74,15 +74,22 @@ def whole() -> list[bytes]:
     return [b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body), body]
 
 
-def request(key: str, *, streamed: bool) -> bytes:
-    body: dict[str, Any] = {
-        "model": "mock",
-        "messages": [{"role": "user", "content": "Say something of fifty tokens."}],
-    }
+PROMPT = "Say something of fifty tokens."
+ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}),
+    "responses": ("/v1/responses", {"input": PROMPT}),
+    "messages": ("/v1/messages", {"max_tokens": 64, "messages": [{"role": "user", "content": PROMPT}]}),
+}
+"""Path and body of each route that is measured: the same question."""
+
+
+def request(key: str, route: str, *, streamed: bool) -> bytes:
+    path, asked = ROUTES[route]
+    body: dict[str, Any] = {"model": "mock", **asked}
     if streamed:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body |= {"stream": True, **({"stream_options": {"include_usage": True}} if route == "chat" else {})}
     raw = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {key}\r\n"
     return f"{head}content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
 
 
@@ -268,19 +275,22 @@ async def _peak_kb(caller: Caller, raw: bytes) -> float:
     return round(min(peaks), 1)
 
 
-async def _measure(folder: Path, key: str, calls: Calls) -> dict[str, Cost]:
+async def _measure(folder: Path, key: str, calls: Calls, routes: Sequence[str]) -> dict[str, dict[str, Cost]]:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, ScriptedLoop):
         raise TypeError("the measurement needs a ScriptedLoop")
     async with open_gateway(Settings(data=folder)) as gateway:
         caller = Caller(gateway.app, loop)
         loop.answer = whole()
-        await caller.ask(request(key, streamed=False))  # which makes the last files of a new installation
+        await caller.ask(request(key, "chat", streamed=False))  # which makes the last files of a new installation
         await asyncio.sleep(SETTLED_NS / 1e9)  # a gateway in service has had its folders for long
         asked = {"request": (False, whole()), "few": (True, stream(FEW)), "many": (True, stream(MANY))}
         return {
-            name: await _cost(loop, caller, request(key, streamed=streamed), answer, calls)
-            for name, (streamed, answer) in asked.items()
+            route: {
+                name: await _cost(loop, caller, request(key, route, streamed=streamed), answer, calls)
+                for name, (streamed, answer) in asked.items()
+            }
+            for route in routes
         }
 
 
@@ -293,12 +303,16 @@ class Report:
     event: Cost
 
 
-def measured(folder: Path) -> Report:
-    """Counts in a new installation at `folder`, which must not exist."""
+def measured(folder: Path, routes: Sequence[str] = ("chat",)) -> dict[str, Report]:
+    """Counts of each route in a new installation at `folder`, which must not exist."""
     key = installation(folder, POLICY)
     calls = Calls()
     with calls.installed(), asyncio.Runner(loop_factory=ScriptedLoop) as runner:
-        found = runner.run(_measure(folder, key, calls))
+        found = runner.run(_measure(folder, key, calls, routes))
+    return {route: _report(costs) for route, costs in found.items()}
+
+
+def _report(found: dict[str, Cost]) -> Report:
     few, many = found["few"], found["many"]
     names = {name: (many.by_name[name] - few.by_name[name]) / (MANY - FEW) for name in many.by_name | few.by_name}
     event = Counter({name: count for name, count in names.items() if count})
@@ -328,9 +342,10 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=30, help="functions to list for each kind")
     parser.add_argument("--out", type=Path, help="write the calls of each function here, as JSON")
     parser.add_argument("--against", type=Path, help="list what differs from this file of an earlier run")
+    parser.add_argument("--route", choices=ROUTES, default="chat")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = measured(Path(folder) / "data")
+        report = measured(Path(folder) / "data", [options.route])[options.route]
     before = json.loads(options.against.read_text())["calls"] if options.against else {}
     print("\n".join(table(report, options.top, before)))
     if options.out:

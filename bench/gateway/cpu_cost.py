@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """CPU spent by a gateway per request and per streamed event: the one figure a busy machine blurs least.
 
-cpu_cost.py NAME BASE_URL API_KEY MODEL PID [N_PLAIN=600] [N_STREAM=60] [CONC=8]   EXTRA_HEADERS="A: b|C: d"
+cpu_cost.py NAME BASE_URL API_KEY MODEL PID [N_PLAIN=600] [N_STREAM=60] [CONC=8]   EXTRA_HEADERS="A: b|C: d"   API=chat|responses|messages
 Sends a fixed number of requests, reads the threads' run time (schedstat, ns) of PID's process tree before
 and after.  One JSON line: cpu_us per plain request, per stream, per stream event.
 """
@@ -37,13 +37,22 @@ def cpu():
     return ns / 1000
 
 
+QUESTION = [{"role": "user", "content": "Say something of fifty tokens."}]
+APIS = {
+    "chat": ("/chat/completions", {"messages": QUESTION}),
+    "responses": ("/responses", {"input": QUESTION}),
+    "messages": ("/messages", {"max_tokens": 64, "messages": QUESTION}),
+}
+
+
 def req(stream):
-    b = {"model": model, "messages": [{"role": "user", "content": "Say something of fifty tokens."}]}
+    path, b = APIS[os.environ.get("API", "chat")]
+    b = {"model": model, **b}
     if stream:
-        b.update(stream=True, stream_options={"include_usage": True})
+        b.update(stream=True, **({"stream_options": {"include_usage": True}} if path == "/chat/completions" else {}))
     b = json.dumps(b).encode()
     return (
-        f"POST {u.path.rstrip('/')}/chat/completions HTTP/1.1\r\nhost: {u.netloc}\r\nauthorization: Bearer {key}\r\n"
+        f"POST {u.path.rstrip('/')}{path} HTTP/1.1\r\nhost: {u.netloc}\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\n{extra}content-length: {len(b)}\r\n\r\n"
     ).encode() + b
 

@@ -33,6 +33,8 @@ from regions.identity.identity import BackendIdentity
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MOCK_PORT, REF_PORT, PEER_PORT, OUR_PORT = 9100, 9206, 9207, 9401
+OTHER_APIS = ("responses", "messages")
+"""Measured beside chats, at the gateway alone; ratios to its own chats."""
 START_S = 90  # LiteLLM takes half a minute on a busy machine
 POLICY = """
 policy: bench
@@ -93,8 +95,10 @@ def wait_until_ready(child: subprocess.Popen[bytes], url: str) -> None:
 def measured(script: str, *arguments: object, **environment: str) -> dict:
     done = subprocess.run(
         [sys.executable, str(HERE / script), *map(str, arguments)],
-        capture_output=True, text=True, check=True, env={**os.environ, **environment},
+        capture_output=True, text=True, check=False, env={**os.environ, **environment},
     )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{script} ended with {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout)
 
 
@@ -149,6 +153,11 @@ def main() -> None:
 
 def one_round(name: str, base: str, key: str, pid: int, seconds: float) -> dict:
     cpu = measured("cpu_cost.py", name, base, key, "mock", pid, 1500, 100)
+    others = {}
+    for api in OTHER_APIS if name == "domicile" else ():
+        of_api = measured("cpu_cost.py", name, base, key, "mock", pid, 1500, 100, API=api)
+        others |= {f"cpu_us_request_{api}": of_api["plain_us"], f"cpu_us_event_{api}": of_api["event_us"]}
+        cpu["bad"] += of_api["bad"]
     load = {c: measured("stream_load.py", base, key, "mock", c, seconds) for c in (1, 16)}
     paced = measured("stream_load.py", base, key, "mock", 16, seconds, MSG="mode:paced")
     return {
@@ -157,6 +166,7 @@ def one_round(name: str, base: str, key: str, pid: int, seconds: float) -> dict:
         "ttft_ms_c1": load[1]["ttft_p50"],
         "events_s_c16": load[16]["events_s"],
         "paced_ttft_ms_c16": paced["ttft_p50"],
+        **others,
         "failed": cpu["bad"] + sum(cell["errors"] for cell in (*load.values(), paced)),
     }
 
@@ -180,6 +190,13 @@ def summary(runs: list[dict], probe: dict) -> dict:
             for name in names
             if name != "ref_proxy"
         },
+        "ratio_to_chat": {
+            cost.removeprefix("cpu_us_"): round(
+                medians["domicile"][cost] / medians["domicile"][cost.rpartition("_")[0]], 2
+            )
+            for cost in medians["domicile"]
+            if cost.endswith(OTHER_APIS)
+        },
         "runs": runs,
         "probe": probe,
     }
@@ -187,7 +204,8 @@ def summary(runs: list[dict], probe: dict) -> dict:
 
 def append_line(path: Path, report: dict) -> None:
     """One line of JSON: when, on what, and the medians with their ratios."""
-    kept = {name: report[name] for name in ("date", "machine", "versions", "medians", "ratio_to_ref_proxy")}
+    names = ("date", "machine", "versions", "medians", "ratio_to_ref_proxy", "ratio_to_chat")
+    kept = {name: report[name] for name in names}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(kept | {"repeats": len(report["runs"])}, ensure_ascii=False) + "\n")
 

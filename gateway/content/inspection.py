@@ -135,12 +135,12 @@ class Inspection:
                 await task
         self._lane.close()
 
-    async def parsed(self, endpoint: Endpoint, raw: bytes, tenant: str) -> Call:
+    async def parsed(self, endpoint: Endpoint, raw: bytes, tenant: str, secret: bytes | None = None) -> Call:
         """As `parse_call`. Raises InvalidRequest, BodyTooComplex."""
         if len(raw) <= INLINE_PARSE_BYTES:
-            return parse_call(endpoint, raw)
+            return parse_call(endpoint, raw, secret)
         await counted(raw)
-        return await self._lane.run(tenant, read_call, endpoint, raw)
+        return await self._lane.run(tenant, read_call, endpoint, raw, secret)
 
     async def warm(self) -> None:
         """Start a process now, so that the first long prompt does not wait for it."""

@@ -191,9 +191,7 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if place := place_in_queue(priority, fields.pop("priority", None)):
         fields["priority"] = place
-    if call.stream and not call.request.wants_usage_chunk:
-        # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
-        fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    fields = _as_asked(call, fields)
     try:
         body = write(fields)
     except NotFinite as error:
@@ -208,6 +206,16 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
         generates=generates,
         refusals=filters,
     )
+
+
+def _as_asked(call: Call, fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields` as the backend's route takes them."""
+    if (sends := call.endpoint.sends) is not None:
+        return {name: value for name, value in fields.items() if name in sends}
+    if call.stream and not call.request.wants_usage_chunk:
+        # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
+        fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    return fields
 
 
 def _conversation(call: Call) -> str | None:

@@ -15,8 +15,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from audit.events.private_value import Private
+from backend.wire import Usage
+from gateway.api_format import EventWriter
 from gateway.content.choice_texts import ChoiceTexts, add_choice
-from gateway.errors import InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.openai.sse import DONE, EventSplitter
 
 SUBJECT_HEADER = "x-domicile-subject"
@@ -97,5 +99,38 @@ class RetainedContent:
                 for choice in from_json(payload).get("choices") or ():
                     add_choice(self._texts, choice, choice.get("delta"))
 
+    def add_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """A chunk of a streamed answer whose client gets it in other words."""
+        for choice in chunk.get("choices") or ():
+            add_choice(self._texts, choice, choice.get("delta"))
+
+    def add_text(self, field: str, text: str) -> None:
+        """A piece of one text of the first choice."""
+        add_choice(self._texts, {"index": 0}, {field: text})
+
     def _private(self, values: dict[Any, Any]) -> Private:
         return Private(values, self._subject, f"content_{self._days}d", self._expires)
+
+
+class KeptEvents:
+    """An EventWriter that keeps what it says as a chat's answer is kept."""
+
+    __slots__ = ("_content", "_events")
+
+    def __init__(self, events: EventWriter, content: RetainedContent) -> None:
+        self._events = events
+        self._content = content
+
+    def chunk(self, chunk: dict[str, Any]) -> bytes:
+        self._content.add_chunk(chunk)
+        return self._events.chunk(chunk)
+
+    def text(self, field: str, text: str) -> bytes:
+        self._content.add_text(field, text)
+        return self._events.text(field, text)
+
+    def end(self, usage: Usage | None) -> bytes:
+        return self._events.end(usage)
+
+    def failed(self, error: GatewayError) -> bytes:
+        return self._events.failed(error)

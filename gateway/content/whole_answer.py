@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.wire import Usage
+from gateway.api_format import Translation
 from gateway.content.choice_texts import choice_texts_of
 from gateway.errors import BackendFailed
 from gateway.openai.answer import FilterFactory, count_characters, count_tool_calls, rewrite_choices
@@ -51,10 +52,12 @@ class WholeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """`format`: how the endpoint's answers are read. `keeps`: its texts are kept."""
+    """`format`: how the endpoint's answers are read. `keeps`: its texts are kept. `translation`: to the API that the
+    client speaks; None where that is OpenAI's chats."""
 
     format: AnswerFormat = field(default_factory=Generated)
     keeps: bool = False
+    translation: Translation | None = None
 
 
 def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | None) -> WholeAnswer:
@@ -65,18 +68,22 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
     """
     answer = handling.format.read(raw)
     body, choices = answer.body, answer.choices
+    translation = handling.translation
     if not handling.format.is_generated:
-        return WholeAnswer(AnswerSummary(answer.usage), _written(body))
+        shown = body if translation is None else translation.answer(body, answer.usage)
+        return WholeAnswer(AnswerSummary(answer.usage), _written(shown))
     summary = _summary(answer)
     if make_filter is not None:
         try:
             rewrite_choices(body, choices, summary.usage, make_filter)
         except RedactionError as error:
             return WholeAnswer(summary, refusal=error)
+    texts = choice_texts_of(body) if handling.keeps else None
+    if translation is not None:
+        raw = _written(translation.answer(body, summary.usage))
+    elif make_filter is not None or (summary.usage is None and body.pop("usage", None)):
         raw = _written(body)
-    elif summary.usage is None and body.pop("usage", None):
-        raw = _written(body)
-    return WholeAnswer(summary, raw, choice_texts_of(body) if handling.keeps else None)
+    return WholeAnswer(summary, raw, texts)
 
 
 def _summary(answer: ReadAnswer) -> AnswerSummary:

@@ -31,6 +31,7 @@ from audit.private.audit_context import AuditContext
 from audit.private.deletion import certificates_of
 from audit.verification.disclosure import announced_certificates
 from backend.wire import fingerprint_of
+from gateway.apis.endpoints import upstream_of
 from gateway.content.choice_texts import choice_texts_of
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendFailed
@@ -103,7 +104,7 @@ async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, 
         tenant=tenant,
         seq=intent_seq,
         request_id=request_id,
-        path=intent.endpoint,
+        path=upstream_of(intent.endpoint),
         project=intent.project,
         stream=intent.stream,
         backend_id=outcome.backend_id or intent.backend_id,

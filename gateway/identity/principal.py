@@ -1,5 +1,6 @@
 """Who acts, for what, under which rules: all that a request's way through the gateway needs to know of its caller."""
 
+import hmac
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -47,6 +48,13 @@ class Principal:
     @property
     def policy(self) -> "CompiledPolicy | None":
         return self.in_force.policy if self.in_force else None
+
+    @property
+    def state_secret(self) -> bytes | None:
+        """32 bytes that seal the state of a conversation, which clients keep, to this tenant and key: derived from the
+        tenant's key, so it is the same in every gateway of the installation. None without a policy in force."""
+        key = self.in_force.redactor.hash_key if self.in_force else None
+        return None if key is None else hmac.digest(key, b"sealed state\0" + self.key_id.encode(), "sha256")
 
     @property
     def redactor(self) -> "Redactor | None":

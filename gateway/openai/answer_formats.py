@@ -8,7 +8,7 @@ from backend.wire import Usage, fingerprint_of
 from gateway.errors import BackendFailed
 from gateway.openai.finite_json import read
 from gateway.openai.shape import MESSAGE, choices_of
-from gateway.openai.usage import usage_of
+from gateway.openai.usage import MAX_TOKENS, usage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,21 @@ class Vectors:
     def read(self, raw: bytes) -> ReadAnswer:
         body, usage = read_embeddings(raw)
         return ReadAnswer(body, [], usage)
+
+
+class TokenCount:
+    """How many tokens a prompt has, as ``/tokenize`` of our engine and vLLM says it. Nothing is used up by that."""
+
+    is_generated = False
+
+    def read(self, raw: bytes) -> ReadAnswer:
+        try:
+            count = read(raw)["count"]
+        except (ValueError, KeyError, TypeError):
+            count = None
+        if type(count) is not int or not 0 <= count <= MAX_TOKENS:
+            raise BackendFailed("The backend's answer is not a count of tokens")
+        return ReadAnswer({"count": count}, [], Usage())
 
 
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from backend.wire import GenerationRequest
+from gateway.api_format import Translation, rename
 from gateway.errors import InvalidRequest, invalid_body
 from gateway.openai.bounds import BOUNDS, check_shape, may_exceed_shape
 from gateway.openai.endpoints import Endpoint
@@ -22,13 +23,16 @@ MAX_ANSWER_TOKENS = 2**31 - 1
 class Call:
     """A request that is well-formed: the checked model, and the body as the client wrote it.
 
-    `model` and `stream` are those of `request`; every step asks for them, so they are fields and no properties.
+    `raw`: the client's bytes. Of another API's call `body` is the chat body that asks for the same, and `translation`
+    is how it is answered. `model` and `stream` are those of `request`; every step asks for them, so they are fields and
+    no properties.
     """
 
     endpoint: Endpoint
     request: GenerationRequest
     body: dict[str, Any]
     raw: bytes
+    translation: Translation | None = None
     model: str = field(init=False)
     stream: bool = field(init=False)
 
@@ -66,13 +70,16 @@ class Call:
         return "".join(pieces)[:LEADING_CHARACTERS]
 
 
-def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
-    """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value."""
+def parse_call(endpoint: Endpoint, raw: bytes, secret: bytes | None = None) -> Call:
+    """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value.
+
+    `secret`: of the caller, for state that was sealed to it.
+    """
     BOUNDS.check(raw)
-    return read_call(endpoint, raw)
+    return read_call(endpoint, raw, secret)
 
 
-def read_call(endpoint: Endpoint, raw: bytes) -> Call:
+def read_call(endpoint: Endpoint, raw: bytes, secret: bytes | None = None) -> Call:
     """As `parse_call`, of a body whose number of values is known to be within `BOUNDS`."""
     if not raw:
         raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
@@ -81,14 +88,25 @@ def read_call(endpoint: Endpoint, raw: bytes) -> Call:
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}; send valid JSON", code="invalid_json") from None
     try:
-        return _checked(endpoint, raw, body)
+        return _translated(endpoint, raw, body, secret)
     except InvalidRequest as error:
         if isinstance(body, dict) and isinstance(name := body.get("model"), str):
             error.model = name
         raise
 
 
-def _checked(endpoint: Endpoint, raw: bytes, body: Any) -> Call:
+def _translated(endpoint: Endpoint, raw: bytes, body: Any, secret: bytes | None) -> Call:
+    body, translation = endpoint.format.chat(body, secret)
+    if translation is None:
+        return _checked(endpoint, raw, body)
+    try:
+        return _checked(endpoint, raw, body, translation)
+    except InvalidRequest as error:
+        rename(error, translation.place)
+        raise
+
+
+def _checked(endpoint: Endpoint, raw: bytes, body: Any, translation: Translation | None = None) -> Call:
     if isinstance(body, dict) and may_exceed_shape(raw):
         check_shape(body)
     try:
@@ -96,7 +114,7 @@ def _checked(endpoint: Endpoint, raw: bytes, body: Any) -> Call:
     except ValidationError as error:
         raise invalid_body(error.errors(include_url=False, include_input=False)) from None
     _refuse_uncounted(endpoint, request)
-    return Call(endpoint, request, body, raw)
+    return Call(endpoint, request, body, raw, translation)
 
 
 def _refuse_uncounted(endpoint: Endpoint, request: GenerationRequest) -> None:

@@ -13,8 +13,6 @@ answer is refused: what was sent cannot be recalled, and the rest must not compl
 
 from typing import Any, Final
 
-from pydantic_core import to_json
-
 from gateway.errors import BackendFailed
 from gateway.openai.answer import (
     BODY_FIELDS,
@@ -132,11 +130,11 @@ class StreamRewriter:
         self._says = False
         self._before: list[dict[str, Any]] = []
 
-    def rewrite(self, chunk: dict[str, Any]) -> list[bytes]:
-        """The payloads to send in place of the one that `chunk` is the parsed form of (checked by `choices_of`).
+    def rewrite(self, chunk: dict[str, Any]) -> list[dict[str, Any]]:
+        """The chunks to send in place of `chunk` (checked by `choices_of`), which is changed.
 
         None while the text is held back; two when a field begins and the rest of another one goes out before it. They
-        are serialised again: the bytes that came may hold a member twice, of which the filter saw the last.
+        have to be serialised again: the bytes that came may hold a member twice, of which the filter saw the last.
         """
         choices = chunk.get("choices")
         if not choices:  # what else a chunk may tell (usage, Azure's content filter) is not for the client
@@ -151,9 +149,9 @@ class StreamRewriter:
             self._odd_names = clean_names(chunk, self._make_filter)
         for place, choice in enumerate(choices):
             self._rewrite_choice(choice, place)
-        sent = [to_json({**chunk, "choices": [one]}, inf_nan_mode="null") for one in self._before]
+        sent = [{**chunk, "choices": [one]} for one in self._before]
         if self._says:
-            sent.append(to_json(chunk, inf_nan_mode="null"))
+            sent.append(chunk)
         return sent
 
     def text_of(self, index: int, field: str) -> "_Text | None":
@@ -163,11 +161,11 @@ class StreamRewriter:
         text = None if one is None or self._odd_names else one.texts.get(field)
         return text if text is not None and one is not None and one.speakers == [text] else None
 
-    def rest(self, template: dict[str, Any]) -> list[bytes]:
+    def rest(self, template: dict[str, Any]) -> list[dict[str, Any]]:
         """What is still held back when the stream stops without having ended; shaped like `template`, a chunk."""
-        return [payload for one in self._in_order() for payload in self._rest_of(one, template)]
+        return [chunk for one in self._in_order() for chunk in self._rest_of(one, template)]
 
-    def end(self, template: dict[str, Any]) -> list[bytes]:
+    def end(self, template: dict[str, Any]) -> list[dict[str, Any]]:
         """The same at the end of a whole stream, with the ends that were announced."""
         sent = []
         for one in self._in_order():
@@ -180,7 +178,7 @@ class StreamRewriter:
     def _in_order(self) -> list[_Choice]:
         return [self._choices[index] for index in sorted(self._choices)]
 
-    def _rest_of(self, one: _Choice, template: dict[str, Any]) -> list[bytes]:
+    def _rest_of(self, one: _Choice, template: dict[str, Any]) -> list[dict[str, Any]]:
         said: dict[str, Any] = {}
         for text in one.texts.values():
             if rest := text.flush():
@@ -307,5 +305,5 @@ def _place(said: dict[str, Any], text: _Text, rest: str) -> None:
         said.setdefault("tool_calls", []).append({"index": number, kind: {text.field: rest}})
 
 
-def _chunk_of(template: dict[str, Any], choice: dict[str, Any]) -> bytes:
-    return to_json({**template, "choices": [choice], "usage": None}, inf_nan_mode="null")
+def _chunk_of(template: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+    return {**template, "choices": [choice], "usage": None}

@@ -29,7 +29,10 @@ class Authenticator:
         self._telemetry = telemetry
 
     async def admit(self, endpoint: Endpoint, client: Client) -> Authenticated:
-        """Raises as `authenticate`."""
+        """Also takes a key that is sent as the clients of the endpoint's API do. Raises as `authenticate`."""
+        header = endpoint.format.key_header
+        if header is not None and "authorization" not in client.headers and header in client.headers:
+            client.headers["authorization"] = BEARER + client.headers[header]
         return Authenticated(endpoint, client, await self.authenticate(client.headers, client.address))
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:

@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from gateway.api_format import rename
 from gateway.content.prompt import output_refused
 from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached, forget_frames
 from gateway.openai.asgi_client import ClientGone, Header
-from gateway.openai.sse import sse_data
 from gateway.request.access_log import AccessLog
-from gateway.request.answer.headers import JSON
+from gateway.request.answer.headers import JSON, request_id
 from gateway.request.exchange import Exchange
 from gateway.request.recorder import Recorder
 from gateway.request.telemetry import Telemetry
@@ -89,10 +89,15 @@ class Outcome:
         # A backend makes up its own codes, and each would be another series.
         label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
         self._telemetry.errors.labels(label).inc()
-        if client.started:
-            await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
+        asked, api = exchange.parsed, exchange.endpoint.format
+        translation = asked.call.translation if asked is not None else None
+        if translation is not None:
+            rename(error, translation.place)
+        if client.started:  # and no `[DONE]`: the answer is not whole
+            events = exchange.received.events or (translation.events() if translation is not None else None)
+            await client.end(api.stream_error(error) if events is None else events.failed(error))
             return
-        body = error.body()
+        body = api.error(error)
         headers = [JSON, (b"content-length", b"%d" % len(body)), *error.headers(), *_headers(exchange, error)]
         await client.start(error.http_status, headers)
         await client.end(body)
@@ -105,7 +110,7 @@ def _headers(exchange: Exchange, error: GatewayError) -> list[Header]:
     rates = error.rates if isinstance(error, LimitReached) and error.rates else ()
     if exchange.reserved is not None:
         rates = exchange.reserved.rates
-    return [(b"x-request-id", exchange.parsed.request_id.encode()), *rates]
+    return [*request_id(exchange.parsed), *rates]
 
 
 def _without_content(error: BaseException) -> str:

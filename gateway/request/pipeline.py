@@ -101,7 +101,8 @@ class Pipeline:
         client, principal = authenticated.client, authenticated.principal
         raw = await client.body(self.bounds.now.max_body_bytes, self.bounds.now.body_timeout_s)
         async with self.limiter.admission(principal, len(raw)) as counted:
-            call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant)
+            secret = principal.state_secret if authenticated.endpoint.format.keeps_state else None
+            call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant, secret)
         subject = subject_of(client.headers, call.body)
         trace_id = self.telemetry.trace_id(client.headers)
         offered = self.enforcement.offers(principal.tenant, call.model)
@@ -114,7 +115,7 @@ class Pipeline:
         request, routed = accepted.request, accepted.routed
         return self.upstream.call(
             self.routes.target(routed.route.backend),
-            request.call.endpoint.path,
+            request.call.endpoint.upstream,
             routed.body,
             request.request_id,
             str(accepted.intent),  # the token names it: a backend of ours takes no call that is not on record

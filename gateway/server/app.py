@@ -19,12 +19,13 @@ from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.admin.calls.problems import problem
+from gateway.apis.endpoints import ENDPOINTS
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
 from gateway.nearest_route import unknown_url
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
-from gateway.openai.endpoints import ENDPOINTS, Endpoint
+from gateway.openai.endpoints import Endpoint
 from gateway.request.pipeline import Pipeline
 from gateway.server.health import Health
 
@@ -60,6 +61,8 @@ class GatewayApp:
         else:  # whatever the method is, also one that no router knows
             error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
             answer = await self._refused(Request(scope), error)
+            answer.body = endpoint.format.error(error)
+            answer.headers["content-length"] = str(len(answer.body))
             await answer(scope, receive, send)
 
 

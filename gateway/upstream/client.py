@@ -44,6 +44,8 @@ looked for at once (`Upstream.forget`)."""
 INLINE_DIGEST = 256 << 10
 MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
+NOT_EVERYWHERE = frozenset({"/tokenize"})
+"""Paths that our engine and vLLM have, and other servers may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +336,7 @@ class AnsweredCall:
         self._pool, self._connection, response = await upstream._post(self._outgoing)
         if response.status != 200:
             try:
-                raise await _refusal(response)
+                raise await _refusal(response, self._outgoing.path)
             finally:
                 self._pool.release(self._connection)
         return Answer(response, upstream._bounds.now.silence_timeout_s)
@@ -362,7 +364,7 @@ def _bearer(trust: Trust | None) -> str | None:
     return key
 
 
-async def _refusal(response: Response) -> GatewayError:
+async def _refusal(response: Response, path: str) -> GatewayError:
     retry_after = _seconds(response.header("retry-after"))
     if response.status == 503:
         return BackendUnavailable("The backend takes no requests now", retry_after_s=retry_after or 1)
@@ -372,6 +374,9 @@ async def _refusal(response: Response) -> GatewayError:
             return BackendRefused(response.status, error, retry_after)
         if response.status == 429:  # regardless of its text, the client has to know that it may retry
             return BackendRefused(429, {"message": "The backend is busy", "type": "rate_limit_error"}, retry_after)
+    if response.status in (404, 405) and path in NOT_EVERYWHERE:  # the server is well, it only lacks the route
+        told = {"message": f"This model's server has no {path}; leave the call out", "type": "not_found_error"}
+        return BackendRefused(404, told | {"code": "unknown_url"})
     return BackendFailed(f"The backend answered {response.status}", elsewhere=True)
 
 

@@ -10,8 +10,10 @@ import pytest
 from tests.fakes.backend import USAGE, FakeBackend
 from tests.fakes.lab import POLICY, lab
 from tests.fakes.needs import missing
+from tests.fakes.tool_user import ToolUser
 
 SCRIPT = Path(__file__).with_name("openai_node.mjs")
+RESPONSES = SCRIPT.with_name("openai_node_responses.mjs")
 SDK = Path(__file__).parents[2] / "build" / "node" / "node_modules" / "openai" / "index.mjs"
 SAID = "The capital is Paris."
 
@@ -26,10 +28,10 @@ def node():
     return found
 
 
-async def drive(node, made, **config):
+async def drive(node, made, script=SCRIPT, **config):
     config = {"sdk": SDK.as_uri(), "baseURL": f"{made.base}/v1", **config}
     process = await asyncio.create_subprocess_exec(
-        node, str(SCRIPT), json.dumps(config), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        node, str(script), json.dumps(config), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, err.decode()
@@ -85,3 +87,24 @@ async def test_the_node_sdk_works_unchanged(node, tmp_path):
         assert await backends["acme/eu-fr-par/acme-slow"].abandoned(2)
         assert request_id in {event.get("request_id") for event in made.events()}
     assert made.verify().ok
+
+
+async def test_the_node_sdks_responses_work_unchanged(node, tmp_path):
+    mail = "anna.schmidt@example.org"
+    backend = ToolUser(say=lambda body: f"You said {body['messages'][-1]['content']}")
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}) as made:
+        seen = await drive(node, made, RESPONSES, key=made.key(), model="small", mail=mail)
+        assert mail not in backend.received
+        types = seen.pop("types")
+        assert (types[0], types[-1]) == ("response.created", "response.completed")
+        assert "response.reasoning_text.delta" in types
+        said = f"You said write to {mail}"
+        assert seen == {
+            "text": said, "status": "completed", "total": 12, "numbered": True, "deltas": said, "accumulated": said,
+            "about": mail, "second": f"It says: {mail} is out", "parsed": {"city": "Paris", "population": 2100000},
+            "errors": {
+                "stored": ["BadRequestError", 400, "unsupported_parameter", "store"],
+                "hosted": ["BadRequestError", 400, "unsupported_parameter", "tools.0.type"],
+                "unknownModel": ["NotFoundError", 404, "model_not_found", "model"],
+            },
+        }  # fmt: skip

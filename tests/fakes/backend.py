@@ -31,6 +31,7 @@ class FakeBackend:
     hangs_s: float = 0.0  # before it answers a probe
     joules: object = None  # what it says that a call took; None: it does not measure
     fingerprint: object = None
+    tokenizes: bool = True
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -60,6 +61,8 @@ class FakeBackend:
         if self.status != 200:
             headers = {"retry-after": self.retry_after} if self.retry_after else {}
             return web.json_response({"error": self.error}, status=self.status, headers=headers)
+        if request.path == "/tokenize":
+            return web.json_response({"count": len(json.dumps(body["messages"]).split()), "max_model_len": 4096})
         if request.path.endswith("/embeddings"):
             vector = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
             return web.json_response({"object": "list", "model": self.model, "data": [vector], "usage": USAGE})
@@ -139,6 +142,8 @@ async def running(backend, port=0):
     app.router.add_post("/v1/chat/completions", backend.generate)
     app.router.add_post("/v1/completions", backend.generate)
     app.router.add_post("/v1/embeddings", backend.generate)
+    if backend.tokenizes:
+        app.router.add_post("/tokenize", backend.generate)
     app.router.add_get("/readyz", backend.readiness)
     app.router.add_get("/v1/models", backend.readiness)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

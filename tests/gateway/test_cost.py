@@ -4,9 +4,11 @@ A change that costs more has to raise a bound here. `make bench-calls` lists the
 with AGAINST those that grew.
 """
 
+from collections import Counter
+
 import pytest
 
-from bench.gateway.calls import measured
+from bench.gateway.calls import ROUTES, measured
 
 CALLS = {"request": 1440, "stream": 1850, "event": 79}
 """At most, on Python 3.11; newer ones make fewer. Some 2 % above the last figures (1,406, 1,806 and 77), since the
@@ -14,9 +16,18 @@ sequencer's batches and the size of its tree move a few calls."""
 PEAK_KB = {"request": 48, "stream": 48, "event": 1}
 
 
+OTHER_APIS = 1.3
+"""Of a chat's calls, the most that the same call of another API may make."""
+
+
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    return measured(tmp_path_factory.mktemp("cost") / "data")
+def reports(tmp_path_factory):
+    return measured(tmp_path_factory.mktemp("cost") / "data", tuple(ROUTES))
+
+
+@pytest.fixture(scope="module")
+def report(reports):
+    return reports["chat"]
 
 
 @pytest.mark.parametrize("kind", CALLS)
@@ -41,3 +52,21 @@ def test_the_count_sees_what_the_gateway_does(report):
     ):
         assert any(name.startswith(part) for name in report.request.by_name), part
     assert report.event.by_name["policy/redact/stream.py:StreamFilter.feed"] == 1
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("route", ROUTES.keys() - {"chat"})
+def test_a_call_of_another_api_costs_little_more_than_a_chat(reports, route, kind):
+    ours, chats = getattr(reports[route], kind), getattr(reports["chat"], kind)
+    grown = Counter({name: count - chats.by_name[name] for name, count in ours.by_name.items()})
+    assert ours.calls <= OTHER_APIS * chats.calls, (
+        f"{ours.calls} calls, {chats.calls} of a chat; {grown.most_common(15)}"
+    )
+
+
+@pytest.mark.parametrize("route", ROUTES.keys() - {"chat"})
+def test_an_event_of_another_api_is_not_parsed_twice(reports, route):
+    event, chats = reports[route].event.by_name, reports["chat"].event.by_name
+    assert event["C from_json"] == chats["C from_json"]
+    assert event["policy/redact/stream.py:StreamFilter.feed"] == 1
+    assert reports[route].event.peak_kb <= PEAK_KB["event"]

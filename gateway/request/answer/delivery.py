@@ -10,11 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from audit.log.receipt import Receipt
+from gateway.api_format import EventWriter
 from gateway.configuration.bounds import Bounds
 from gateway.content.inspection import Inspection
+from gateway.content.retained_content import KeptEvents, RetainedContent
 from gateway.content.whole_answer import Handling
 from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
+from gateway.openai.checked_call import Call as AskedCall
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.headers import EVENT_STREAM, JSON, provenance
@@ -120,7 +123,8 @@ class Delivery:
         prompt = redacted.prompt
         self._enforcement.check_running(request)
         with self._step("restore"):
-            handling = Handling(request.call.endpoint.answer, keeps=redacted.content is not None)
+            asked = request.call
+            handling = Handling(asked.endpoint.answer, redacted.content is not None, asked.translation)
             whole = await self._inspection.whole_answer(raw, handling, prompt.output, request.principal.tenant)
             received.note(whole.summary)
             self._routes.answered(request, call, received.called)
@@ -141,8 +145,9 @@ class Delivery:
             raise BackendFailed("The backend answered a stream with something else")
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
+        events = received.events = _events(request.call, routed.redacted.content)
         sender = _Sender(accepted, received)
-        relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None)
+        relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None, events)
         with self._step("restore"):
             try:
                 async for piece in relay.pieces(answer.pieces(silence)):
@@ -178,6 +183,14 @@ async def _in_time(client: Client, data: bytes) -> int:
     return min(at, len(data))
 
 
+def _events(asked: AskedCall, content: RetainedContent | None) -> EventWriter | None:
+    """What writes the stream of a call of another API; what it says goes to `content` as well."""
+    if asked.translation is None:
+        return None
+    events = asked.translation.events()
+    return events if content is None else KeptEvents(events, content)
+
+
 class _Sender:
     """The pieces of one stream to the client, who gets the headers with the first."""
 
@@ -187,7 +200,7 @@ class _Sender:
         self._accepted = accepted
         self._received = received
         self._client: Client = accepted.request.client
-        self._content = accepted.routed.redacted.content
+        self._content = None if received.events is not None else accepted.routed.redacted.content
         self.begun = False
 
     async def begin(self) -> None:

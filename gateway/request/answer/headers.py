@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from audit.log.receipt import Receipt
 from gateway.openai.asgi_client import Header
-from gateway.request.stages import Redacted, Route
+from gateway.request.stages import Parsed, Redacted, Route
 from policy.decision.decision import Decision
 from policy.facts import BackendFacts
 from regions.fleet.fleet import Backend
@@ -24,11 +24,17 @@ EVENT_STREAM: Final[tuple[Header, ...]] = (
 def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None) -> list[Header]:
     """What the client may keep as evidence: where its call ran, under which policy, and its receipt. Without the parts
     that are not known yet."""
-    headers = [(b"x-request-id", redacted.request.request_id.encode()), *redacted.decided.reserved.rates]
+    headers = [*request_id(redacted.request), *redacted.decided.reserved.rates]
     if receipt is not None:
         headers.append((b"x-domicile-receipt", str(receipt).encode()))
     headers += _same_each_time(redacted.allowed, route)
     return headers
+
+
+def request_id(request: Parsed) -> Sequence[Header]:
+    """The id of a call, where clients of its API look for it."""
+    written, own = request.request_id.encode(), request.call.endpoint.format.request_id_header
+    return ((b"x-request-id", written),) if own is None else ((b"x-request-id", written), (own, written))
 
 
 _known: dict[tuple[int, int, int], tuple[Decision, Backend | None, BackendFacts | None, Sequence[Header]]] = {}

@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from backend.wire import Usage
+from gateway.api_format import EventWriter
 from gateway.content.whole_answer import AnswerSummary
 from gateway.openai.answer import count_tool_calls
 from gateway.openai.usage import MAX_TOKENS
@@ -31,7 +32,7 @@ class ReceivedAnswer:
 
     `called`: when the backend was called; None before that, and after the backend failed. `bytes_out`: sent to the
     client. `characters_out`: of text, before the output filter. `redactions`: findings of the output filter, by label.
-    `closed`: the outcome was handed to the record.
+    `closed`: the outcome was handed to the record. `events`: what writes a stream in the events of another API.
     """
 
     called: float | None = None
@@ -45,6 +46,7 @@ class ReceivedAnswer:
     characters_out: int = 0
     redactions: Mapping[str, int] = field(default_factory=dict)
     closed: bool = False
+    events: EventWriter | None = None
 
     def note_first_token(self, choice: Mapping[str, Any]) -> None:
         """Note when the first chunk of a stream came that has text or a tool call: servers open a stream with a role

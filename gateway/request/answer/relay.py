@@ -1,7 +1,8 @@
 """A streamed answer on its way from the backend to the client.
 
 Keeps three promises: text leaves only through the output filter; `[DONE]` leaves only after the record is closed, and
-never after an error; usage is always asked for, and shown only to a client that asked. Servers that are not ours may
+never after an error; usage is always asked for, and shown only to a client that asked. Clients of another API get its
+events for the same chunks (`gateway.api_format`). Servers that are not ours may
 send no `[DONE]` (``transformers serve``, some versions of TGI): an answer of theirs is whole where every choice has
 said why it ended and the body then ended as HTTP has it end.
 """
@@ -13,6 +14,7 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from backend.wire import SSE_DONE, fingerprint_of, sse_data
+from gateway.api_format import EventWriter
 from gateway.content.inspection import counted
 from gateway.errors import BackendFailed, BodyTooComplex
 from gateway.openai.answer import count_characters
@@ -37,10 +39,18 @@ class StreamRelay:
     """The streamed answer to `call`, noted in `received`. Iterate `pieces` for what may be sent at once; then `ending`
     once the record is closed."""
 
-    def __init__(self, call: Call, received: ReceivedAnswer, rewriter: StreamRewriter | None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        received: ReceivedAnswer,
+        rewriter: StreamRewriter | None,
+        events: EventWriter | None = None,
+    ) -> None:
+        """`events`: of the API that the client speaks; None for chunks."""
         self._call = call
         self._received = received
         self._rewriter = rewriter
+        self._events = events
         self._splitter = EventSplitter()
         self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
         self._done = False
@@ -82,17 +92,19 @@ class StreamRelay:
         """Text still held back by the filter when a stream is cut: it was filtered, so it may be sent."""
         if self._rewriter is None or self._template is None:
             return b""
-        return b"".join(sse_data(payload) for payload in self._rewriter.rest(self._template))
+        return b"".join(self._written(self._rewriter.rest(self._template)))
 
     def _end(self) -> bytes:
         """The same at the end of a whole stream, with the ends of its choices."""
         if self._rewriter is None or self._template is None:
             return b""
-        return b"".join(sse_data(payload) for payload in self._rewriter.end(self._template))
+        return b"".join(self._written(self._rewriter.end(self._template)))
 
     def ending(self) -> bytes:
         """The last bytes of a complete stream: usage if asked for, then ``[DONE]``."""
         usage = self._received.usage
+        if self._events is not None:
+            return self._events.end(usage)
         if usage is None or self._template is None or not self._call.request.wants_usage_chunk:
             return SSE_DONE
         last = {**self._template, "choices": [], "usage": usage.model_dump(exclude_none=True)}
@@ -119,7 +131,11 @@ class StreamRelay:
         if self._feed is not None and (after := self._feed(text)) != text:
             if not after:
                 return []
-            payload = repeated.with_text(after)
+            if self._events is None:
+                payload = repeated.with_text(after)
+            text = after
+        if self._events is not None:
+            return [self._events.text(repeated.field, text)]
         return [sse_data(payload)]
 
     def _learn(self, payload: bytes) -> None:
@@ -154,10 +170,18 @@ class StreamRelay:
         self._received.chunks_out += 1
         for place, choice in enumerate(choices):
             self._note(choice, place)
-        frames = [payload] if self._rewriter is None else self._rewriter.rewrite(chunk)
+        if self._rewriter is not None:
+            frames = self._written(self._rewriter.rewrite(chunk))
+        else:
+            frames = [sse_data(payload)] if self._events is None else [self._events.chunk(chunk)]
         if self._template is None:
             self._template = {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
-        return [sse_data(frame) for frame in frames]
+        return frames
+
+    def _written(self, chunks: list[dict[str, Any]]) -> list[bytes]:
+        if self._events is not None:
+            return [self._events.chunk(chunk) for chunk in chunks]
+        return [sse_data(to_json(chunk, inf_nan_mode="null")) for chunk in chunks]
 
     def _note(self, choice: dict[str, Any], place: int) -> None:
         """What the meter and the record need to know of a choice."""

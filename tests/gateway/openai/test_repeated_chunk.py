@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of
@@ -64,8 +65,8 @@ def one_by_one(payloads, *, filtered):
         body = json.loads(payload)
         choices_of(body, DELTA)
         template = template or {name: body[name] for name in HEAD}
-        sent += whole.rewrite(body) if whole else [payload]
-    sent += whole.end(template) if whole else []
+        sent += map(to_json, whole.rewrite(body)) if whole else [payload]
+    sent += map(to_json, whole.end(template)) if whole else []
     return [json.loads(each) for each in sent]
 
 

@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from gateway.errors import BackendFailed
 from gateway.openai import stream_filter
@@ -86,8 +87,8 @@ def streamed(chunks, action):
         payload = json.dumps(chunk).encode()
         chunk = json.loads(payload)
         choices_of(chunk, DELTA)
-        sent += rewriter.rewrite(chunk)
-    return sent + rewriter.end({"object": "chat.completion.chunk", "id": "x"})
+        sent += map(to_json, rewriter.rewrite(chunk))
+    return sent + [to_json(one) for one in rewriter.end({"object": "chat.completion.chunk", "id": "x"})]
 
 
 def whole(fields, action):
@@ -320,7 +321,7 @@ def test_a_text_that_another_interrupts_in_the_middle_of_a_finding_is_not_comple
     chunks = [chunk({"reasoning": "carl@exam"}), chunk({"content": between}), chunk({"reasoning": "ple.org, "})]
     with pytest.raises(RedactionError):
         for one in chunks:
-            sent += b"".join(rewriter.rewrite(one))
+            sent += b"".join(map(to_json, rewriter.rewrite(one)))
         rewriter.end({})
     assert b"ple.org" not in sent
 

@@ -1,0 +1,4 @@
+"""Other APIs than OpenAI's chats: each a translation around the chat pipeline (`gateway.api_format`).
+
+`gateway.server` may import it.
+"""

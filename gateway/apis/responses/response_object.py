@@ -1,0 +1,136 @@
+"""The response object of ``/v1/responses`` and its items. Source: OpenAI API reference, Responses."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any, Final
+
+from backend.wire import Usage
+from gateway.apis.chat_answer import cached_tokens, detail, measured
+from gateway.apis.responses.sealed_state import sealed
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "background": False,
+    "completed_at": None,
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": False,
+    "temperature": None,
+    "top_p": None,
+    "truncation": "disabled",
+    "usage": None,
+    "user": None,
+}
+INCOMPLETE: Final = {
+    "length": "max_output_tokens",
+    "model_length": "max_output_tokens",
+    "content_filter": "content_filter",
+}
+"""By a chat's finish_reason, why a response is incomplete."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseObject:
+    """`identifier`: 32 hex digits, of which ids are made. `created`: Unix time. `echo`: what the response repeats of
+    the request. `secret`: seals reasoning; None where the client did not ask for that."""
+
+    identifier: str
+    created: int
+    echo: Mapping[str, Any]
+    secret: bytes | None = None
+
+    def with_members(
+        self, members: Mapping[str, Any], output: Sequence[Any] = (), usage: Usage | None = None
+    ) -> dict[str, Any]:
+        """The response with these members. `output`: its items."""
+        shown: dict[str, Any] = {
+            "id": f"resp_{self.identifier}", "object": "response", "created_at": self.created, **_DEFAULTS,
+            **self.echo, **members, "output": output,
+        }  # fmt: skip
+        if usage is not None:
+            shown["usage"] = _usage(usage)
+        return shown
+
+    def item_id(self, kind: str, position: int) -> str:
+        return f"{kind}_{self.identifier}{position:04x}"
+
+    def reasoning(self, position: int, text: str, status: str) -> dict[str, Any]:
+        item = {
+            "id": self.item_id("rs", position), "type": "reasoning", "summary": [], "status": status,
+            "content": [{"type": "reasoning_text", "text": text}],
+        }  # fmt: skip
+        if self.secret is not None:
+            item["encrypted_content"] = sealed(text, self.secret)
+        return item
+
+    def message(self, position: int, parts: Sequence[Mapping[str, Any]], status: str) -> dict[str, Any]:
+        identifier = self.item_id("msg", position)
+        return {"id": identifier, "type": "message", "role": "assistant", "status": status, "content": parts}
+
+    def function_call(
+        self, position: int, call_id: str | None, name: str, arguments: str, status: str
+    ) -> dict[str, Any]:
+        return {
+            "id": self.item_id("fc", position), "type": "function_call", "status": status,
+            "call_id": call_id or self.item_id("call", position), "name": name, "arguments": arguments,
+        }  # fmt: skip
+
+
+def output_text(text: str, logprobs: Sequence[Any] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def reasoning_text(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
+
+
+def refusal(text: str) -> dict[str, Any]:
+    return {"type": "refusal", "refusal": text}
+
+
+def ended(reason: str | None) -> dict[str, Any]:
+    """The members of a response that ended; `reason`: why before its time."""
+    if reason is None:
+        return {"status": "completed", "completed_at": int(time())}
+    return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+
+
+def logprobs_in(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of each token, in the shape of an ``output_text``."""
+    logprobs = choice.get("logprobs")
+    found = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(found, list):
+        return []
+    tokens = [one for one in found if isinstance(one, dict)]
+    return [
+        {**_logprob(one), "top_logprobs": [_logprob(each) for each in one.get("top_logprobs") or ()]} for one in tokens
+    ]
+
+
+def _logprob(token: Mapping[str, Any]) -> dict[str, Any]:
+    text = str(token.get("token") or "")
+    spelled = token.get("bytes")
+    return {
+        "token": text,
+        "bytes": spelled if isinstance(spelled, list) else list(text.encode("utf-8", "replace")),
+        "logprob": token.get("logprob"),
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": cached_tokens(usage), "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": detail(usage, "completion_tokens_details", "reasoning_tokens")},
+        "total_tokens": usage.total_tokens or usage.prompt_tokens + usage.completion_tokens,
+        **measured(usage),
+    }
