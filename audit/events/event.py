@@ -39,6 +39,7 @@ from audit.events.base import (
     TenantId,
     Text,
 )
+from audit.events.batch import BatchEvent, FileEvent
 from audit.events.incident import AuthorityRequest, Incident, Oversight
 from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, START, STOP
 from audit.events.privacy import (
@@ -116,6 +117,8 @@ class _Call(Event):
     redaction: Redaction | None = None
     retention_class: Code | None = None
     bytes_in: Count | None = None
+    batch_id: Text | None = None  # of a line of a batch, which `batch_line` counts from 1
+    batch_line: Count | None = None
 
 
 class _Route(Event):
@@ -479,6 +482,8 @@ AnyEvent = Annotated[
     | AnchorLinked
     | TimestampFailed
     | ModelChanged
+    | FileEvent
+    | BatchEvent
     | Oversight
     | Incident
     | AuthorityRequest

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
 
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
+from gateway.openai.batch_line import BatchLine
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -58,12 +59,15 @@ def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
 
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
-    `held`: nothing of the answer is."""
+    `held`: nothing of the answer is. `batch`: the line that a worker of batches sends; None for all others."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "gone", "headers", "held",
+    __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "batch", "gone", "headers", "held",
                  "started", "status")  # fmt: skip
 
-    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: MutableMapping[str, Any], receive: Receive, send: Send, batch: BatchLine | None = None
+    ) -> None:
+        self.batch = batch
         self.headers = headers_of(scope)
         self.address = caller_address(scope)
         self._receive = receive
