@@ -128,7 +128,7 @@ class StoredBatches:
                     "data_key": one.sealed.data_key,
                     "sealed": one.sealed.content,
                 }
-                kept[one.part] += connection.execute(_insert_new(connection, row)).rowcount
+                kept[one.part] += connection.execute(_insert_new(connection, row)).first() is not None
             counts = {
                 "completed": BATCH.c.completed + kept["output"],
                 "failed": BATCH.c.failed + kept["error"],
@@ -194,7 +194,7 @@ class StoredBatches:
 
 def _insert_new(connection: Connection, row: dict[str, Any]) -> Any:
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return dialect.insert(RESULT).values(row).on_conflict_do_nothing()
+    return dialect.insert(RESULT).values(row).on_conflict_do_nothing().returning(RESULT.c.line)
 
 
 def _record(row: Any) -> BatchRecord:
