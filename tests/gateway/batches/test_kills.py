@@ -6,7 +6,6 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
-import openai
 import pytest
 
 from gateway.installation.installation import Installation
@@ -14,7 +13,7 @@ from gateway.store.reports.usage_report import entries
 from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import Lab, open_control
-from tests.gateway.batches.test_files_and_batches import CHAT, KEEPING, jsonl, line, lines_of, over
+from tests.gateway.batches.conftest import CHAT, KEEPING, client, jsonl, line, lines_of, over
 from tests.gateway.nursery import listening, nursery
 from tests.gateway.test_values_in_postgresql import fresh_database
 
@@ -40,7 +39,7 @@ async def installation(tmp_path, monkeypatch, **backend):
 
 
 def sdk_of(made, base):
-    return openai.AsyncOpenAI(base_url=f"{base}/v1", api_key=made.key(), max_retries=0)
+    return client(made, base=base)
 
 
 async def begun(sdk, lines=LINES):
