@@ -67,8 +67,8 @@ def _object(number: int, raw: bytes) -> dict[str, Any]:
     try:
         BOUNDS.check(raw)
         said = read(raw.removeprefix(BOM))
-    except BodyTooComplex as error:
-        raise BadLine("body_too_complex", f"Line {number}: {error.message}") from None
+    except BodyTooComplex:
+        raise BadLine("body_too_complex", f"Line {number} holds more values than a request may; divide it") from None
     except ValueError:
         raise BadLine("invalid_json_line", f"Line {number} is not valid JSON; write one JSON object a line") from None
     if not isinstance(said, dict):

@@ -78,7 +78,10 @@ async def test_what_is_no_form_is_refused(acme):
         ("application/json", b"{}"),
         ("multipart/form-data", b"--a--"),
         ("multipart/form-data; boundary=a", b"--b\r\n\r\n"),
-        ("multipart/form-data; boundary=a", b'--a\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nx'),
+        (
+            "multipart/form-data; boundary=a",
+            b'--a\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nx',
+        ),
         ("multipart/form-data; boundary=a", b'--a\r\ncontent-disposition: form-data; name="file"\r\n\r\nx\r\n--a--'),
         ("multipart/form-data; boundary=a", b""),
     ):
@@ -181,7 +184,9 @@ async def test_another_tenants_and_another_projects_ids_are_as_unknown_ones(acme
                 assert theirs == none
                 assert theirs[0] == 404, theirs
     assert (await acme.sdk.files.retrieve(batch.output_file_id)).id == batch.output_file_id
-    status, said = await asked(acme, "POST", "/v1/batches", "globex/main", {**GOOD, "input_file_id": batch.input_file_id})
+    status, said = await asked(
+        acme, "POST", "/v1/batches", "globex/main", {**GOOD, "input_file_id": batch.input_file_id}
+    )
     assert (status, json.loads(said)["error"]["code"]) == (404, "not_found")
     async with client(acme, "globex/main") as other:
         assert (await other.files.list()).data == []
@@ -211,8 +216,6 @@ async def test_results_are_no_input_and_there_is_a_bound_on_batches(tmp_path):
         assert (status, json.loads(said)["error"]["param"]) == (400, "input_file_id")
         made.backends["acme-1"].delay_s = 30
         file = await upload(sdk, line(1))
-        statuses = [
-            await asked(made, "POST", "/v1/batches", body={**GOOD, "input_file_id": file.id}) for _ in range(3)
-        ]
+        statuses = [await asked(made, "POST", "/v1/batches", body={**GOOD, "input_file_id": file.id}) for _ in range(3)]
         assert [status for status, _ in statuses] == [200, 200, 429]
         assert json.loads(statuses[-1][1])["error"]["code"] == "too_many_batches"
