@@ -29,6 +29,8 @@ from gateway.request.pipeline import Pipeline
 
 MAX_ERRORS = 100
 """Faults of one input file that are named."""
+BEGUN = 2
+"""Lines in memory for each that may run: while the result of one is made durable, the next is answered."""
 DIGEST = 16
 """Bytes of the digest by which one custom_id is told from another."""
 RESULT_PARTS: tuple[Part, ...] = ("output", "error")
@@ -136,6 +138,7 @@ class BatchRun:
             batch, endpoint, self.pipeline, self.pace, self._stopped, self.retried, self.batches.now
         )
         done = await self._asked(self.batches.stored.done, batch.id)
+        begun = asyncio.Semaphore(BEGUN * max(1, self.batches.settings.concurrent_lines))
         async with asyncio.TaskGroup() as group:
             async for number, raw, key_id in self._lines(file):
                 if number in done:
@@ -147,13 +150,14 @@ class BatchRun:
                         expired(batch.id, number, None if raw is None else custom_id_of(raw), key_id or own.id)
                     )
                     continue
-                await self.pace.slots.acquire()
+                await begun.acquire()
                 task = group.create_task(self._one(answerer, keeper, number, raw, key_id or own.id))
-                task.add_done_callback(lambda _: self.pace.slots.release())
+                task.add_done_callback(lambda _: begun.release())
 
     async def _one(self, answerer: LineAnswerer, keeper: Keeper, number: int, raw: bytes | None, key_id: str) -> None:
         try:
-            result: LineResult | None = await answerer.answer(number, raw, key_id)
+            async with self.pace.slots:
+                result: LineResult | None = await answerer.answer(number, raw, key_id)
             if result is not None:
                 await keeper.keep(result)
                 self.line_done(result.part)
