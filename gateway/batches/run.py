@@ -31,6 +31,7 @@ MAX_ERRORS = 100
 """Faults of one input file that are named."""
 BEGUN = 2
 """Lines in memory for each that may run: while the result of one is made durable, the next is answered."""
+LATE_AT_ONCE = 256
 DIGEST = 16
 """Bytes of the digest by which one custom_id is told from another."""
 RESULT_PARTS: tuple[Part, ...] = ("output", "error")
@@ -138,6 +139,7 @@ class BatchRun:
             batch, endpoint, self.pipeline, self.pace, self._stopped, self.retried, self.batches.now
         )
         done = await self._asked(self.batches.stored.done, batch.id)
+        late: list[LineResult] = []
         begun = asyncio.Semaphore(BEGUN * max(1, self.batches.settings.concurrent_lines))
         async with asyncio.TaskGroup() as group:
             async for number, raw, key_id in self._lines(file):
@@ -146,13 +148,23 @@ class BatchRun:
                 if self._stopped.is_set():
                     break
                 if self.batches.now() >= batch.expires_at:
-                    await keeper.keep(
-                        expired(batch.id, number, None if raw is None else custom_id_of(raw), key_id or own.id)
-                    )
+                    custom_id = None if raw is None else custom_id_of(raw)
+                    late.append(expired(batch.id, number, custom_id, key_id or own.id))
+                    if len(late) >= LATE_AT_ONCE:
+                        await self._late(keeper, late)
                     continue
                 await begun.acquire()
                 task = group.create_task(self._one(answerer, keeper, number, raw, key_id or own.id))
                 task.add_done_callback(lambda _: begun.release())
+        if late:
+            await self._late(keeper, late)
+
+    async def _late(self, keeper: Keeper, results: list[LineResult]) -> None:
+        """Keep the results of lines whose time was over before their turn."""
+        await keeper.write(results)
+        for result in results:
+            self.line_done(result.part)
+        results.clear()
 
     async def _one(self, answerer: LineAnswerer, keeper: Keeper, number: int, raw: bytes | None, key_id: str) -> None:
         try:

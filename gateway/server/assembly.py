@@ -107,6 +107,7 @@ class Gateway:
     health: Health
     bounds: Bounds
     settings: LiveSettings
+    batches: OpenBatches
 
 
 @asynccontextmanager
@@ -154,6 +155,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             health,
             memory.bounds,
             _live_settings(settings, memory.bounds, parts.directory, operations),
+            batches,
         )
 
 
