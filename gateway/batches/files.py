@@ -16,7 +16,14 @@ from gateway.batches.sealing import Sealing, content_errors, seal, unseal
 from gateway.batches.upload import Upload, UploadBounds, place_of
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Batches as Settings
-from gateway.errors import AuditUnavailable, InvalidRequest, ObjectInUse, ObjectNotFound, RequestTooLarge
+from gateway.errors import (
+    AuditUnavailable,
+    ContentUnavailable,
+    InvalidRequest,
+    ObjectInUse,
+    ObjectNotFound,
+    RequestTooLarge,
+)
 from gateway.identity.principal import Principal
 from gateway.records.batches import FileRecord, Owner, Sealed
 from gateway.request.enforcement import PolicyEnforcement
@@ -130,8 +137,10 @@ class Files:
 
     async def read(self, principal: Principal, file: FileRecord) -> AsyncIterator[bytes]:
         """Its content, piece by piece, once the reading is on record. What was erased is left out."""
+        pieces = self.content(file)
+        first = await anext(pieces, b"")  # what fails now is an error, not half an answer
         await self._record("file.read", file, actor_of(principal))
-        return self.content(file)
+        return _from_first(first, pieces)
 
     async def content(self, file: FileRecord) -> AsyncIterator[bytes]:
         async for _, piece in self.pieces(file):
@@ -139,7 +148,12 @@ class Files:
                 yield piece
 
     async def pieces(self, file: FileRecord) -> AsyncIterator[tuple["Piece", bytes | None]]:
-        """Each sealed piece with its content; None where that was erased."""
+        """Each sealed piece with its content; None where that was erased. Raises ContentUnavailable where the keys of
+        the whole file are not in this side store: another host has them, or the tenant was erased."""
+        if not await self.sealing.opened(file.owner.tenant, [file.sealed.data_key]):
+            raise ContentUnavailable(
+                "The keys of this file are not on this host; set database.values_url, so that hosts share them"
+            )
         after = 0
         while found := await self._asked(self._some, file, after):
             ciphers = await self.sealing.opened(file.owner.tenant, {piece.sealed.data_key for piece in found})
@@ -214,6 +228,12 @@ class Piece:
     lines: int
     place: str
     sealed: Sealed
+
+
+async def _from_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
 
 
 def name_of(file: str) -> str:

@@ -94,10 +94,12 @@ class BatchWorker:
             tenants = await asyncio.to_thread(self.batches.stored.tenants)
             self._leases = {tenant: self._leases.get(tenant) or self._lease(tenant) for tenant in tenants}
             for tenant, lease in self._leases.items():
-                if tenant not in self._tenants and (term := await asyncio.to_thread(lease.take)) is not None:
+                if tenant in self._tenants or not await self.batches.workable(tenant):
+                    continue
+                if (term := await asyncio.to_thread(lease.take)) is not None:
                     self._tenants[tenant] = asyncio.create_task(self._work(tenant, lease, term), name="batches")
-        except DatabaseUnavailable as error:
-            log.warning("batches wait: %s; check the control database, it is tried again", error)
+        except (DatabaseUnavailable, GatewayError) as error:
+            log.warning("batches wait: %s; check the databases and keys, it is tried again", error)
 
     def _lease(self, tenant: str) -> Lease:
         return Lease(self.database, f"batches:{tenant}", self.holder, ttl_s=self.batches.settings.lease_s)
@@ -146,7 +148,7 @@ class TenantWork:
     async def run(self) -> None:
         """Until no batch is left."""
         try:
-            while batches := await asyncio.to_thread(self.worker.batches.stored.active, self.tenant, AT_ONCE):
+            while batches := (await self.worker.batches.workable(self.tenant))[:AT_ONCE]:
                 self.worker.metrics.waiting(
                     self.tenant, sum(max(0, each.total - each.completed - each.failed) for each in batches)
                 )

@@ -171,10 +171,8 @@ class StoredBatches:
         return True
 
     def over(self, now: float, limit: int) -> list[BatchRecord]:
-        """Batches that ended and whose time is over."""
-        query = select(BATCH).where(
-            BATCH.c.cell == self._cell, BATCH.c.kept_until <= now, BATCH.c.status.not_in(ACTIVE)
-        )
+        """Batches whose time is over, also those that never ended, since nobody has their keys any more."""
+        query = select(BATCH).where(BATCH.c.cell == self._cell, BATCH.c.kept_until <= now)
         with self._database.read() as session:
             return [_record(row) for row in session.connection().execute(query.limit(limit)).mappings()]
 

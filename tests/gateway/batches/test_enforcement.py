@@ -25,7 +25,8 @@ from tests.gateway.batches.conftest import (
     over,
     upload,
 )
-from tests.gateway.test_rotation_on_two_hosts import domicile
+from tests.gateway.test_installation_identity import CONTROL, RECORD, fresh_database
+from tests.gateway.test_rotation_on_two_hosts import domicile, second_host
 
 BACKEND = "acme/eu-fr-par/acme-1"
 MAIL, IBAN = "alice@example.org", "DE89 3704 0044 0532 0130 00"
@@ -236,3 +237,36 @@ async def test_nothing_of_a_line_is_readable_in_the_databases(tmp_path):
     said = b"".join(path.read_bytes() for path in made.data.rglob("*") if path.is_file())
     for word in (b"Zeppelin", b"Montevideo", b"zanzibar", b"Timbuktu", b"line-1"):
         assert word not in said, word
+
+
+async def test_a_host_without_the_keys_neither_reads_nor_spoils_what_another_host_keeps(
+    tmp_path, monkeypatch, postgresql_url
+):
+    """Two hosts share the control database and the record; each has a side store of its own."""
+    for variable in (CONTROL, RECORD):
+        monkeypatch.setenv(variable, fresh_database(postgresql_url))
+    two = tmp_path / "two"
+    async with gateway(tmp_path, backends=slow()) as made, client(made) as sdk:
+        await domicile("init", "--data", made.data, "--export-keys", tmp_path / "set")
+        async with second_host(two, tmp_path / "set") as other, client(made, base=other) as there:
+            batch = await begin(sdk, *(line(number, user="alice") for number in range(60)))
+            assert (await there.batches.retrieve(batch.id)).id == batch.id
+            with pytest.raises(openai.InternalServerError) as refused:
+                await there.files.content(batch.input_file_id)
+            assert "database.values_url" in refused.value.message
+            elsewhere = await begin(there, line(1))
+            batch = await over(sdk, batch)
+            assert batch.request_counts.model_dump() == {"total": 60, "completed": 60, "failed": 0}
+            assert len(await lines_of(sdk, batch.output_file_id)) == 60
+            assert (await over(there, elsewhere)).request_counts.completed == 1
+
+
+async def test_an_erased_tenants_batch_fails_and_goes(tmp_path):
+    async with gateway(tmp_path, backends=slow()) as made, client(made) as sdk:
+        batch = await begin(sdk, *(line(number) for number in range(200)))
+        await some_are_done(sdk, batch)
+        await domicile("audit", "erase", "acme", "--all", "--yes", "--data", made.data)
+        async with asyncio.timeout(20):
+            while len(made.backends["acme-1"].bodies) == 200 or made.gateway.batches.worker._tenants:
+                await asyncio.sleep(0.05)
+        assert len(made.backends["acme-1"].bodies) < 200
