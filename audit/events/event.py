@@ -39,10 +39,10 @@ from audit.events.base import (
     TenantId,
     Text,
 )
-from audit.events.batch import BatchEvent, FileEvent
 from audit.events.incident import AuthorityRequest, Incident, Oversight
 from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, START, STOP
 from audit.events.privacy import (
+    BatchEvent,
     CheckpointAnchored,
     ContentAccessed,
     ContentReplayed,
@@ -52,6 +52,7 @@ from audit.events.privacy import (
     ErasureCompleted,
     ErasureRefused,
     ErasureRequested,
+    FileEvent,
     LegalHold,
     LogExported,
     LogRead,

@@ -1,4 +1,4 @@
-"""Batches of a project: create, look up, cancel. The worker does the rest (`gateway.batches.worker`)."""
+"""Batches of a project: create, look up, cancel. The worker does the rest (`gateway.batches.work.worker`)."""
 
 import asyncio
 import json
@@ -8,11 +8,11 @@ from time import time
 from typing import Any, TypeVar
 
 from audit.errors import AuditUnavailable as RecordUnavailable
-from audit.events.batch import BatchEvent
+from audit.events.privacy import BatchEvent
 from audit.private.audit_context import AuditContext
-from gateway.batches.files import DAY_S, Files, actor_of, owner_of
+from gateway.batches.content.files import DAY_S, Files, actor_of, owner_of
+from gateway.batches.content.sealing import Sealing, content_errors, seal, unseal
 from gateway.batches.objects import PURPOSE, WINDOW_S, NewBatch
-from gateway.batches.sealing import Sealing, content_errors, seal, unseal
 from gateway.configuration.settings import Batches as Settings
 from gateway.directory.directory import Directory
 from gateway.errors import AuditUnavailable, InvalidRequest, LimitReached, ObjectInUse, ObjectNotFound, PolicyDenied

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from audit.errors import AuditError
 from gateway.batches.batches import Batches
-from gateway.batches.files import Files
-from gateway.batches.sealing import content_errors
+from gateway.batches.content.files import Files
+from gateway.batches.content.sealing import content_errors
 from gateway.database.errors import DatabaseUnavailable
 from gateway.database.leases import Lease
 from gateway.errors import GatewayError, ObjectInUse

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from gateway.batches.batches import Batches
-from gateway.batches.files import Files, owner_of
+from gateway.batches.content.files import Files, owner_of
 from gateway.batches.objects import (
     MAX_LISTED,
     batch_object,

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from audit.events.private_value import Private
 from gateway.content.choice_texts import ChoiceTexts, add_choice
 from gateway.errors import InvalidRequest
-from gateway.openai.batch_line import BatchLine
+from gateway.openai.asgi_client import BatchLine
 from gateway.openai.sse import DONE, EventSplitter
 
 SUBJECT_HEADER = "x-domicile-subject"

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
 
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
-from gateway.openai.batch_line import BatchLine
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -55,6 +55,20 @@ def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
         for name in headers:
             headers[name] = ", ".join(v.decode("latin-1") for k, v in sent if k.decode("latin-1") == name)
     return headers
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """The line of a batch that a call answers, where it is one.
+
+    `number` counts the lines of the input file from 1. `custom_id`: the application's own name for the line, which
+    may be personal data. `key_id`: the API key that made the batch, whose principal the call acts for.
+    """
+
+    batch: str
+    number: int
+    custom_id: str
+    key_id: str
 
 
 class Client:

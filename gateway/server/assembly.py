@@ -27,6 +27,7 @@ from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, OnRefused
+from gateway.batches.assembly import OpenBatches, open_batches
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
 from gateway.configuration.bounds import Bounds
@@ -65,7 +66,6 @@ from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
 from gateway.server.app import Exposition, GatewayApp, build_app
-from gateway.server.batches import OpenBatches, open_batches
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet

@@ -7,7 +7,7 @@ import pytest
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
 from gateway.errors import BackendUnavailable, InternalError
-from gateway.openai.batch_line import BatchLine
+from gateway.openai.asgi_client import BatchLine
 from gateway.request.routes import Routes
 from gateway.upstream.credentials import TenantCredentials
 from regions.fleet.fleet import FAILURES

@@ -8,12 +8,12 @@ from time import time
 from typing import Any, TypeVar
 
 from audit.errors import AuditUnavailable as RecordUnavailable
-from audit.events.batch import FileEvent
+from audit.events.privacy import FileEvent
 from audit.private.audit_context import AuditContext
-from gateway.batches.multipart import FormReader
+from gateway.batches.content.multipart import FormReader
+from gateway.batches.content.sealing import Sealing, content_errors, seal, unseal
+from gateway.batches.content.upload import Upload, UploadBounds, place_of
 from gateway.batches.objects import PURPOSE
-from gateway.batches.sealing import Sealing, content_errors, seal, unseal
-from gateway.batches.upload import Upload, UploadBounds, place_of
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Batches as Settings
 from gateway.errors import (

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from gateway.batches.answering import Pace
 from gateway.batches.batches import Batches
-from gateway.batches.run import BatchRun
+from gateway.batches.work.answering import Pace
+from gateway.batches.work.run import BatchRun
 from gateway.database.database import Database
 from gateway.database.errors import DatabaseUnavailable
 from gateway.database.leases import Lease, LeaseLost

@@ -12,12 +12,11 @@ from time import time
 
 from pydantic_core import from_json
 
-from gateway.batches.line_client import Collected, line_client
-from gateway.batches.lines import BadLine, LineRequest, parse_line
-from gateway.batches.results import LineResult, answered, erased, failed
+from gateway.batches.work.line_client import Collected, line_client
+from gateway.batches.work.lines import BadLine, LineRequest, parse_line
+from gateway.batches.work.results import LineResult, answered, erased, failed
 from gateway.errors import GatewayError, PolicyDenied
-from gateway.openai.asgi_client import Client
-from gateway.openai.batch_line import BatchLine
+from gateway.openai.asgi_client import BatchLine, Client
 from gateway.openai.endpoints import Endpoint
 from gateway.records.batches import BatchRecord
 from gateway.request.pipeline import Pipeline

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from gateway.batches.sealing import Sealing, seal
-from gateway.batches.upload import place_of
+from gateway.batches.content.sealing import Sealing, seal
+from gateway.batches.content.upload import place_of
 from gateway.database.leases import Lease
 from gateway.records.batches import BatchRecord, Part, SealedResult, Status
 from gateway.store.batches.batches import StoredBatches

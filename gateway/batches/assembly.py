@@ -7,11 +7,11 @@ from starlette.routing import Route
 
 from audit.private.audit_context import AuditContext
 from gateway.batches.batches import Batches
-from gateway.batches.files import Files
+from gateway.batches.content.files import Files
+from gateway.batches.content.sealing import Sealing
 from gateway.batches.retention import EVERY_S, LEASE, FileRetention
 from gateway.batches.routes import BatchRoutes
-from gateway.batches.sealing import Sealing
-from gateway.batches.worker import BatchMetrics, BatchWorker
+from gateway.batches.work.worker import BatchMetrics, BatchWorker
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Settings
 from gateway.database.database import Database

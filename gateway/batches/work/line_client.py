@@ -5,8 +5,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.openai.asgi_client import SERVER_SIDE, Client
-from gateway.openai.batch_line import BatchLine
+from gateway.openai.asgi_client import SERVER_SIDE, BatchLine, Client
 from gateway.openai.endpoints import Endpoint
 
 
