@@ -19,8 +19,9 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.gateway.run import MOCK_PORT, OUR_PORT, POLICY, cpu_model, installation, process
+from bench.gateway.run import POLICY, cpu_model, installation, process
 
+MOCK_PORT, OUR_PORT = 9110, 9411
 KEEPING = POLICY + "retention: {metadata: 12mo, content: 'encrypted, 7d'}\n"
 BASE = f"http://127.0.0.1:{OUR_PORT}/v1"
 TEXT = "Write to anna.muster@example.org about DE89 3704 0044 0532 0130 00 and say when the parcel comes. " * 4
@@ -109,17 +110,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     parser.add_argument("--lines", type=int, default=10_000)
+    parser.add_argument("--persons", type=int, nargs="+", default=[500], help="a batch each; 0: no line names one")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        key = installation(folder / "data", KEEPING)
+        key = installation(folder / "data", KEEPING, MOCK_PORT)
         mock = f"http://127.0.0.1:{MOCK_PORT}"
         stack.enter_context(process(sys.executable, "mock_upstream.py", str(MOCK_PORT), ready=f"{mock}/health"))
         up = (sys.executable, "-m", "gateway", "up", "--data", str(folder / "data"))
         ready = f"http://127.0.0.1:{OUR_PORT}/healthz"
         with process(*up, ready=ready, DOMICILE__LISTEN__PORT=str(OUR_PORT)) as pid:
             alone = interactive_ms(key)
-            batches = [one_batch(key, pid, options.lines, persons) for persons in (0, 500)]
+            batches = [one_batch(key, pid, options.lines, persons) for persons in options.persons]
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} x {cpu_model()}, load {os.getloadavg()[0]:.1f} at the end",
