@@ -5,6 +5,8 @@
     │   ├── RequestTooLarge       413
     │   ├── BodyTooComplex        400  more values, messages or tools than one request may have
     │   ├── UnsupportedEncoding   415  a compressed body
+    │   ├── ObjectNotFound        404  no such file or batch in the caller's project
+    │   ├── ObjectInUse           409  a file that a batch reads, a batch that is over
     │   └── MethodNotAllowed      405
     ├── NotAuthenticated          401  absent, malformed, unknown, expired or revoked key
     ├── PolicyDenied              403  the written policy says no; carries the decision's reasons
@@ -25,6 +27,7 @@
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
     ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
     ├── LimitsUnavailable         503  what was used already is not known
+    ├── ContentUnavailable        503  what is kept sealed cannot be read or written now
     ├── GatewayStopping           503  the gateway ends, and the call took longer than running answers get
     └── BackendTimeout            504
 
@@ -133,6 +136,18 @@ class MethodNotAllowed(InvalidRequest):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"allow", self.allow.encode())]
+
+
+class ObjectNotFound(InvalidRequest):
+    """A file or batch that there is not, or that is another project's: no caller may learn which."""
+
+    status = 404
+    code = "not_found"
+
+
+class ObjectInUse(InvalidRequest):
+    status = 409
+    code = "conflict"
 
 
 class NotAuthenticated(GatewayError):
@@ -323,6 +338,14 @@ class LimitsUnavailable(GatewayError):
     fix = "try again later"
     status = 503
     code = "limits_unavailable"
+
+
+class ContentUnavailable(GatewayError):
+    """The control database, the side store or the keys above it do not answer."""
+
+    fix = "try again later"
+    status = 503
+    code = "content_unavailable"
 
 
 class GatewayStopping(GatewayError):

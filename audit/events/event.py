@@ -42,6 +42,7 @@ from audit.events.base import (
 from audit.events.incident import AuthorityRequest, Incident, Oversight
 from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, START, STOP
 from audit.events.privacy import (
+    BatchEvent,
     CheckpointAnchored,
     ContentAccessed,
     ContentReplayed,
@@ -51,6 +52,7 @@ from audit.events.privacy import (
     ErasureCompleted,
     ErasureRefused,
     ErasureRequested,
+    FileEvent,
     LegalHold,
     LogExported,
     LogRead,
@@ -116,6 +118,8 @@ class _Call(Event):
     redaction: Redaction | None = None
     retention_class: Code | None = None
     bytes_in: Count | None = None
+    batch_id: Text | None = None  # of a line of a batch, which `batch_line` counts from 1
+    batch_line: Count | None = None
 
 
 class _Route(Event):
@@ -479,6 +483,8 @@ AnyEvent = Annotated[
     | AnchorLinked
     | TimestampFailed
     | ModelChanged
+    | FileEvent
+    | BatchEvent
     | Oversight
     | Incident
     | AuthorityRequest

@@ -4,8 +4,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from audit.events.base import ANCHOR_TENANT, Actor, Code, Count, Event, Ocsf, RecordRetention, Sha256, TenantId, Text
-from audit.events.ocsf import API_ACTIVITY, DELETE, READ
+from audit.events.base import (
+    ANCHOR_TENANT,
+    Actor,
+    Code,
+    Count,
+    Endpoint,
+    Event,
+    Ocsf,
+    RecordRetention,
+    Sha256,
+    TenantId,
+    Text,
+)
+from audit.events.ocsf import API_ACTIVITY, CREATE, DELETE, READ
 from audit.events.stamp import Timestamp, Uuid7
 
 Scope = Literal["subject", "records", "tenant"]
@@ -195,3 +207,43 @@ class CheckpointAnchored(Event):
     type: Literal["checkpoint.anchored"] = "checkpoint.anchored"
     tenant: TenantId = ANCHOR_TENANT
     checkpoint_sha256: Sha256
+
+
+class FileEvent(Event):
+    """A file was kept, read by its project, or deleted: on the project's word, or by its time (`reason`). Its content
+    is sealed; `bytes` and `lines` are of what it says."""
+
+    is_access: ClassVar[bool] = True
+
+    type: Literal["file.stored", "file.read", "file.deleted"]
+    project: Text
+    actor: Actor
+    file_id: Text
+    purpose: Code
+    bytes: Count
+    lines: Count
+    reason: Code | None = None
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        activity = {"file.stored": CREATE, "file.read": READ, "file.deleted": DELETE}[kind]
+        return Ocsf(API_ACTIVITY, activity)
+
+
+class BatchEvent(Event):
+    """A batch was created, cancelled, or came to its end. Each of its lines is a call of its own on record, with
+    `batch_id` and `batch_line`; `total`, `completed` and `failed` count them."""
+
+    kept: ClassVar[RecordRetention] = RecordRetention.SECURITY
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
+
+    type: Literal["batch.created", "batch.cancelled", "batch.ended"]
+    project: Text
+    actor: Actor
+    batch_id: Text
+    endpoint: Endpoint
+    input_file_id: Text
+    status: Code
+    total: Count = 0
+    completed: Count = 0
+    failed: Count = 0

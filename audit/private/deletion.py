@@ -14,7 +14,7 @@ from audit.errors import HeldError
 from audit.events.privacy import Scope
 from audit.events.stamp import rfc3339
 from audit.private.certificate import Certificate, Recipient, spans
-from audit.private.value_database import ValueDatabase
+from audit.private.value_database import USES, ValueDatabase
 from audit.private.value_store import ValueStore
 
 DAY_MS = 86_400_000
@@ -37,6 +37,10 @@ class Hold(NamedTuple):
         if self.first is not None and self.last is not None:
             return self.first <= seq <= self.last
         return True
+
+    def covers_key(self, key_id: str) -> bool:
+        """Whether it covers content under this key that belongs to no record."""
+        return self.key_id == key_id if self.key_id is not None else self.first is None
 
 
 class DueValue(NamedTuple):
@@ -127,9 +131,17 @@ def _erase(
     with side.transaction() as db:
         doomed = _sorted_values(_select(db, wanted.tenant, where, parameters), recorded)
         standing = _holds(db, wanted.tenant)
-        held = [hold.id for hold in standing if any(hold.covers(row.key_id, row.seq) for row in doomed.covered)]
+        used = (
+            _uses(db, wanted.tenant, keys if wanted.scope == "subject" else None) if wanted.scope != "records" else []
+        )
+        held = [
+            hold.id
+            for hold in standing
+            if any(hold.covers(row.key_id, row.seq) for row in doomed.covered) or any(map(hold.covers_key, used))
+        ]
         if held:
             raise HeldError(tuple(held))
+        db.executemany("DELETE FROM key_use WHERE key_id = ?", [(key,) for key in used])
         told = tuple(recorded.recipients(sorted({row.seq for row in doomed.real})))
         certificate = _delete(db, wanted, doomed, told, keys)
         if wanted.scope == "tenant":
@@ -190,7 +202,10 @@ def sweep(side: ValueStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> 
             "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ?",
             [(tenant, seq, event_id) for seq, event_id in orphans],
         )
-        db.execute("DELETE FROM data_key WHERE tenant = ? AND id NOT IN (SELECT key_id FROM value)", (tenant,))
+        unused = "DELETE FROM data_key WHERE tenant = ? AND id NOT IN (SELECT key_id FROM value)"
+        if db.has_table(USES):
+            unused += " AND id NOT IN (SELECT key_id FROM key_use)"
+        db.execute(unused, (tenant,))
 
 
 def due(side: ValueStore, tenant: str, now: int) -> tuple[int, int, int | None]:
@@ -223,7 +238,7 @@ def _delete(
         "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ? AND field = ?",
         [(wanted.tenant, row.seq, row.event_id, row.field) for row in rows],
     )
-    emptied = sorted(key_id for key_id in {*keys, *(row.key_id for row in rows)} if not _in_use(db, key_id))
+    emptied = sorted(key_id for key_id in {*keys, *(row.key_id for row in rows)} if not key_in_use(db, key_id))
     db.executemany("DELETE FROM data_key WHERE id = ?", [(key_id,) for key_id in emptied])
     covered = {field: spans(row.seq for row in of_field) for field, of_field in _by_field(doomed.real)}
     if records:
@@ -257,8 +272,21 @@ def _by_field(rows: Sequence[DueValue]) -> Iterator[tuple[str, Iterator[DueValue
     return groupby(sorted(rows, key=attrgetter("field")), key=attrgetter("field"))
 
 
-def _in_use(db: ValueDatabase, key_id: str) -> bool:
-    return db.execute("SELECT 1 FROM value WHERE key_id = ? LIMIT 1", (key_id,)).fetchone() is not None
+def key_in_use(db: ValueDatabase, key_id: str) -> bool:
+    """Whether a value, or content that is stored elsewhere, is sealed under the key."""
+    if db.execute("SELECT 1 FROM value WHERE key_id = ? LIMIT 1", (key_id,)).fetchone() is not None:
+        return True
+    if not db.has_table(USES):
+        return False
+    return db.execute("SELECT 1 FROM key_use WHERE key_id = ? LIMIT 1", (key_id,)).fetchone() is not None
+
+
+def _uses(db: ValueDatabase, tenant: str, keys: Sequence[str] | None) -> list[str]:
+    """Those of `keys` that content stored elsewhere is sealed under; None: of all the tenant's."""
+    if not db.has_table(USES):
+        return []
+    found = {key for (key,) in db.execute("SELECT DISTINCT key_id FROM key_use WHERE tenant = ?", (tenant,))}
+    return sorted(found if keys is None else found.intersection(keys))
 
 
 def unfinished(side: ValueStore, tenant: str | None = None) -> list[Certificate]:

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 import psycopg
 
 from audit.errors import KeyProviderError, StoreError, wrong_format
-from audit.private.value_database import FORMAT_VERSION, Row, Rows
+from audit.private.value_database import FORMAT_VERSION, USES, Row, Rows
 from audit.private.value_store import ValueStore
 from audit.storage.dsn import database_of
 from audit.storage.postgres_server import connect, first_line, has_schema, has_table, require_durability, store_errors
@@ -70,6 +70,8 @@ CREATE TABLE hold (
 );
 CREATE TABLE deletion (id text COLLATE "C" PRIMARY KEY, tenant text NOT NULL, body text NOT NULL, certificate text);
 CREATE TABLE identity (cell text NOT NULL, log text NOT NULL, key text NOT NULL);
+CREATE TABLE key_use (tenant text NOT NULL, holder text NOT NULL, key_id text NOT NULL, PRIMARY KEY (holder, key_id));
+CREATE INDEX use_of_key ON key_use (key_id);
 CREATE TABLE owner_key (owner text COLLATE "C" PRIMARY KEY, content bytea NOT NULL);
 CREATE TABLE watch_mark (gateway text PRIMARY KEY, mark text NOT NULL, written_at timestamptz NOT NULL DEFAULT now());
 INSERT INTO format VALUES (1)
@@ -178,6 +180,7 @@ _COPIED = {
     "hold": "id, tenant, key_id, first, last, reason, placed",
     "deletion": "id, tenant, body, certificate",
     "identity": "cell, log, key",
+    USES: "tenant, holder, key_id",
 }
 
 
@@ -197,6 +200,8 @@ def copy_into(url: str, source: ValueStore, keys: Sequence[tuple[str, bytes]]) -
             )
         values = 0
         for table, columns in _COPIED.items():
+            if not source.has_table(table):
+                continue  # a side store from before there was one
             with db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
                 for row in source.all_rows(f"SELECT {columns} FROM {table}"):  # noqa: S608
                     copy.write_row(row)

@@ -18,6 +18,8 @@ from audit.storage.sqlite import read_only_uri
 APPLICATION_ID = 0x444F4D53  # "DOMS"
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
+USES = "key_use"
+"""The table of what uses a data key besides values (`audit.private.content_keys`); absent in older side stores."""
 
 Row = tuple[Any, ...]
 
@@ -57,6 +59,8 @@ CREATE TABLE hold (
 ) WITHOUT ROWID;
 CREATE TABLE deletion (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, body TEXT NOT NULL, certificate TEXT) WITHOUT ROWID;
 CREATE TABLE identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT NULL);
+CREATE TABLE key_use (tenant TEXT NOT NULL, holder TEXT NOT NULL, key_id TEXT NOT NULL, PRIMARY KEY (holder, key_id));
+CREATE INDEX use_of_key ON key_use (key_id);
 """
 
 

@@ -275,6 +275,37 @@ class ValueStore:
             raise StoreError(f"the pepper of tenant {tenant} was deleted a moment ago; try again")
         return self._keys.unwrap(tenant, row[0])
 
+    # --- keys of content that is stored elsewhere (`audit.private.content_keys`) -----------------------------------
+
+    def person_keys(self, tenant: str, persons: Sequence[str]) -> dict[str, tuple[str, AESGCM]]:
+        """Id and data key of each person, made where there is none. Inside of a transaction that adds."""
+        if not persons:
+            return {}
+        pepper = self._pepper(tenant)
+        index = {person: _index(pepper, person) for person in persons}
+        ciphers = self._data_keys(tenant, sorted(set(index.values())))
+        return {person: ciphers[place] for person, place in index.items()}
+
+    def own_key(self, tenant: str, holder: str) -> tuple[str, AESGCM]:
+        """Id and data key of what `holder` uses for content of no known person. Inside of a transaction that adds."""
+        row = self._db.execute(
+            "SELECT id, wrapped FROM data_key WHERE tenant = ? AND subject IS NULL"
+            " AND id IN (SELECT key_id FROM key_use WHERE holder = ?)",
+            (tenant, holder),
+        ).fetchone()
+        if row is not None:
+            return row[0], AESGCM(self._keys.unwrap(tenant, bytes(row[1])))
+        return self._new_keys(tenant, [holder])[holder]
+
+    def unwrapped(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
+        """Data keys, opened. Raises KeyLost if the tenant's key is another one or was destroyed."""
+        with value_store_errors():
+            return self._keys.unwrap_all(tenant, wrapped) if wrapped else []
+
+    def has_table(self, name: str) -> bool:
+        with value_store_errors():
+            return self._db.has_table(name)
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def subject_index(self, tenant: str, subject: str) -> bytes:

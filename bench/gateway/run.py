@@ -47,7 +47,7 @@ transparency: {art50_notice: header}
 """
 
 
-def installation(data: Path, policy: str) -> str:
+def installation(data: Path, policy: str, mock_port: int = MOCK_PORT) -> str:
     """A folder with one tenant whose only backend is the mock; its key."""
     made = Installation.create(data, "bench")
     database = made.database()
@@ -56,7 +56,7 @@ def installation(data: Path, policy: str) -> str:
     control.activate_policy("acme", policy)
     control.create_project("acme", "main", purpose="benchmark", legal_basis="contract", risk_class="limited")
     identity = BackendIdentity("bench", "acme", "eu-fr-par", "mock-1")
-    control.register_backend(identity, url=f"http://127.0.0.1:{MOCK_PORT}", models=["mock"])
+    control.register_backend(identity, url=f"http://127.0.0.1:{mock_port}", models=["mock"])
     key = control.create_key("acme", "main")[1].token
     database.close()
     return key

@@ -23,12 +23,14 @@ Amount = Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)]
 
 
 class NewPrice(Body):
-    """Euros a million tokens. Without `cached` those cost as `input`; without `valid_from` it holds from now on."""
+    """Euros a million tokens. Without `cached` those cost as `input`; without `valid_from` it holds from now on.
+    `batch_discount`: percent off for lines of batches."""
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     input: Amount
     output: Amount
     cached: Amount | None = None
+    batch_discount: Annotated[int, Field(ge=0, le=100)] = 0
     valid_from: Instant | None = None
 
 
@@ -104,7 +106,12 @@ def set_price(
 ) -> PriceRecord:
     """The next version of a model's price. What was used before costs what it cost."""
     record = context.control(actor.name).set_price(
-        new.model, input=new.input, output=new.output, cached=new.cached, valid_from=new.valid_from
+        new.model,
+        input=new.input,
+        output=new.output,
+        cached=new.cached,
+        batch_discount=new.batch_discount,
+        valid_from=new.valid_from,
     )
     tagged(response, record)
     return record

@@ -60,6 +60,8 @@ COUNT_TOKENS: Final = Endpoint(
     sends=frozenset({"model", "messages", "tools"}),
 )  # fmt: skip
 ENDPOINTS: Final = (*OPENAI_ENDPOINTS, RESPONSES, MESSAGES, COUNT_TOKENS)
+BATCHED: Final = (*OPENAI_ENDPOINTS, RESPONSES)
+"""Those that lines of OpenAI's batches may ask for."""
 
 
 def upstream_of(path: str) -> str:

@@ -45,6 +45,7 @@ PARTS = {
         "Stop an AI system, or one project, and let it go on.", ("gateway.cli.admin.oversight:oversight_app",)
     ),
     "usage": LazyCommand("Tokens, backend seconds and cost, from the ledger.", ("gateway.cli.admin.usage:usage_app",)),
+    "batch": LazyCommand("Batches of tenants: how far they are, and an end.", ("gateway.cli.admin.batch:batch_app",)),
     "backend": LazyCommand(
         "A tenant's inference backend: the engine and its server.",
         ("backend.cli.serve:app", "gateway.cli.admin.backend:app", "gateway.cli.admin.replay:app"),

@@ -412,10 +412,30 @@ class Price(Section):
 
     input_eur_per_million: float = Field(ge=0)
     output_eur_per_million: float = Field(ge=0)
+    batch_discount: int = Field(0, ge=0, le=100, description="percent off for lines of batches")
 
     @property
     def amounts(self) -> tuple[float, float]:
         return self.input_eur_per_million, self.output_eur_per_million
+
+
+class Batches(Section):
+    """Bounds of files and batches, and how the lines of batches are worked off beside interactive calls."""
+
+    max_file_bytes: int = Field(100 * MIB, ge=1024, description="of one uploaded file")
+    max_lines: int = Field(50_000, ge=1, le=1_000_000, description="of one uploaded file")
+    max_tenant_bytes: int = Field(4096 * MIB, ge=1024, description="of all files of a tenant, results included")
+    max_active: int = Field(100, ge=1, le=10_000, description="batches of a tenant that are not over")
+    concurrent_lines: int = Field(8, ge=0, le=1024, description="of a tenant at one time; 0: no batch is worked here")
+    beside_interactive: int = Field(
+        4,
+        ge=1,
+        le=1024,
+        description="calls in flight at a server without priorities, from which on it gets no line",
+    )
+    lease_s: float = Field(
+        15, ge=1, le=300, description="until another gateway goes on with the batches of one that died"
+    )
 
 
 class Settings(BaseSettings):
@@ -427,6 +447,7 @@ class Settings(BaseSettings):
     node: str = Field(default_factory=lambda: socket.gethostname().split(".")[0].lower() or "node")
     listen: Listen = Listen()
     requests: Requests = Requests()
+    batches: Batches = Batches()
     names: Names = Names()
     inspection: Inspection = Inspection()
     audit: Audit = Audit()

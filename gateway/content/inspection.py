@@ -37,6 +37,7 @@ from gateway.content.inspection_process import (
 )
 from gateway.content.prompt import (
     OutputFilters,
+    Place,
     Prompt,
     leaving,
     prepare,
@@ -50,7 +51,6 @@ from gateway.openai.bounds import BOUNDS
 from gateway.openai.checked_call import Call, parse_call, read_call
 from gateway.openai.endpoints import Endpoint
 from policy.errors import RedactionBlocked, RedactionError
-from policy.facts import Priority
 from policy.redact.effort import effort_us
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
 
@@ -154,7 +154,7 @@ class Inspection:
         tenant: str,
         project: str,
         names: NamesByText | None = None,
-        priority: Priority = "normal",
+        priority: Place = "normal",
     ) -> Prompt:
         """As `gateway.content.prompt.prepare`. Raises RedactionRefused also where it takes longer than the budget, and
         TooManyConcurrent where too many long prompts of `tenant` wait."""
@@ -169,7 +169,7 @@ class Inspection:
         return await self._lane.run(tenant, leaving, call, redactor, project, redacted, priority)
 
     async def unredacted(
-        self, call: Call, redactor: Redactor, tenant: str, project: str, priority: Priority = "normal"
+        self, call: Call, redactor: Redactor, tenant: str, project: str, priority: Place = "normal"
     ) -> Prompt:
         """As `gateway.content.prompt.unredacted`."""
         if len(call.raw) <= INLINE_PARSE_BYTES:

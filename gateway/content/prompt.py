@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from secrets import token_bytes
-from typing import Any
+from typing import Any, Literal
 
 from gateway.content.inspection_process import FilterSettings, plain
 from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
@@ -113,11 +113,18 @@ def _refused_by(backend: Backend, *, generates: bool) -> frozenset[str]:
     return frozenset({"priority", "deadline_s"})
 
 
-_PLACES: Mapping[Priority, int] = {"high": -1, "normal": 0, "low": 1}
-"""In the engine's queue, by vLLM's meaning: lower runs first."""
+def takes_priorities(backend: Backend) -> bool:
+    """Whether the backend runs calls in the order of their places in the queue."""
+    return "priority" not in _refused_by(backend, generates=True)
 
 
-def place_in_queue(priority: Priority, own: Any) -> int:
+Place = Priority | Literal["batch"]
+"""In the engine's queue: where a policy puts its calls, or lines of batches, which come behind all others."""
+_PLACES: Mapping[Place, int] = {"high": -1, "normal": 0, "low": 1, "batch": 2}
+"""By vLLM's meaning: lower runs first."""
+
+
+def place_in_queue(priority: Place, own: Any) -> int:
     """Where policy puts the call; `own`, what the client asked for, may only put it further back."""
     if not isinstance(own, int) or isinstance(own, bool):
         return _PLACES[priority]
@@ -125,7 +132,7 @@ def place_in_queue(priority: Priority, own: Any) -> int:
 
 
 def prepare(
-    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None, priority: Priority = "normal"
+    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None, priority: Place = "normal"
 ) -> Prompt:
     """Redact every string of `call`, ask the backend for usage, and keep `project`'s prefix cache to itself.
 
@@ -173,7 +180,7 @@ def redaction_refusals() -> Iterator[None]:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
 
 
-def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority = "normal") -> Prompt:
+def unredacted(call: Call, redactor: Redactor, project: str, priority: Place = "normal") -> Prompt:
     """`call` as it is, for a backend that may get it so (`policy.decision.sovereign`). The answer is filtered as any
     other."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
@@ -181,7 +188,7 @@ def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority 
     return leaving(call, redactor, project, redacted, priority)
 
 
-def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
+def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Place) -> Prompt:
     """What leaves of a redacted body. Raises InvalidRequest."""
     generates = call.endpoint.generates
     is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity

@@ -2,7 +2,8 @@
 
 Kept are what left for the backend (`input`, byte for byte), what the client received (`output`, by choice, with its
 tokens and their log probabilities if it asked for these), of what the client had sent before redaction only a digest
-(`input_original`), and the person the call is about (`subject`). Where the policy keeps no content, none of these is
+(`input_original`), the application's name for a line of a batch (`client_request_id`), and the person the call is about
+(`subject`). Where the policy keeps no content, none of these is
 held, not even a commitment to it.
 """
 
@@ -19,6 +20,7 @@ from backend.wire import Usage
 from gateway.api_format import EventWriter
 from gateway.content.choice_texts import ChoiceTexts, add_choice
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.openai.asgi_client import BatchLine
 from gateway.openai.sse import DONE, EventSplitter
 
 SUBJECT_HEADER = "x-domicile-subject"
@@ -63,10 +65,11 @@ def _refused(place: str) -> InvalidRequest:
 class RetainedContent:
     """One call's content, to be kept for `days` from now, filed under `subject` if one is known."""
 
-    __slots__ = ("_days", "_expires", "_raw", "_sent", "_splitter", "_subject", "_texts")
+    __slots__ = ("_batch", "_days", "_expires", "_raw", "_sent", "_splitter", "_subject", "_texts")
 
-    def __init__(self, raw: bytes, sent: bytes, subject: str | None, days: int) -> None:
-        """`raw`: the body as the client sent it; `sent`: as it leaves for a backend."""
+    def __init__(self, raw: bytes, sent: bytes, subject: str | None, days: int, batch: BatchLine | None = None) -> None:
+        """`raw`: the body as the client sent it; `sent`: as it leaves for a backend. `batch`: the line that it is."""
+        self._batch = batch
         self._raw = raw
         self._sent = sent
         self._subject = subject
@@ -82,7 +85,10 @@ class RetainedContent:
     def asked(self) -> Private:
         """What goes with the intent."""
         original = {"bytes": len(self._raw), "sha256": sha256(self._raw).hexdigest()}
-        return self._private({"input": self._sent.decode(errors="replace"), "input_original": original})
+        kept: dict[Any, Any] = {"input": self._sent.decode(errors="replace"), "input_original": original}
+        if self._batch is not None:
+            kept["client_request_id"] = self._batch.custom_id
+        return self._private(kept)
 
     def answered(self) -> Private:
         """What goes with the outcome: all that was said so far, nothing but the person if nothing was."""

@@ -191,6 +191,23 @@ class Directory:
             await self._catch_up()
         return self.machine(machine)
 
+    async def authenticate_stored(self, key_id: str) -> Principal:
+        """The principal of a key for work that was handed over with it, such as a line of a batch: its secret and
+        address were checked then. Raises as `stored`."""
+        try:
+            return self.stored(key_id)
+        except DirectoryStale:
+            await self._catch_up()
+        return self.stored(key_id)
+
+    def stored(self, key_id: str) -> Principal:
+        """The same from memory. Raises KeyUnknown, KeyRevoked, KeyExpired, or DirectoryStale."""
+        self.check_fresh()
+        entry = self._snapshot.keys.get(key_id)
+        if entry is None:
+            raise KeyUnknown("the API key is not known; create a new one with `domicile key create`")
+        return self._of_entry(key_id, entry)
+
     def principal(self, key: ApiKey, address: Address | None = None) -> Principal:
         """The principal of `key`, from memory.
 
@@ -205,27 +222,33 @@ class Directory:
             raise KeyUnknown(
                 "the API key is not known; send a key of this installation, as created with `domicile key create`"
             )
-        project = snapshot.projects.get((entry.tenant, entry.project))
-        revoked = entry.revoked or not snapshot.is_living(entry.tenant) or project is None or project.revoked_at
-        if project is None or revoked:
-            raise KeyRevoked(
-                "the API key was revoked; create a new one with `domicile key create`",
-                key_id=key.id,
-                tenant=entry.tenant,
-            )
-        if entry.expires_at is not None and entry.expires_at <= self._now():
-            expired = f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC"
-            raise KeyExpired(expired, key_id=key.id, tenant=entry.tenant)
+        principal = self._of_entry(key.id, entry)
         if not entry.scopes.allows_address(address):
             said = "the API key is not for calls from this address"
             raise KeyElsewhere(said, key_id=key.id, tenant=entry.tenant)
         self._used.add(key.id)
         if entry.pepper < hasher.generation and key.id not in self._rehashes:
             self._rehashes[key.id] = Rehash(hasher.digest(key), hasher.generation)
-        if (known := snapshot.principals.get(key.id)) is not None:
+        return principal
+
+    def _of_entry(self, key_id: str, entry: KeyEntry) -> Principal:
+        """Raises KeyRevoked, KeyExpired."""
+        snapshot = self._snapshot
+        project = snapshot.projects.get((entry.tenant, entry.project))
+        revoked = entry.revoked or not snapshot.is_living(entry.tenant) or project is None or project.revoked_at
+        if project is None or revoked:
+            raise KeyRevoked(
+                "the API key was revoked; create a new one with `domicile key create`",
+                key_id=key_id,
+                tenant=entry.tenant,
+            )
+        if entry.expires_at is not None and entry.expires_at <= self._now():
+            expired = f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC"
+            raise KeyExpired(expired, key_id=key_id, tenant=entry.tenant)
+        if (known := snapshot.principals.get(key_id)) is not None:
             return known
-        principal = self._principal(snapshot, key.id, project, entry.scopes, entry.expires_at)
-        snapshot.principals[key.id] = principal
+        principal = self._principal(snapshot, key_id, project, entry.scopes, entry.expires_at)
+        snapshot.principals[key_id] = principal
         return principal
 
     def machine(self, machine: Machine) -> Principal:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
@@ -56,14 +57,31 @@ def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
     return headers
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """The line of a batch that a call answers, where it is one.
+
+    `number` counts the lines of the input file from 1. `custom_id`: the application's own name for the line, which
+    may be personal data. `key_id`: the API key that made the batch, whose principal the call acts for.
+    """
+
+    batch: str
+    number: int
+    custom_id: str
+    key_id: str
+
+
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
-    `held`: nothing of the answer is."""
+    `held`: nothing of the answer is. `batch`: the line that a worker of batches sends; None for all others."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "gone", "headers", "held",
+    __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "batch", "gone", "headers", "held",
                  "started", "status")  # fmt: skip
 
-    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: MutableMapping[str, Any], receive: Receive, send: Send, batch: BatchLine | None = None
+    ) -> None:
+        self.batch = batch
         self.headers = headers_of(scope)
         self.address = caller_address(scope)
         self._receive = receive

@@ -5,7 +5,7 @@ A price is kept in micro-euros a million tokens and a cost in nano-euros, so tha
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MICRO, NANO = 10**6, 10**9
 MAX_COST = 2**53 - 1
@@ -16,7 +16,8 @@ MAX_COST = 2**53 - 1
 class Price:
     """Micro-euros a million tokens, from `valid_from` (seconds since 1970) on; `number` counts a model's versions.
 
-    `cached`: of prompt tokens that the backend had computed before.
+    `cached`: of prompt tokens that the backend had computed before. `batch_discount`: percent off for lines of batches.
+    `share`: percent of the amounts that is charged.
     """
 
     model: str
@@ -25,11 +26,17 @@ class Price:
     input: int
     output: int
     cached: int
+    batch_discount: int = 0
+    share: int = 100
+
+    def in_batch(self) -> "Price":
+        """The price of a line of a batch."""
+        return replace(self, share=100 - self.batch_discount)
 
     def cost(self, prompt: int, answer: int, cached: int = 0) -> int:
         """Nano-euros, rounded half up. `cached` are some of the `prompt` tokens."""
         pico = (prompt - cached) * self.input + cached * self.cached + answer * self.output
-        return min((pico + 500) // 1000, MAX_COST)
+        return min((pico * self.share + 50_000) // 100_000, MAX_COST)
 
 
 class PriceBook:
@@ -47,10 +54,11 @@ class PriceBook:
         return versions[place - 1] if place else None
 
 
-def configured(prices: Mapping[str, tuple[float, float]]) -> list[Price]:
+def configured(prices: Mapping[str, tuple[float, float]], discounts: Mapping[str, int] | None = None) -> list[Price]:
     """Of a gateway's configuration, (input, output) in euros a million tokens: in force, as version 0, where the store
-    has no price."""
+    has no price. `discounts`: percent off for lines of batches, by model."""
+    off = discounts or {}
     return [
-        Price(model, 0, 0.0, round(input_ * MICRO), round(output * MICRO), round(input_ * MICRO))
+        Price(model, 0, 0.0, round(input_ * MICRO), round(output * MICRO), round(input_ * MICRO), off.get(model, 0))
         for model, (input_, output) in prices.items()
     ]

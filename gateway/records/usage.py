@@ -19,7 +19,7 @@ class LimitsRecord(Record, LimitFigures):
 
 
 class PriceRecord(Record):
-    """Euros a million tokens, from `valid_from` until the next version is."""
+    """Euros a million tokens, from `valid_from` until the next version is; `batch_discount`: percent off in batches."""
 
     model: str
     number: int
@@ -27,6 +27,7 @@ class PriceRecord(Record):
     input: float
     output: float
     cached: float
+    batch_discount: int = 0
 
 
 def limits_record(row: LimitSettingRow) -> LimitsRecord:
@@ -64,9 +65,12 @@ def price_record(row: PriceRow) -> PriceRecord:
         input=row.input / MICRO,
         output=row.output / MICRO,
         cached=row.cached / MICRO,
+        batch_discount=row.batch_discount,
     )
 
 
 def price_of(row: PriceRow) -> Price:
     """As it is counted."""
-    return Price(row.model, row.number, row.valid_from.timestamp(), row.input, row.output, row.cached)
+    return Price(
+        row.model, row.number, row.valid_from.timestamp(), row.input, row.output, row.cached, row.batch_discount
+    )

@@ -3,7 +3,8 @@
 For an unknown key the client learns only that it does not work.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from gateway.directory.directory import Address, Directory, DirectoryStale
 from gateway.errors import DirectoryUnavailable, IdentityUnavailable, NotAuthenticated
@@ -33,7 +34,16 @@ class Authenticator:
         header = endpoint.format.key_header
         if header is not None and "authorization" not in client.headers and header in client.headers:
             client.headers["authorization"] = BEARER + client.headers[header]
-        return Authenticated(endpoint, client, await self.authenticate(client.headers, client.address))
+        return Authenticated(endpoint, client, await self.principal_of(client))
+
+    async def principal_of(self, client: Client) -> Principal:
+        """The principal that a call acts for now: of its headers or, for a line of a batch, of the key that made the
+        batch. Raises as `authenticate`."""
+        line = client.batch
+        if line is None:
+            return await self.authenticate(client.headers, client.address)
+        with self._refusals():
+            return await self._directory.authenticate_stored(line.key_id)
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
         """The principal of the key or token in the `authorization` header of a call from `address`.
@@ -41,10 +51,16 @@ class Authenticator:
         Raises NotAuthenticated; DirectoryUnavailable or IdentityUnavailable when its validity cannot be checked now.
         """
         bearer = _bearer(headers.get("authorization", ""))
-        try:
+        with self._refusals():
             if self._machines is not None and looks_like_jwt(bearer):
                 return await self._directory.authenticate_machine(await self._machines.identify(bearer))
             return await self._directory.authenticate(bearer, address)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Turns what directory and identity provider raise into the errors of clients."""
+        try:
+            yield
         except KeyRefused as error:
             reason = reason_of(error)
             self._telemetry.auth_failures.labels(reason).inc()

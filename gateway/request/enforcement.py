@@ -136,6 +136,31 @@ class PolicyEnforcement:
         self._decided[key] = _Decided(principal, candidates, now, decision)
         return decision
 
+    def content_days(self, principal: Principal) -> int:
+        """For how many days the policy keeps content of the principal's calls, before there is a call: for a file that
+        is kept for later calls. The shortest time of those models that the policy allows.
+
+        Raises PolicyDenied where it allows no model, or keeps nothing.
+        """
+        self._stops.check(principal)
+        if principal.in_force is None:
+            raise PolicyDenied([Reason("policy.unknown", None, principal.policy_error or "no policy is active")])
+        policy, days, refused = principal.in_force.policy, set[int](), list[Decision]()
+        for model in self._registry.models(principal.tenant):
+            decision = self._decision(principal, policy, model, self._registry.facts(principal.tenant, model))
+            if decision.allowed:
+                days.add(decision.retention.content_days)
+            else:
+                refused.append(decision)
+        if not days:
+            raise PolicyDenied(
+                refused[0].reasons if refused else [Reason("candidates.none", None, "no model is there")]
+            )
+        if not min(days):
+            because = "the policy keeps no content, and a file is content; set retention.content, as in `encrypted, 7d`"
+            raise PolicyDenied([Reason("retention.content", None, because, "GDPR 5(1)(e)")])
+        return min(days)
+
     def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused) -> Decision:
         """The decision for a call whose prompt could not be inspected, narrowed to sovereign backends
         (`policy.decision.sovereign`).

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
+from gateway.content.prompt import Place
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendRefused, BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
@@ -130,7 +131,7 @@ class Evaluation:
     async def _authenticated_again(self, request: Parsed) -> Parsed:
         """`request` with who the caller is now. Raises NotAuthenticated; PolicyDenied where it would act for another
         project."""
-        principal = await self._authenticator.authenticate(request.client.headers, request.client.address)
+        principal = await self._authenticator.principal_of(request.client)
         if _acts_for(principal) != _acts_for(request.principal):
             reason = Reason("principal.changed", None, "the caller's token is for another project now than at first")
             raise PolicyDenied([reason])
@@ -139,19 +140,16 @@ class Evaluation:
     async def _inspected(self, decided: Decided) -> Redacted:
         request, decision, redactor = decided.request, decided.decision, decided.redactor
         call, principal = request.call, request.principal
+        place: Place = decision.priority if request.client.batch is None else "batch"
         try:
             names = await self._names.names_in(call, redactor, principal.tenant)
-            prompt = await self._inspection.prepare(
-                call, redactor, principal.tenant, principal.project, names, decision.priority
-            )
+            prompt = await self._inspection.prepare(call, redactor, principal.tenant, principal.project, names, place)
         except RedactionRefused as failure:
             narrowed = self._enforcement.narrowed(request, decision, failure)
-            prompt = await self._inspection.unredacted(
-                call, redactor, principal.tenant, principal.project, decision.priority
-            )
+            prompt = await self._inspection.unredacted(call, redactor, principal.tenant, principal.project, place)
             return Redacted(request, decided, narrowed, prompt, None)  # what was not inspected is not kept
         days = decision.retention.content_days
-        content = RetainedContent(call.raw, prompt.body, request.subject, days) if days else None
+        content = RetainedContent(call.raw, prompt.body, request.subject, days, request.client.batch) if days else None
         return Redacted(request, decided, decision, prompt, content)
 
     def _later_routes(self, redacted: Redacted, last: Routed, exchange: Exchange) -> Sequence[Route]:

@@ -235,6 +235,8 @@ def _call(request: Parsed, decision: PolicyDecision | None, findings: Mapping[st
         "bytes_in": len(call.raw),
         "redaction": _redaction(findings),
     }
+    if (line := request.client.batch) is not None:
+        fields |= {"batch_id": line.batch, "batch_line": line.number}
     if decision is not None:
         fields |= _by(decision) | {"retention_class": f"metadata_{decision.retention.metadata_days}d"}
     return fields

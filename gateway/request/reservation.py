@@ -76,6 +76,8 @@ class CallLimiter:
                 "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
             )
         price = self._price_of(call.model)
+        if price is not None and request.client.batch is not None:
+            price = price.in_batch()
         if price is None:
             for counter in counters:
                 if counter.kind.measure == "money":

@@ -1,11 +1,13 @@
 """Selection of backends: those that a decision allows, best first, and a last check before each call."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
 from time import perf_counter
 from types import TracebackType
 
 from gateway.configuration.bounds import Bounds
+from gateway.content.prompt import takes_priorities
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
 from gateway.request.stages import Parsed, Route
@@ -16,7 +18,7 @@ from regions.errors import IsolationError
 from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import BUSY_RANK, Backend, Call, CallInFlight, Fleet
 from regions.routing.prefixes import PrefixIndex, block_hashes
-from regions.routing.router import Candidates, affinity_key, choose, trials
+from regions.routing.router import Candidates, affinity_key, cheapest, choose, trials
 
 MAX_DECISIONS = 10_000
 
@@ -31,7 +33,11 @@ class Routes:
         credentials: TenantCredentials,
         bounds: Bounds,
         tracker: DemandTracker | None = None,
+        beside_interactive: int = 4,
     ) -> None:
+        """`beside_interactive`: calls at a server without priorities, from which on it gets no line of a batch."""
+        self._beside_interactive = beside_interactive
+        self._lines: Counter[str] = Counter()  # of batches, in flight at each backend
         self._tracker = tracker or DemandTracker()
         self._fleet = fleet
         self._registry = registry
@@ -46,6 +52,8 @@ class Routes:
         """The backends to call, best first: as many as attempts are left after those `tried`, which are not called
         again. Empty if none that the decision allows is available."""
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
+        if request.client.batch is not None:
+            return self._for_batch(candidates, decision, tried)
         text = request.call.leading_text.encode()
         prefix = block_hashes(text, request.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
@@ -55,6 +63,26 @@ class Routes:
         if tried:
             ordered = [each for each in ordered if each.id not in tried][: self._bounds.now.max_attempts - len(tried)]
         return [self._route(backend, decision, prefix) for backend in ordered]
+
+    def _for_batch(self, candidates: Candidates, decision: Decision, tried: Collection[str]) -> list[Route]:
+        """As `choose`, for a line of a batch: the cheapest first, of those that interactive calls leave room at."""
+        ordered = [each for each in cheapest(candidates, self._fleet.live()) if each.id not in tried]
+        ordered.sort(key=lambda backend: not self._leaves_room(backend))
+        return [self._route(each, decision, ()) for each in ordered[: self._bounds.now.max_attempts - len(tried)]]
+
+    def has_room(self, tenant: str, model: str) -> bool:
+        """Whether a line of a batch may be sent now: engines with priorities put it behind interactive calls
+        themselves, at other servers few enough of these are in flight. True where no backend is available, which is for
+        the call itself to find."""
+        live = self._fleet.live()
+        able = [each for each in self._registry.backends(tenant, model) if live[each.id].available]
+        return not able or any(map(self._leaves_room, able))
+
+    def _leaves_room(self, backend: Backend) -> bool:
+        if takes_priorities(backend):
+            return True
+        load = self._fleet.live().get(backend.id)
+        return load is not None and load.rank - self._lines[backend.id] < self._beside_interactive
 
     def trials(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
         """As `choose`, for a call whose allowed backends are all in back-off after failures. One of them is tried
@@ -91,7 +119,9 @@ class Routes:
         call = self._fleet.call(route.backend, tenant=request.principal.tenant)
         return InFlight(self, call, request, decision, route)
 
-    def _end(self, request: Parsed) -> None:
+    def _end(self, request: Parsed, route: Route) -> None:
+        if request.client.batch is not None:
+            self._lines[route.backend.id] -= 1
         self._tracker.ended(request.principal.tenant, request.call.model)
 
     def _begin(self, call: CallInFlight, request: Parsed, decision: Decision, route: Route) -> Call:
@@ -102,7 +132,10 @@ class Routes:
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
         try:
-            self._remember(route)
+            if request.client.batch is None:
+                self._remember(route)
+            else:
+                self._lines[route.backend.id] += 1
             self._tracker.began(request.principal.tenant, request.call.model)
         except BaseException:  # the block is not entered, so nothing else ends the call
             call.__exit__(None, None, None)
@@ -163,5 +196,5 @@ class InFlight:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._routes._end(self._request)
+        self._routes._end(self._request, self._route)
         self._call.__exit__(kind, error, trace)

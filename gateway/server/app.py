@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from backend.wire import Model, ModelList
 from gateway.admin.calls.problems import problem
 from gateway.apis.endpoints import ENDPOINTS
+from gateway.batches.routes import PATHS as BATCH_PATHS
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
@@ -29,7 +30,7 @@ from gateway.openai.endpoints import Endpoint
 from gateway.request.pipeline import Pipeline
 from gateway.server.health import Health
 
-ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
+ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models", *BATCH_PATHS)
 """What a caller may look for: the other paths are an operator's."""
 MODELS_PATH = "/v1/models"
 _KNOWN = frozenset(ROUTES)
@@ -122,7 +123,8 @@ class Handlers:
     async def refused(self, request: Request, error: GatewayError) -> Response:
         """OpenAI's error body for `error`. Nothing else stands for the request on record, so it is counted."""
         path = request.url.path
-        endpoint = MODELS_PATH if path.startswith(f"{MODELS_PATH}/") else path if path in _KNOWN else None
+        above = next((each for each in (MODELS_PATH, *BATCH_PATHS) if path.startswith(f"{each}/")), None)
+        endpoint = above or (path if path in _KNOWN else None)
         principal: Principal | None = getattr(request.state, "principal", None)
         self._recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
         return _answer(error)
@@ -156,9 +158,10 @@ def build_app(
     operators: Operators,
     exposition: Exposition,
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
+    more: Sequence[Route] = (),
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics. `mounts`:
-    applications by path."""
+    applications by path. `more`: routes of ``/v1`` that are no inference."""
     handlers = Handlers(pipeline, registry, health, operators, exposition)
     routes = [
         Route("/v1/models", handlers.models, methods=["GET"]),
@@ -166,6 +169,7 @@ def build_app(
         Route("/healthz", handlers.alive, methods=["GET"]),
         Route("/readyz", handlers.ready, methods=["GET"]),
         Route("/metrics", handlers.metrics, methods=["GET"]),
+        *more,
         *(Mount(path, app) for path, app in mounts.items()),
     ]
     of_errors: dict[Any, Any] = {

@@ -22,12 +22,14 @@ from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import QueueLimits
+from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, OnRefused
+from gateway.batches.assembly import OpenBatches, open_batches
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
 from gateway.configuration.bounds import Bounds
@@ -109,6 +111,7 @@ class Gateway:
     health: Health
     bounds: Bounds
     settings: LiveSettings
+    batches: OpenBatches
 
 
 @asynccontextmanager
@@ -131,14 +134,18 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             lambda: _backend_checks(memory.fleet, is_ready),
         )
         on_event = recorded_from_threads(parts.log)
-        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event)
+        context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
+        batches = open_batches(settings, installation, base.database, parts.directory, context, pipeline, memory.bounds)
+        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, batches)
         mounts = {
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
-        app: ASGIApp = build_app(pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts)
+        app: ASGIApp = build_app(
+            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts, batches.routes
+        )
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
@@ -154,6 +161,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             health,
             memory.bounds,
             _live_settings(settings, memory.bounds, parts.directory, operations),
+            batches,
         )
 
 
@@ -172,7 +180,9 @@ def _own(telemetry: Telemetry) -> Exposition:
 
 
 def _prices_of(settings: Settings) -> list[Price]:
-    return configured({model: price.amounts for model, price in settings.prices.items()})
+    prices = settings.prices
+    discounts = {model: price.batch_discount for model, price in prices.items()}
+    return configured({model: price.amounts for model, price in prices.items()}, discounts)
 
 
 def _live_settings(settings: Settings, bounds: Bounds, directory: Directory, operations: _Operations) -> LiveSettings:
@@ -223,7 +233,7 @@ class _Memory:
             tracker=tracker,
             parking=Parking(registry, fleet, tracker, settings.fleet.waiting_per_tenant),
             stops=Stops(),
-            routes=Routes(fleet, registry, credentials, bounds, tracker),
+            routes=Routes(fleet, registry, credentials, bounds, tracker, settings.batches.beside_interactive),
             bounds=bounds,
         )
 
@@ -379,10 +389,17 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     )
 
 
-def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober: Prober, on_event: OnEvent) -> None:
+def _start_background(
+    stack: AsyncExitStack,
+    base: _Base,
+    parts: _Parts,
+    prober: Prober,
+    on_event: OnEvent,
+    context: AuditContext,
+    batches: OpenBatches,
+) -> None:
     """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
     settings, installation = base.settings, base.installation
-    context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
     chores = Maintenance(context, installation.audit_log.parent, settings.audit, installation.learn_successions)
 
     def by_itself() -> Control:
@@ -398,6 +415,8 @@ def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober:
         asyncio.create_task(chores.run(), name="chores"),
         asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
         asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
+        asyncio.create_task(batches.worker.run(), name="batches"),
+        asyncio.create_task(batches.retention.run(), name="files"),
     ]
     if settings.cells.pull:
         tasks.append(asyncio.create_task(_pull(settings, installation, base.signer, by_itself), name="bundles"))

@@ -6,7 +6,7 @@ sums up to is what the record holds, since it has no other source.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +32,8 @@ DEFAULT_DAYS = 365
 """The retention of rows that were written before each had its own period."""
 
 DAY_S = 86_400
+LOOKED_UP = 256
+"""Lines of batches in one statement."""
 
 _CURSOR: Any = LedgerCursorRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 _LEDGER: Any = LedgerRow.__table__  # type: ignore[attr-defined]
@@ -206,6 +208,8 @@ def _accepted(tenant: str, event: dict[str, Any]) -> dict[str, Any]:
         "price": None,
         "nano_eur": None,
         "energy_mj": None,
+        "batch": event.get("batch_id"),
+        "line": event.get("batch_line"),
     }
 
 
@@ -213,6 +217,7 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
     for request, event in chunk.outcomes.items():
         if request in chunk.rows:
             _close(chunk.rows[request], event, prices)
+    _charge_lines_once(connection, tenant, list(chunk.rows.values()))
     if chunk.rows:
         connection.execute(_insert(connection, _LEDGER), list(chunk.rows.values()))
     before = [request for request in chunk.outcomes if request not in chunk.rows]
@@ -222,6 +227,7 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
         select(_LEDGER).where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(before), _LEDGER.c.outcome.is_(None))
     ).mappings()
     closed = [_close(dict(row), chunk.outcomes[row["request_id"]], prices) for row in found]
+    _charge_lines_once(connection, tenant, closed)
     if closed:
         names = [column.name for column in _LEDGER.c if not column.primary_key]
         statement = (
@@ -234,9 +240,30 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
         )
 
 
+def _charge_lines_once(connection: Connection, tenant: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Of a line of a batch the call that completed first is charged. One whose answer was lost, since the gateway died
+    before it could keep it, was made again: that costs the tenant nothing."""
+    lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["batch"] is not None and row["outcome"] == "completed":
+            lines.setdefault((row["batch"], row["line"]), []).append(row)
+    for start in range(0, len(lines), LOOKED_UP):
+        some = list(lines)[start : start + LOOKED_UP]
+        place = tuple_(_LEDGER.c.batch, _LEDGER.c.line)
+        query = select(_LEDGER.c.batch, _LEDGER.c.line).where(
+            _LEDGER.c.tenant == tenant, _LEDGER.c.outcome == "completed", place.in_(some)
+        )
+        charged = {tuple(found) for found in connection.execute(query)}
+        for line in some:
+            for again in lines[line][line not in charged :]:
+                again["nano_eur"] = None if again["nano_eur"] is None else 0
+
+
 def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dict[str, Any]:
     """The outcome's figures; the price is that of the moment of admission, by which its budget was counted."""
     price = prices.at(row["model"], row["accepted_at"])
+    if price is not None and row["batch"] is not None:
+        price = price.in_batch()
     tokens_in, tokens_out = event.get("tokens_in", 0), event.get("tokens_out", 0)
     cached = min(event.get("tokens_cached", 0), tokens_in)
     row.update(

@@ -76,6 +76,17 @@ def choose(
     return [candidates.backends[number] for number in order]
 
 
+def cheapest(candidates: Candidates, loads: Mapping[str, Load]) -> list[Backend]:
+    """The available ones of `candidates` for work that can wait: those that are not busy first, then by price, and of
+    equals the least loaded."""
+    free = [
+        (load[_RANK] >= BUSY_RANK, candidates.costs[number], load[_RANK], number)
+        for number, load in enumerate(map(loads.get, candidates.ids))
+        if load is not None and load[_AVAILABLE]
+    ]
+    return [candidates.backends[number] for *_, number in sorted(free)]
+
+
 def trials(candidates: Candidates, loads: Mapping[str, Load], limit: int | None = None) -> list[Backend]:
     """For a call of which no candidate is available: those that are out after failures and have room for a trial, the
     least recently tried first, `limit` at most. Empty while one is available."""

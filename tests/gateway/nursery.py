@@ -19,7 +19,6 @@ from gateway.configuration.settings import load_settings
 from tests.fakes.small_engines import small_engines
 from tests.fakes.warm_command import import_commands, run_command
 
-
 LISTENING = re.compile(r'^(?:domicile: |{.*"message": ")listening on (\S+)/v1(?:"}|)$', re.MULTILINE)
 """Of a log in text or in JSON."""
 

@@ -165,7 +165,7 @@ def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     with opened_database(data) as (installation, database):
         records = prices_in(database, installation.cell)
-    print_table(records, ("model", "number", "valid_from", "input", "output", "cached"), as_json)
+    print_table(records, ("model", "number", "valid_from", "input", "output", "cached", "batch_discount"), as_json)
 
 
 @usage_app.command("create-price")
@@ -177,6 +177,7 @@ def set_price(
     cached: Annotated[
         str | None, typer.Option(help="Euros a million prompt tokens found in a cache (default: as --input).")
     ] = None,
+    batch_discount: Annotated[int, typer.Option(min=0, max=100, help="Percent off for lines of batches.")] = 0,
     valid_from: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on (default: now).")
     ] = None,
@@ -192,7 +193,11 @@ def set_price(
     amounts = {name: _euros(said) for name, said in (("input", input_), ("output", output))}
     with opened_control(ctx, data) as control:
         record = control.set_price(
-            model, **amounts, cached=None if cached is None else _euros(cached), valid_from=valid_from
+            model,
+            **amounts,
+            cached=None if cached is None else _euros(cached),
+            batch_discount=batch_discount,
+            valid_from=valid_from,
         )
     print_one(record, as_json)
 

@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from gateway.records.control import Record
 
 PIPE_WIDTH = 250
 """Of a table that no terminal has to hold."""
@@ -21,7 +20,7 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_one(record: "Record", as_json: bool) -> None:
+def print_one(record: "BaseModel", as_json: bool) -> None:
     shown = record.model_dump(mode="json")
     if as_json:
         print_json(shown)

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+import gateway.database.tables.batches
 import gateway.database.tables.cells
 import gateway.database.tables.fleet
 import gateway.database.tables.oversight

@@ -32,7 +32,8 @@ class LimitSettingRow(Changed, Row, table=True):
 
 
 class PriceRow(Changed, Row, table=True):
-    """Micro-euros a million tokens of a model, from an instant on. Never changed: there is only a next version."""
+    """Micro-euros a million tokens of a model, from an instant on; `batch_discount`: percent off for lines of batches.
+    Never changed: there is only a next version."""
 
     __tablename__ = "price"
 
@@ -43,6 +44,7 @@ class PriceRow(Changed, Row, table=True):
     input: int = Field(sa_type=BigInteger)
     output: int = Field(sa_type=BigInteger)
     cached: int = Field(sa_type=BigInteger)
+    batch_discount: int = Field(0, sa_column_kwargs={"server_default": "0"})
 
 
 class LimitBucketRow(Row, table=True):
@@ -79,10 +81,15 @@ class LedgerCursorRow(Row, table=True):
 class LedgerRow(Row, table=True):
     """One accepted call. `outcome` (completed, aborted, refused) and `day` (UTC, of the outcome) are NULL while it
     runs; `price` (the version's number) and `nano_eur` where its model had no price; `energy_mj` where no backend
-    measured. `keep_days`: as long as its record is kept; NULL in rows of before there was a period."""
+    measured. `keep_days`: as long as its record is kept; NULL in rows of before there was a period. `batch` and `line`:
+    of a call that is a line of a batch."""
 
     __tablename__ = "ledger"
-    __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"), Index("ix_ledger_accepted_at", "accepted_at"))
+    __table_args__ = (
+        Index("ix_ledger_day_tenant", "day", "tenant"),
+        Index("ix_ledger_accepted_at", "accepted_at"),
+        Index("ix_ledger_batch_line", "batch", "line"),
+    )
 
     tenant: str = Field(primary_key=True, max_length=63)
     request_id: str = Field(primary_key=True, max_length=256)
@@ -103,3 +110,5 @@ class LedgerRow(Row, table=True):
     nano_eur: int | None = Field(None, sa_type=BigInteger)
     energy_mj: int | None = Field(None, sa_type=BigInteger)
     keep_days: int | None = None
+    batch: str | None = Field(None, max_length=40)
+    line: int | None = None

@@ -54,13 +54,17 @@ class LimitControl(Administration):
         input: Decimal,
         output: Decimal,
         cached: Decimal | None = None,
+        batch_discount: int = 0,
         valid_from: datetime | None = None,
     ) -> PriceRecord:
         """The next version of what `model` costs, in euros a million tokens; without `cached` those cost as `input`.
+        `batch_discount`: percent off for lines of batches.
 
         In force from `valid_from` (now) on, which cannot be in the past: what was used has its price. Raises Invalid.
         """
         checked_text(model, "model")
+        if not 0 <= batch_discount <= 100:
+            raise InvalidValue(f"a discount of {batch_discount} percent is not possible; give 0 to 100")
         micro = [_micro_price(amount) for amount in (input, output, input if cached is None else cached)]
         with self._change() as change:
             if valid_from is not None and (valid_from.tzinfo is None or valid_from < change.at):
@@ -76,6 +80,7 @@ class LimitControl(Administration):
                 input=micro[0],
                 output=micro[1],
                 cached=micro[2],
+                batch_discount=batch_discount,
                 **change.stamp,
             )
             change.insert(row, f"version {row.number} of the price of {model!r}")

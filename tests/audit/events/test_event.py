@@ -36,6 +36,8 @@ def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
         "log",
         "checkpoint",
         "model",
+        "file",
+        "batch",
         "oversight",
         "incident",
         "authority_request",

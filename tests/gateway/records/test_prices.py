@@ -46,3 +46,11 @@ def test_the_sum_of_costs_is_off_by_at_most_half_a_nano_euro_a_call(calls, amoun
 @pytest.mark.parametrize("cached", [0, 100])
 def test_cached_tokens_cost_what_they_are_said_to(cached):
     assert price(input=1000, cached=0).cost(100, 0, cached) == 100 - cached
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**6), st.integers(0, 100))
+def test_a_line_of_a_batch_costs_its_share_rounded_once(amount, tokens, discount):
+    whole = price(input=amount, output=amount, cached=amount, batch_discount=discount)
+    share = whole.in_batch()
+    assert share.cost(tokens, 0) == (tokens * amount * (100 - discount) + 50_000) // 100_000
+    assert whole.cost(tokens, 0) == price(input=amount, output=amount, cached=amount).cost(tokens, 0)

@@ -7,6 +7,7 @@ import pytest
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
 from gateway.errors import BackendUnavailable, InternalError
+from gateway.openai.asgi_client import BatchLine
 from gateway.request.routes import Routes
 from gateway.upstream.credentials import TenantCredentials
 from regions.fleet.fleet import FAILURES
@@ -192,3 +193,74 @@ def test_a_target_is_where_it_listens_and_over_https_needs_a_certificate(world):
     with pytest.raises(BackendUnavailable) as none:
         secure.tls()
     assert none.value.code == "no_certificate"
+
+
+# --- lines of batches -----------------------------------------------------------------------------------------------
+
+
+def line():
+    """A request that is a line of a batch."""
+    asked = parsed()
+    asked.client.batch = BatchLine("batch_1", 1, "a", "7GA3GXAA")
+    return asked
+
+
+def of_kind(world, **kinds):
+    """Backends by id with what is said of their servers; the others are our engine's."""
+    records = [record(place).model_copy(update=kinds.get(place.split("/")[2].replace("-", ""), {})) for place in HOME]
+    world.registry.replace(records)
+
+
+OTHER_SERVER = {"kind": "openai", "single_tenant": "declared"}
+
+
+def test_a_line_goes_to_the_cheapest_however_busy_it_is_and_leaves_no_trace_in_the_caches(world):
+    of_kind(world, acme2={"cost": 5}, acme1={"cost": 9}, acme3={"cost": 7}, acme4={"cost": 9})
+    chosen, (asked, decision) = routes(world, 10), decided(world, line())
+    assert names(chosen.choose(asked, decision)) == ["acme-2", "acme-3", "acme-1", "acme-4"]
+    cheap = chosen.choose(asked, decision)[0]
+    calls = [chosen.in_flight(asked, decision, cheap) for _ in range(20)]
+    for each in calls:
+        each.__enter__()
+    assert names(chosen.choose(asked, decision))[0] == "acme-2"
+    assert chosen._prefixes.contents == {}
+    for each in calls:
+        each.__exit__(None, None, None)
+    assert names(chosen.choose(asked, decision, tried=["acme-2"]))[0] == "acme-3"
+
+
+def test_at_a_server_without_priorities_a_line_waits_behind_interactive_calls_and_not_behind_lines(world):
+    of_kind(world, **{f"acme{number}": OTHER_SERVER for number in range(1, 5)})
+    chosen, (asked, decision) = routes(world, 10), decided(world, line())
+    assert chosen.has_room("acme", "small")
+    lines = [chosen.in_flight(asked, decision, route) for route in chosen.choose(asked, decision) for _ in range(10)]
+    for each in lines:
+        each.__enter__()
+    assert chosen.has_room("acme", "small"), "lines do not wait behind lines"
+    interactive, allowed = decided(world)
+    calls = [
+        chosen.in_flight(interactive, allowed, route)
+        for route in chosen.choose(interactive, allowed)
+        for _ in range(4)
+    ]  # fmt: skip
+    for each in calls:
+        each.__enter__()
+    assert not chosen.has_room("acme", "small")
+    calls[0].__exit__(None, None, None)
+    assert chosen.has_room("acme", "small")
+    assert names(chosen.choose(asked, decision))[0] == calls[0]._route.backend.id, "that has room comes first"
+
+
+def test_engines_with_priorities_always_have_room_for_lines(world):
+    chosen, (asked, decision) = routes(world, 10), decided(world)
+    for route in chosen.choose(asked, decision):
+        for _ in range(50):
+            chosen.in_flight(asked, decision, route).__enter__()
+    assert chosen.has_room("acme", "small")
+
+
+def test_where_no_backend_is_up_the_line_itself_finds_that(world):
+    for place in HOME:
+        world.fleet.mark_ready(world.backend(place.split("/")[2]), False)
+    assert routes(world).has_room("acme", "small")
+    assert routes(world).has_room("acme", "unknown")

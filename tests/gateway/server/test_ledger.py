@@ -84,6 +84,41 @@ async def test_a_call_is_one_row_with_its_tokens_seconds_and_price(record, datab
     )  # fmt: skip
 
 
+async def test_a_line_of_a_batch_is_charged_once_at_the_price_of_batches_whatever_was_done_twice(
+    record, database, acme
+):
+    log, path = record
+    prices = PriceBook([Price("small", 1, 0.0, 200_000, 600_000, 50_000, batch_discount=50)])
+    writer = LedgerWriter(database, "log")
+
+    async def called(request, line, outcome):
+        await log.append(accepted(request).model_copy(update={"batch_id": "batch_1", "batch_line": line}))
+        await log.append(outcome(request))
+
+    def cut(request):
+        return InferenceAborted(tenant="acme", request_id=request, reason="crash")
+
+    await called("cut", 1, cut)
+    await called("again", 1, completed)
+    await called("twice-1", 2, completed)
+    await called("twice-2", 2, completed)
+    await called("later-1", 3, completed)
+    read(database, path, prices, writer)
+    await called("later-2", 3, completed)  # of another reading
+    await log.append(accepted("over").model_copy(update={"batch_id": "batch_1", "batch_line": 3}))
+    read(database, path, prices, writer)
+    await log.append(completed("over"))
+    read(database, path, prices, writer)
+    await log.append(accepted("own").model_copy(update={"batch_id": "batch_2", "batch_line": 3}))
+    await log.append(completed("own"))
+    read(database, path, prices, writer)
+    half = (60 * 200 + 40 * 50 + 20 * 600) // 2
+    paid = {row.request_id: row.nano_eur for row in entries(database)}
+    assert paid == {
+        "cut": 0, "again": half, "twice-1": half, "twice-2": 0, "later-1": half, "later-2": 0, "over": 0, "own": half
+    }  # fmt: skip
+
+
 async def test_a_cut_call_costs_what_the_record_says_and_a_crashed_one_nothing(record, database, acme):
     log, path = record
     for request in ("cut", "crash"):

@@ -1,0 +1,74 @@
+"""What is over its time is deleted: files by the retention that they were stored under, batches with their results.
+
+Of several gateways the one that holds the lease does it. What a legal hold covers, or a batch still reads, stays until
+the next run.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from audit.errors import AuditError
+from gateway.batches.batches import Batches
+from gateway.batches.content.files import Files
+from gateway.batches.content.sealing import content_errors
+from gateway.database.errors import DatabaseUnavailable
+from gateway.database.leases import Lease
+from gateway.errors import GatewayError, ObjectInUse
+from gateway.records.batches import FileRecord
+
+log = logging.getLogger("domicile.gateway")
+
+EVERY_S = 60.0
+AT_ONCE = 100
+LEASE = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRetention:
+    """Run it as a task; cancel it to stop."""
+
+    batches: Batches
+    lease: Lease
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if await asyncio.to_thread(self.lease.take) is not None:
+                    await self.expire()
+            except (GatewayError, DatabaseUnavailable, AuditError) as error:
+                log.warning("files wait for their deletion: %s; it is tried again", error)
+            await asyncio.sleep(EVERY_S)
+
+    async def expire(self) -> int:
+        """How many files and batches were deleted."""
+        now, deleted = self.batches.now(), 0
+        with content_errors():
+            due = await asyncio.to_thread(self._files.stored.due, now, AT_ONCE)
+            over = await asyncio.to_thread(self.batches.stored.over, now, AT_ONCE)
+        for file in due:
+            deleted += await self._expired(file)
+        for batch in over:
+            if not await self.batches.sealing.is_held(batch.owner.tenant, batch.id):
+                with content_errors():
+                    await asyncio.to_thread(self.batches.stored.purge, batch.id)
+                await self.batches.forget(batch)
+                deleted += 1
+        return deleted
+
+    @property
+    def _files(self) -> Files:
+        return self.batches.files
+
+    async def _expired(self, file: FileRecord) -> bool:
+        if file.state == "ready":
+            with content_errors():
+                used = await asyncio.to_thread(self.batches.stored.uses_file, file.id)
+            if used or await self.batches.sealing.is_held(file.owner.tenant, file.batch or file.id):
+                return False
+            await self._files.record_expiry(file)
+        try:
+            await self._files.purge(file)
+        except ObjectInUse:
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""The worker of batches: each line through the pipeline, its result kept once. `gateway.batches.assembly` starts it."""

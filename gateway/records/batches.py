@@ -1,0 +1,86 @@
+"""Files and batches as the store returns them. Content stays sealed: `data_key` names the key that opens it."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Status = Literal[
+    "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
+]  # fmt: skip
+ACTIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
+"""The states in which a batch is worked on."""
+Part = Literal["output", "error"]
+
+
+class Owner(NamedTuple):
+    """Whose file or batch it is: another project's is as good as none."""
+
+    tenant: str
+    project: str
+
+
+class Sealed(NamedTuple):
+    """Nonce and ciphertext, and the id of the data key that it is sealed under."""
+
+    data_key: str
+    content: bytes
+
+
+class SealedPart(NamedTuple):
+    """Consecutive lines of a file, the first of which has the number `first`; `lines` of them are not blank."""
+
+    number: int
+    first: int
+    lines: int
+    sealed: Sealed
+
+
+class SealedResult(NamedTuple):
+    """The result of a line. `size`: its bytes, opened."""
+
+    line: int
+    part: Part
+    size: int
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """`size` in bytes; times in seconds since 1970. `batch` and `part`: of a result file. `sealed`: its name."""
+
+    id: str
+    owner: Owner
+    purpose: str
+    state: str
+    size: int
+    lines: int
+    created_at: float
+    expires_at: float
+    sealed: Sealed
+    batch: str | None = None
+    part: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """Times in seconds since 1970; `ended_at` of any end. `sealed`: metadata and errors. `kept_until`: when the batch
+    itself is deleted."""
+
+    id: str
+    owner: Owner
+    key_id: str
+    endpoint: str
+    input_file: str
+    status: Status
+    created_at: float
+    expires_at: float
+    kept_until: float
+    sealed: Sealed
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    output_file: str | None = None
+    error_file: str | None = None
+    in_progress_at: float | None = None
+    cancelling_at: float | None = None
+    finalizing_at: float | None = None
+    ended_at: float | None = None
