@@ -47,8 +47,9 @@ class Translation(Protocol):
         """The place in the client's body of what stands at `place` of the chat body."""
         ...
 
-    def answer(self, body: dict[str, Any], usage: Usage | None) -> dict[str, Any]:
-        """The whole answer that says what the chat answer `body` says. `usage`: checked, None where unknown."""
+    def answer(self, body: dict[str, Any], usage: Usage | None) -> bytes:
+        """The whole answer that says what the chat answer `body` says. `usage`: checked, None where unknown. Raises
+        NotFinite (`gateway.openai.finite_json`)."""
         ...
 
     def events(self) -> EventWriter: ...

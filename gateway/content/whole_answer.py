@@ -70,8 +70,7 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
     body, choices = answer.body, answer.choices
     translation = handling.translation
     if not handling.format.is_generated:
-        shown = body if translation is None else translation.answer(body, answer.usage)
-        return WholeAnswer(AnswerSummary(answer.usage), _written(shown))
+        return WholeAnswer(AnswerSummary(answer.usage), _written(body, translation, answer.usage))
     summary = _summary(answer)
     if make_filter is not None:
         try:
@@ -79,10 +78,9 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
         except RedactionError as error:
             return WholeAnswer(summary, refusal=error)
     texts = choice_texts_of(body) if handling.keeps else None
-    if translation is not None:
-        raw = _written(translation.answer(body, summary.usage))
-    elif make_filter is not None or (summary.usage is None and body.pop("usage", None)):
-        raw = _written(body)
+    has_no_usage = summary.usage is None and bool(body.pop("usage", None))
+    if translation is not None or make_filter is not None or has_no_usage:
+        raw = _written(body, translation, summary.usage)
     return WholeAnswer(summary, raw, texts)
 
 
@@ -98,8 +96,8 @@ def _summary(answer: ReadAnswer) -> AnswerSummary:
     return AnswerSummary(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons))
 
 
-def _written(answer: dict[str, Any]) -> bytes:
+def _written(answer: dict[str, Any], translation: Translation | None, usage: Usage | None) -> bytes:
     try:
-        return write(answer)
+        return write(answer) if translation is None else translation.answer(answer, usage)
     except NotFinite:
         raise BackendFailed("The backend's answer holds a number that JSON does not have") from None

@@ -83,16 +83,16 @@ class Outcome:
         begun."""
         client = exchange.client
         client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
+        asked, api = exchange.parsed, exchange.endpoint.format
+        translation = asked.call.translation if asked is not None else None
+        if translation is not None:  # the record and the client read the same sentence
+            rename(error, translation.place)
         error, recorded = await self._recorder.refused(exchange, error)
         if not recorded:
             self._recorder.turned_away(error, exchange.endpoint.path, client.address, exchange.principal)
         # A backend makes up its own codes, and each would be another series.
         label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
         self._telemetry.errors.labels(label).inc()
-        asked, api = exchange.parsed, exchange.endpoint.format
-        translation = asked.call.translation if asked is not None else None
-        if translation is not None:
-            rename(error, translation.place)
         if client.started:  # and no `[DONE]`: the answer is not whole
             events = exchange.received.events or (translation.events() if translation is not None else None)
             await client.end(api.stream_error(error) if events is None else events.failed(error))

@@ -9,7 +9,7 @@ from gateway.api_format import EventWriter, Place, moved
 from gateway.apis.chat_answer import first_choice, said_in, thought_in
 from gateway.apis.messages.events import MessageEvents
 from gateway.apis.messages.message_object import MessageObject, tool_id
-from gateway.openai.finite_json import read
+from gateway.openai.finite_json import read, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class MessagesTranslation:
     def place(self, place: Place) -> Place:
         return moved(place, self.places)
 
-    def answer(self, body: dict[str, Any], usage: Usage | None) -> dict[str, Any]:
+    def answer(self, body: dict[str, Any], usage: Usage | None) -> bytes:
         choice = first_choice(body) or {}
         said, message = said_in(choice, "message"), self.message
         blocks: list[dict[str, Any]] = []
@@ -30,7 +30,8 @@ class MessagesTranslation:
             blocks.append({"type": "thinking", "thinking": thought, "signature": ""})
         blocks += ({"type": "text", "text": text} for name in ("content", "refusal") if (text := said.get(name)))
         calls = [_tool_use(call, number) for number, call in enumerate(said.get("tool_calls") or ())]
-        return {**message.begun(usage), "content": blocks + calls, **message.ending(choice, calls=bool(calls))}
+        ending = message.ending(choice, calls=bool(calls))
+        return write({**message.begun(usage), "content": blocks + calls, **ending})
 
     def events(self) -> EventWriter:
         return MessageEvents(self.message)
@@ -41,8 +42,8 @@ class TokenCountTranslation(MessagesTranslation):
 
     __slots__ = ()
 
-    def answer(self, body: dict[str, Any], usage: Usage | None) -> dict[str, Any]:
-        return {"input_tokens": body["count"]}
+    def answer(self, body: dict[str, Any], usage: Usage | None) -> bytes:
+        return write({"input_tokens": body["count"]})
 
 
 def _tool_use(call: Mapping[str, Any], number: int) -> dict[str, Any]:

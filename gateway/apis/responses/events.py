@@ -114,31 +114,34 @@ class ResponseEvents:
     def end(self, usage: Usage | None) -> bytes:
         begun, done = self._begun(), self._done("incomplete" if self._reason else "completed")
         name = "response.incomplete" if self._reason else "response.completed"
-        whole = self._response.with_members(ended(self._reason), self._items, usage)
-        return begun + done + self._event(name, response=whole)
+        return begun + done + self._response_event(name, ended(self._reason), usage)
 
     def failed(self, error: GatewayError) -> bytes:
         begun, done = self._begun(), self._done("incomplete")
         told = self._event("error", code=error.code, message=error.message, param=error.param)
         code = ERROR_CODES.get(error.http_status, "server_error")
         state = {"status": "failed", "error": {"code": code, "message": error.message}}
-        return (
-            begun
-            + done
-            + told
-            + self._event("response.failed", response=self._response.with_members(state, self._items))
-        )
+        return begun + done + told + self._response_event("response.failed", state)
 
     def _event(self, kind: str, **members: Any) -> bytes:
         data = to_json({"type": kind, **members, "sequence_number": self._sent}, inf_nan_mode="null")
         self._sent += 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
+    def _response_event(self, kind: str, state: dict[str, Any], usage: Usage | None = None) -> bytes:
+        """An event with the response as it is now."""
+        response = self._response.written(state, self._items, usage)
+        number, name = self._sent, kind.encode()
+        self._sent += 1
+        event = b'event: %b\ndata: {"type":"%b","response":%b,"sequence_number":%d}\n\n'
+        return event % (name, name, response, number)
+
     def _begun(self) -> bytes:
         if self._sent:
             return b""
-        empty = self._response.with_members({"status": "in_progress"})
-        return self._event("response.created", response=empty) + self._event("response.in_progress", response=empty)
+        state = {"status": "in_progress"}
+        created = self._response_event("response.created", state)
+        return created + self._response_event("response.in_progress", state)
 
     def _hold(self, held: StringIO, text: str) -> None:
         self._characters += len(text)

@@ -1,6 +1,5 @@
 """A body of ``/v1/responses`` as a chat body. Source: OpenAI API reference, Responses, create."""
 
-from time import time
 from typing import Any, Final
 
 from audit.random_pieces import RandomPieces
@@ -69,7 +68,7 @@ def translated(body: Any, secret: bytes | None) -> tuple[dict[str, Any], Respons
         _read_tools(fields, made, echo, places)
         asked = _read_include(fields, made, echo)
         _read_storage(fields, made, echo)
-    response = ResponseObject(_random().hex(), int(time()), echo, secret if ENCRYPTED in asked else None)
+    response = ResponseObject.of(_random().hex(), echo, secret if ENCRYPTED in asked else None)
     return made, ResponsesTranslation(response, places)
 
 

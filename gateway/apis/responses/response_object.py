@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from time import time
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from backend.wire import Usage
 from gateway.apis.chat_answer import cached_tokens, detail, measured
 from gateway.apis.responses.sealed_state import sealed
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
-    "completed_at": None,
-    "error": None,
-    "incomplete_details": None,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,
@@ -26,9 +25,9 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "temperature": None,
     "top_p": None,
     "truncation": "disabled",
-    "usage": None,
     "user": None,
 }
+_OPEN: Final[dict[str, Any]] = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
 INCOMPLETE: Final = {
     "length": "max_output_tokens",
     "model_length": "max_output_tokens",
@@ -39,25 +38,27 @@ INCOMPLETE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResponseObject:
-    """`identifier`: 32 hex digits, of which ids are made. `created`: Unix time. `echo`: what the response repeats of
-    the request. `secret`: seals reasoning; None where the client did not ask for that."""
+    """`identifier`: 32 hex digits, of which ids are made. `echo`: what the response repeats of the request, as members
+    of a JSON object; it may be megabytes, so it is written once. `secret`: seals reasoning; None where the client did
+    not ask for that.
+    """
 
     identifier: str
-    created: int
-    echo: Mapping[str, Any]
+    echo: bytes
     secret: bytes | None = None
 
-    def with_members(
-        self, members: Mapping[str, Any], output: Sequence[Any] = (), usage: Usage | None = None
-    ) -> dict[str, Any]:
-        """The response with these members. `output`: its items."""
-        shown: dict[str, Any] = {
-            "id": f"resp_{self.identifier}", "object": "response", "created_at": self.created, **_DEFAULTS,
-            **self.echo, **members, "output": output,
-        }  # fmt: skip
+    @classmethod
+    def of(cls, identifier: str, asked: Mapping[str, Any], secret: bytes | None) -> "ResponseObject":
+        """`asked`: the members that the response repeats, with the values that hold."""
+        head = {"id": f"resp_{identifier}", "object": "response", "created_at": int(time())}
+        return cls(identifier, to_json({**head, **_DEFAULTS, **asked})[1:-1], secret)
+
+    def written(self, members: Mapping[str, Any], output: Sequence[Any] = (), usage: Usage | None = None) -> bytes:
+        """The response with these members. `output`: its items. A number that JSON does not have is null."""
+        told = {**_OPEN, **members, "output": output}
         if usage is not None:
-            shown["usage"] = _usage(usage)
-        return shown
+            told["usage"] = _usage(usage)
+        return b"{%b,%b" % (self.echo, to_json(told, inf_nan_mode="null")[1:])
 
     def item_id(self, kind: str, position: int) -> str:
         return f"{kind}_{self.identifier}{position:04x}"

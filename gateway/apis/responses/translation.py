@@ -28,11 +28,11 @@ class ResponsesTranslation:
     def place(self, place: Place) -> Place:
         return moved(place, self.places)
 
-    def answer(self, body: dict[str, Any], usage: Usage | None) -> dict[str, Any]:
+    def answer(self, body: dict[str, Any], usage: Usage | None) -> bytes:
         choice = first_choice(body) or {}
         reason = INCOMPLETE.get(str(choice.get("finish_reason")))
         items = self._items(choice, "incomplete" if reason else "completed")
-        return self.response.with_members(ended(reason), items, usage)
+        return self.response.written(ended(reason), items, usage)
 
     def events(self) -> EventWriter:
         return ResponseEvents(self.response)

@@ -44,8 +44,9 @@ def checked(found):
 
 def whole(message, finish="stop", usage=USAGE, **body):
     answer = {"choices": [{"index": 0, "message": message, "finish_reason": finish, **body.pop("choice", {})}]}
-    made = translation(**body).answer(answer, usage)
-    Response.model_validate_json(json.dumps(made), strict=True)
+    raw = translation(**body).answer(answer, usage)
+    Response.model_validate_json(raw, strict=True)
+    made = json.loads(raw)
     return made
 
 

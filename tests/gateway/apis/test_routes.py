@@ -198,3 +198,14 @@ async def test_an_integrator_sees_what_left_for_the_backend(tmp_path, path, body
     async with lab(tmp_path) as made:
         answer = await made.post(body, path, headers={"x-domicile-debug": "upstream"})
         assert answer.json["domicile"]["upstream_request"] == made.backends["acme-1"].bodies[0]
+
+
+async def test_a_refusal_is_on_record_in_the_words_that_the_client_reads(tmp_path):
+    image = {"type": "input_image", "image_url": "data:,"}
+    body = {"model": "small", "instructions": "x", "input": [{"role": "user", "content": [image]}]}
+    async with lab(tmp_path) as made:
+        answer = await made.post(body, "/v1/responses")
+        assert "(at input[0].content[0])" in answer.error["message"]
+        denied = made.acts()[-1]
+        assert denied["type"] == "inference.denied"
+        assert denied["decision"]["reasons"][0]["because"] == answer.error["message"]
