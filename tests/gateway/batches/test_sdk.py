@@ -127,6 +127,23 @@ async def test_every_inference_route_runs_as_a_batch(acme, endpoint, body):
     assert found["a"]["response"]["body"]["usage"]["prompt_tokens"] == 7
 
 
+async def test_responses_run_as_a_batch_in_their_own_form(acme):
+    lines = [
+        {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "small", "input": "hi"}},
+        {"custom_id": "b", "method": "POST", "url": "/v1/responses", "body": {"model": "small", "input": 7}},
+    ]
+    _, found = await outcome(acme.sdk, await begin(acme.sdk, *lines, endpoint="/v1/responses"))
+    good, bad = found["a"]["response"], found["b"]["response"]
+    assert (good["status_code"], good["body"]["object"], good["body"]["usage"]["input_tokens"]) == (200, "response", 7)
+    assert (bad["status_code"], bad["body"]["error"]["param"]) == (400, "input")
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/messages", "/v1/messages/count_tokens", "/v1/models"])
+async def test_a_route_of_another_api_is_not_batched(acme, endpoint):
+    with pytest.raises(openai.BadRequestError, match="use one of: .*/v1/responses"):
+        await begin(acme.sdk, {"custom_id": "a", "method": "POST", "url": endpoint, "body": {}}, endpoint=endpoint)
+
+
 async def test_a_batch_is_cancelled_and_keeps_what_was_done(tmp_path):
     backends = {"acme/eu-fr-par/acme-1": FakeBackend(delay_s=0.1)}
     async with gateway(tmp_path, backends=backends) as made, client(made) as sdk:
