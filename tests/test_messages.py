@@ -23,6 +23,7 @@ SPEAKS = re.compile(r"raise [\w.]+\(|\b_?fail\(|\.(?:warning|error|exception|cri
 # Classes whose messages need no remedy of their own, and why.
 EXEMPT = {
     "wrong_format": "it words the remedy itself",
+    "refused": "it is given the remedy apart, and joins the two",
     "AssertionError": "no input reaches it",
     "NotImplementedError": "no input reaches it",
     "RuntimeError": "a programming error; only its class is logged",
@@ -57,6 +58,7 @@ EXEMPT_SITES = {
     "gateway/limits/limiter.py": {"a cost is": "a programming error"},
     "gateway/openai/answer_formats.py": {"not ": "becomes a BackendFailed"},
     "gateway/openai/repeated_chunk.py": {"a member stands twice": "is handled by reading the chunk in full"},
+    "gateway/server/forwarded.py": {"not ": "leaves the client unknown; nobody is told"},
     "gateway/server/serve.py": {"{named}: {reason}": "`reason` names the remedy"},
     "policy/redact/ids/kinds.py": {"": "of the package's own tables"},
     "policy/redact/names/int8_weights.py": {"": "becomes a RedactionError"},

@@ -100,7 +100,10 @@ def where_all_can(make: Callable[[], T], device: torch.device) -> T | None:
     try:
         made = make()
     except (RuntimeError, ImportError, AttributeError, TypeError) as error:
-        log.warning("sums over cards take NCCL alone: %s", str(error).splitlines()[0])
+        log.warning(
+            "sums over cards take NCCL alone: %s; small batches are slower, and nothing else changes",
+            str(error).splitlines()[0],
+        )
     works = torch.tensor([made is not None], dtype=torch.int64, device=device)
     dist.all_reduce(works, op=dist.ReduceOp.MIN)
     return made if int(works) else None

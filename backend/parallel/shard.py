@@ -20,7 +20,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
-            raise ValueError(f"rank {self.rank} is not one of {self.size}")
+            raise ValueError(f"rank {self.rank} is not one of {self.size}; give one from 0 to {self.size - 1}")
 
     @property
     def alone(self) -> bool:

@@ -164,7 +164,7 @@ class Ranks:
             try:
                 rank.socket.sendall(data)
             except OSError:
-                raise RankLost(f"{rank.name} has closed its connection") from None
+                raise RankLost(f"{rank.name} has closed its connection; its own lines in the log say why") from None
 
     def answers(self) -> list[FromFollower]:
         return [self._answer(rank) for rank in self._ranks]
@@ -173,7 +173,7 @@ class Ranks:
         try:
             answer: FromFollower = _from_follower.decode(receive(rank.socket))
         except EOFError:
-            raise RankLost(f"{rank.name} has closed its connection") from None
+            raise RankLost(f"{rank.name} has closed its connection; its own lines in the log say why") from None
         return answer
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from gateway.database.errors import StoreError
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway
-from gateway.server.log_lines import log_to_stderr, say
+from gateway.server.logs.log_lines import log_to_stderr, say
 from gateway.server.reload import reload_settings
 from gateway.server.serve import TO_STOP, RunningServer, Signals, running_server, say_listening
 from gateway.workers.membership import Membership

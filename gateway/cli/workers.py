@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.cli.worker import WorkerArguments, start_worker
 from gateway.configuration.settings import Settings
-from gateway.server.log_lines import log_to_stderr, say
+from gateway.server.logs.log_lines import log_to_stderr, say
 from gateway.server.serve import TO_STOP, Signals, listening_together, say_listening
 from gateway.workers.supervisor import Supervisor
 

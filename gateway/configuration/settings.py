@@ -50,7 +50,9 @@ class Listen(Section):
     cert_file: Path | None = None
     key_file: Path | None = None
     tls_ended_by_proxy: bool = False
-    trusted_proxies: tuple[Network, ...] = Field((), description="networks whose proxies are believed who calls")
+    trusted_proxies: tuple[Network, ...] | None = Field(
+        None, description="networks whose proxies are believed who calls"
+    )
     proxy_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
     operations_from: tuple[Network, ...] | None = None
     workers: int = Field(1, ge=1, le=256, description="processes that take calls on this machine")

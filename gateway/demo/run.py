@@ -18,7 +18,7 @@ from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
 from gateway.installation.installation import Installation
 from gateway.server.assembly import open_gateway
-from gateway.server.log_lines import log_to_stderr
+from gateway.server.logs.log_lines import log_to_stderr
 from gateway.server.serve import TO_STOP, Signals, listening, serving
 from regions.fleet.launcher import RunningBackend
 from regions.launchers.local import LocalLauncher, RestartPolicy

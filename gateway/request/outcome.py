@@ -11,7 +11,6 @@ from gateway.api_format import rename
 from gateway.content.prompt import output_refused
 from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached, forget_frames
 from gateway.openai.asgi_client import ClientGone, Header
-from gateway.request.access_log import AccessLog
 from gateway.request.answer.headers import JSON, request_id
 from gateway.request.exchange import Exchange
 from gateway.request.recorder import Recorder
@@ -27,10 +26,10 @@ class Outcome:
         recorder: Recorder,
         telemetry: Telemetry,
         offers: Callable[[str, str], bool],
-        access: AccessLog | None = None,
+        access: Callable[[Exchange], None] | None = None,
     ) -> None:
         """``offers``: whether a tenant may call a model; any other name would be a series of its own in metrics.
-        `access`: logs each call."""
+        `access`: is told of each call that is over."""
         self._access = access
         self._recorder = recorder
         self._telemetry = telemetry
@@ -64,7 +63,7 @@ class Outcome:
                 client.stop_watching()
                 self._telemetry.finished(exchange, client.status)
                 if self._access is not None:
-                    self._access.note(exchange)
+                    self._access(exchange)
 
     async def _cancelled(self, exchange: Exchange) -> None:
         """The client left, or the server ends and has waited as long as it does."""

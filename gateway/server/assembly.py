@@ -56,7 +56,6 @@ from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.prices import Price, configured
-from gateway.request.access_log import AccessLog
 from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
@@ -76,6 +75,7 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
+from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
 from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
@@ -383,7 +383,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         recorder=parts.recorder,
         upstream=parts.upstream,
         delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
-        outcome=Outcome(parts.recorder, telemetry, enforcement.offers, AccessLog() if settings.log.access else None),
+        outcome=Outcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,
     )

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Listen, Requests
 from gateway.server.connection import bounded
-from gateway.server.log_lines import say
+from gateway.server.logs.log_lines import say
 
 T = TypeVar("T")
 

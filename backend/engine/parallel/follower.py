@@ -106,7 +106,9 @@ class Follower:
         if self.asleep:
             return 0
         if self.sleeper is None:
-            raise CannotSleep("this rank cannot release its memory")
+            raise CannotSleep(
+                "this rank cannot release its memory; end the backend instead, and start another when it is needed"
+            )
         self._mirrors.forget_all()
         given = self.sleeper.sleep(lambda done, total: None)
         self.asleep = True

@@ -140,7 +140,7 @@ async def test_responses_run_as_a_batch_in_their_own_form(acme):
 
 @pytest.mark.parametrize("endpoint", ["/v1/messages", "/v1/messages/count_tokens", "/v1/models"])
 async def test_a_route_of_another_api_is_not_batched(acme, endpoint):
-    with pytest.raises(openai.BadRequestError, match="use one of: .*/v1/responses"):
+    with pytest.raises(openai.BadRequestError, match=r"use one of: .*/v1/responses"):
         await begin(acme.sdk, {"custom_id": "a", "method": "POST", "url": endpoint, "body": {}}, endpoint=endpoint)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from gateway.server.log_lines import FIELDS, FORMAT, JsonFormatter, SingleLineFormatter
+from gateway.server.logs.log_lines import FIELDS, FORMAT, JsonFormatter, SingleLineFormatter
 
 
 @pytest.fixture
