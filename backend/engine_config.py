@@ -115,6 +115,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu = self.device.startswith("cuda")
         if self.kv_dtype and not on_gpu:
             raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
+        if self.tensor_parallel_size > 1 and ":" in self.device:
+            raise ConfigError(
+                f"device {self.device!r} names one card of {self.tensor_parallel_size}; set --device cuda, and choose "
+                "cards with CUDA_VISIBLE_DEVICES"
+            )
         if self.quantization is not None:
             format = of_name(self.quantization)
             if format.gpu_only and not on_gpu:

@@ -15,7 +15,7 @@ from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
 from backend.parallel.one_shot import OneShot, where_all_can
 from backend.parallel.shard import Shard
 
-TIMEOUT = timedelta(minutes=10)  # of a collective: ranks load at different speed, and kernels are compiled meanwhile
+TIMEOUT = timedelta(hours=1)  # of a collective: ranks load at different speed, and compile meanwhile
 SETTINGS = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",

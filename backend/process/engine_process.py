@@ -45,7 +45,7 @@ from backend.process.messages import (
     Wake,
 )
 from backend.process.parent import die_with_parent
-from backend.process.ranks import Ranks
+from backend.process.ranks import Ranks, require_cards
 
 LAST_WORD_S = 1.0
 
@@ -86,6 +86,7 @@ class Starter:
         if config.tensor_parallel_size == 1:
             return Engine.from_checkpoint(checkpoint, config, on_stage=reporter)
         of_rank(checkpoint.config, Shard(0, config.tensor_parallel_size), weight_format(config, checkpoint.config))
+        require_cards(config)
         self._ranks = Ranks(config, on_lost=lambda lost: self._channel.send_last(Lost(lost), LAST_WORD_S))
         engine = Engine.from_checkpoint(checkpoint, config, on_stage=reporter, team=self._ranks.join())
         self._ranks.await_ready()

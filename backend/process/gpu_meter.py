@@ -94,8 +94,9 @@ def _share(samples: list[_Sample], at: float) -> float:
     return before.share + before.rate * max(0.0, at - before.time)
 
 
-def open_probe(device: str) -> Probe | None:
-    """The probe of the card that torch calls `device`, as "cuda" or "cuda:1"; None where none is available."""
+def open_probe(device: str, cards: int = 1) -> Probe | None:
+    """The probe of the card that torch calls `device`, as "cuda" or "cuda:1", or of so many from it on, whose memory
+    and watts are added up; None where none is available."""
     if not device.startswith("cuda"):
         return None
     try:
@@ -105,11 +106,28 @@ def open_probe(device: str) -> Probe | None:
         return None
     try:
         nvml.nvmlInit()
-        handle = _handle(nvml, int(device.partition(":")[2] or 0))
+        first = int(device.partition(":")[2] or 0)
+        handles = [_handle(nvml, first + place) for place in range(cards)]
     except (nvml.NVMLError, ValueError, IndexError) as error:
         log.warning("no metrics of the card: %s", type(error).__name__)
         return None
-    return lambda: _read(nvml, handle)
+    return lambda: _together([_read(nvml, handle) for handle in handles])
+
+
+def _together(readings: list[Reading]) -> Reading:
+    """Sums, and of use the mean; None for what any card does not tell."""
+
+    def total(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if len(known) == len(values) else None
+
+    used = total([reading.utilisation for reading in readings])
+    return Reading(
+        memory_used=total([reading.memory_used for reading in readings]),
+        memory_total=total([reading.memory_total for reading in readings]),
+        utilisation=None if used is None else used / len(readings),
+        watts=total([reading.watts for reading in readings]),
+    )
 
 
 def _handle(nvml: Any, index: int) -> Any:

@@ -19,10 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import torch
 
 from backend.engine.engine import Team
 from backend.engine.parallel.step_messages import FromFollower, RankLost, Refused, ToFollower
 from backend.engine_config import EngineConfig
+from backend.errors import ConfigError
 from backend.parallel.joining import join, leave
 from backend.parallel.shard import Shard
 from backend.process import heartbeats
@@ -74,6 +76,16 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
             raise EOFError
         parts += chunk
     return bytes(parts)
+
+
+def require_cards(config: EngineConfig) -> None:
+    """Raises ConfigError if the host has fewer cards than the model is to be divided among."""
+    there = torch.cuda.device_count()
+    if config.device.startswith("cuda") and there < config.tensor_parallel_size:
+        raise ConfigError(
+            f"--tensor-parallel-size {config.tensor_parallel_size} needs as many cards, and {there} are visible; lower "
+            "it, or set CUDA_VISIBLE_DEVICES to more"
+        )
 
 
 class _Rank:

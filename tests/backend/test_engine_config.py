@@ -20,11 +20,17 @@ BLOCK_BYTES = 16 * 2 * 2 * 2 * 8 * 4  # tokens, K and V, layers, KV heads, head_
         {"threads": 0},
         {"max_num_batched_tokens": 8, "max_num_seqs": 9},
         {"step_timeout_s": 0},
+        {"tensor_parallel_size": 0},
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(changes: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
         EngineConfig(model="", **changes)
+
+
+def test_one_card_by_its_number_is_not_several() -> None:
+    with pytest.raises(ConfigError, match=r"'cuda:1' names one card of 2; set --device cuda.*CUDA_VISIBLE_DEVICES"):
+        EngineConfig(model="", device="cuda:1", tensor_parallel_size=2)
 
 
 def test_memory_is_turned_into_whole_blocks() -> None:

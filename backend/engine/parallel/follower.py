@@ -66,7 +66,8 @@ class Follower:
                 self.runner.prepare()
             case Copy(pairs):
                 self.runner.copy(pairs)
-            case Scrub(blocks):
+            case Scrub(gone, blocks):
+                self._mirrors.forget(gone)
                 self.runner.scrub(blocks)
             case Residue(blocks):
                 self.leader.answer(Done(self.runner.residue(blocks)))

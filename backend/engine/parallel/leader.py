@@ -4,6 +4,7 @@ All ranks run the same steps on the same inputs and draw the same tokens from th
 from the others but what a control message asks for.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -73,7 +74,7 @@ class LeadingRunner:
         self.own.copy(pairs)
 
     def scrub(self, blocks: list[int]) -> None:
-        self.followers.send(say.Scrub(blocks))
+        self.followers.send(say.Scrub(self._originals.gone(), blocks))
         self.own.scrub(blocks)
 
     def residue(self, blocks: list[int]) -> int:
@@ -89,44 +90,44 @@ class LeadingRunner:
 
 @dataclass(frozen=True)
 class LeadingSleeper:
-    """A `sleeper.Sleeper` of all ranks: either all sleep or none does."""
+    """A `sleeper.Sleeper` of all ranks, which turn at the same time: either all sleep or none does."""
 
     own: Sleeper
     runner: LeadingRunner
 
     def sleep(self, on_progress: OnProgress) -> int:
         """Bytes given back by all ranks together."""
-        followers = self.runner.followers
-        followers.send(say.Sleep())
-        answers = followers.answers()
-        refused = refusals(answers)
-        given = 0
-        if not refused:
-            try:
-                given = self.own.sleep(on_progress)
-            except BackendError:
-                self._wake_others()
-                raise
-        if refused:
-            self._wake_others()
+        given, refused, answers = self._turn(say.Sleep(), lambda: self.own.sleep(on_progress))
+        if refused is not None:
+            self._turn(say.Wake(), lambda: 0 if given is None else self._wake_own())
             raise CannotSleep(refused)
         self.runner.forget()
-        return given + sum(numbers(answers))
+        return (given or 0) + sum(numbers(answers))
 
     def wake(self, on_progress: OnProgress) -> None:
-        followers = self.runner.followers
-        self.own.wake(on_progress)
-        followers.send(say.Wake())
-        if refused := refusals(followers.answers()):
-            followers.send(say.Sleep())
-            followers.answers()
-            self.own.sleep(lambda done, total: None)
+        awake, refused, _ = self._turn(say.Wake(), lambda: self._wake_own(on_progress))
+        if refused is not None:
+            self._turn(say.Sleep(), lambda: 0 if awake is None else self.own.sleep(lambda done, total: None))
             raise CannotWake(refused)
 
-    def _wake_others(self) -> None:
-        """Those that sleep."""
-        self.runner.followers.send(say.Wake())
-        self.runner.followers.answers()
+    def _turn(
+        self, message: say.Sleep | say.Wake, own: Callable[[], int]
+    ) -> tuple[int | None, str | None, Items[FromFollower]]:
+        """All ranks at once: what this one returned, None if it refused; what those that refused have said, None if
+        none did; and the others' answers."""
+        self.runner.followers.send(message)
+        given, said = None, []
+        try:
+            given = own()
+        except BackendError as error:
+            said.append(str(error))
+        answers = self.runner.followers.answers()
+        said += [refused] if (refused := refusals(answers)) else []
+        return given, "; ".join(said) or None, answers
+
+    def _wake_own(self, on_progress: OnProgress = lambda done, total: None) -> int:
+        self.own.wake(on_progress)
+        return 0
 
 
 def numbers(answers: Items[FromFollower]) -> list[int]:

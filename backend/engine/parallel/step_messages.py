@@ -52,8 +52,9 @@ class Copy(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Scrub(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """`Runner.scrub`."""
+    """`Runner.scrub`. gone: as in `Launch`, so that tokens are forgotten when their keys and values are zeroed."""
 
+    gone: list[int]
     blocks: list[int]
 
 

@@ -56,6 +56,8 @@ def test_how_it_is_computed_shows_and_is_not_taken_for_other_weights(folder: Pat
     plain, half = (fingerprint(folder, EngineConfig(model="x", dtype=dtype)) for dtype in ("float32", "bfloat16"))
     assert plain != half
     assert same_weights(plain, half) is True
+    one, two = (fingerprint(folder, EngineConfig(model="x", tensor_parallel_size=size)) for size in (1, 2))
+    assert one == plain != two
 
 
 @pytest.mark.parametrize("value", [None, 5, "", "two words", "x" * 65, ["fp_1"], "é"])

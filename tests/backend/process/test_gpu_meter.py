@@ -93,6 +93,17 @@ def test_bytes_ratio_and_watts_are_told_as_the_card_tells_them(monkeypatch: pyte
     assert probe() == Reading(3 << 30, 80 << 30, 0.87, 412.5)
 
 
+def test_cards_of_one_model_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    module = nvml(nvmlDeviceGetHandleByIndex=lambda index: asked.append(index) or index)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    probe = open_probe("cuda", 2)
+    assert probe is not None
+    assert probe() == Reading(6 << 30, 160 << 30, 0.87, 825.0)
+    assert asked == [0, 1]
+
+
 def test_what_a_card_does_not_tell_is_absent_and_the_rest_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetPowerUsage=None, nvmlDeviceGetUtilizationRates=None))
     probe = open_probe("cuda:0")

@@ -17,6 +17,7 @@ from backend.models.families import mixtral, qwen3_moe
 from backend.models.families.family import Experts
 from backend.models.loader import DTYPES, load_model
 from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
+from backend.parallel.shard import Shard
 from backend.quantization import of_name
 from backend.quantization.none import NONE
 from tests.backend.models.decoders.test_fused_decoder import DEVICE, FullAttention, distance, fused
@@ -140,6 +141,18 @@ def test_where_the_batch_is_not_to_matter_parts_compute_the_same(
     whole = logits(SINGLE, folders[name], ids, "float32", "invariant")
     for found in one_of(crews[max(SIZES)].run(in_order, folders[name], ids, "float32", "invariant", STEPS)):
         assert distance(found, whole[0].double()) < BOUND
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "qwen3-moe"])
+def test_a_rank_reads_its_part_of_the_files_alone(folders: dict[str, Path], name: str) -> None:
+    checkpoint, read = Checkpoint(folders[name]), []
+    whole = load_model(checkpoint, "float32", on_progress=lambda done, total: read.append(total))
+    for rank in range(2):
+        group = DistributedGroup(Shard(rank, 2), torch.device("cpu"))
+        part = load_model(checkpoint, "float32", group=group, on_progress=lambda done, total: read.append(total))
+        kept = {id(p): p.numel() for p in part.parameters()}
+        assert sum(kept.values()) < 0.6 * sum({id(p): p.numel() for p in whole.parameters()}.values())
+        assert 0.45 * read[0] < read[-1] < 0.6 * read[0]
 
 
 class ByGathering:

@@ -1,0 +1,225 @@
+"""What rank 0 tells and what another rank makes of it, in one process: the same batches, the same blocks, and all
+asleep or none."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend.engine.cache.attention import KVCache
+from backend.engine.core.runner import Masks
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.sequence import Sequence
+from backend.engine.core.speculation import Drafted
+from backend.engine.cpu.model_runner import Done as Drawn
+from backend.engine.cpu.model_runner import ModelRunner
+from backend.engine.engine import Engine
+from backend.engine.parallel.follower import Follower
+from backend.engine.parallel.leader import LeadingRunner, LeadingSleeper
+from backend.engine.parallel.step_messages import FromFollower, ToFollower
+from backend.engine_config import CacheSize, EngineConfig
+from backend.errors import CannotSleep, CannotWake
+from backend.models.decoders.decoder import Decoder
+from tests.backend.tiny import generate, greedy
+
+DECODER = msgspec.msgpack.Decoder(ToFollower)
+
+
+def seen(batch: list[Scheduled]) -> list[Any]:
+    """All that a runner may read of a batch, but for tokens that are of no use to it."""
+    return [
+        (
+            s.sequence.id, s.num_tokens, s.admitted, s.samples, s.prompt_rows, list(s.sequence.tokens),
+            list(s.sequence.block_table), s.sequence.num_computed, s.sequence.num_pending, s.sequence.num_prompt,
+            s.sequence.params, s.sequence.row, s.sequence.may_not_end, s.sequence.ends,
+        )
+        for s in batch
+    ]  # fmt: skip
+
+
+@dataclass
+class Seeing:
+    """A runner that takes down what it is told to do."""
+
+    ahead: int = 0
+    plain_only: bool = False
+    did: list[Any] = field(default_factory=list)
+
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Drawn:
+        self.did.append(("launch", seen(batch), masks() if masks else None))
+        return Drawn([], [], [])
+
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        self.did.append(("verify", [(d.sequence.id, list(d.sequence.tokens), d.guesses) for d in batch]))
+        return []
+
+    def prepare(self) -> bool:
+        self.did.append("prepare")
+        return len(self.did) < 3
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self.did.append(("copy", [tuple(pair) for pair in pairs]))
+
+    def scrub(self, blocks: list[int]) -> None:
+        self.did.append(("scrub", list(blocks)))
+
+    def residue(self, blocks: list[int]) -> int:
+        self.did.append(("residue", blocks))
+        return 3
+
+
+class Telling(ModelRunner):
+    """Rank 0's own: takes down the same, and computes."""
+
+    did: list[Any]
+
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Any:
+        self.did.append(("launch", seen(batch), None))
+        return super().launch(batch, masks)
+
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        self.did.append(("verify", [(d.sequence.id, list(d.sequence.tokens), d.guesses) for d in batch]))
+        return super().verify(batch)
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self.did.append(("copy", list(pairs)))
+        super().copy(pairs)
+
+    def scrub(self, blocks: list[int]) -> None:
+        self.did.append(("scrub", list(blocks)))
+        super().scrub(blocks)
+
+
+class InProcess:
+    """Other ranks, called as they would be by a connection."""
+
+    def __init__(self, *runners: Any, sleepers: tuple[Any, ...] = ()) -> None:
+        self.answered: list[list[FromFollower]] = [[] for _ in runners]
+        self.ranks = [
+            Follower(runner, sleepers[i] if sleepers else None, self._answering(i)) for i, runner in enumerate(runners)
+        ]
+
+    def _answering(self, place: int) -> Any:
+        answered = self.answered
+
+        class Leader:
+            def answer(self, message: FromFollower) -> None:
+                answered[place].append(message)
+
+        return Leader()
+
+    def send(self, message: ToFollower) -> None:
+        for rank in self.ranks:
+            rank.handle(DECODER.decode(msgspec.msgpack.encode(message)))
+
+    def answers(self) -> list[FromFollower]:
+        return [own.pop(0) for own in self.answered]
+
+
+class Guessing:
+    """A drafter whose guesses are often wrong."""
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        return [[7, 8, 9][:count] for _, count in wanted]
+
+    def forget(self, id: int) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize("guesses", [False, True])
+def test_another_rank_is_told_all_that_rank_0_does(model: Decoder, guesses: bool) -> None:
+    """Chunks, forks with copied blocks, shared prefixes, preemptions, guesses, log probabilities of prompts."""
+    other = Seeing()
+    config = EngineConfig(model="", num_blocks=15, block_size=4, max_num_seqs=5, max_num_batched_tokens=16)
+    cache = CacheSize(15, 60)
+    own = Telling(model, KVCache(model.config, 15, 4, model.embedding.dtype, "cpu"))
+    own.did = []
+    team = InProcess(other)
+    engine = Engine(
+        model, config, cache, frozenset({2}), runner=LeadingRunner(own, team), drafter=Guessing() if guesses else None
+    )
+    for id in range(14):
+        forks = id % 6 == 5
+        like = id - forks  # whose prompt it has
+        prompt = [5, 6, 7, 8] * (1 + like % 4) + [9 + like]
+        extra: dict[str, Any] = {"prompt_logprobs": 1} if id % 5 == 3 and not guesses else {}
+        engine.add(id, prompt, greedy(6 + id, ignore_eos=True, **extra), leader=like if forks else None)
+    while engine.has_work:
+        engine.step()
+    assert engine.stats.preemptions > 0
+    kinds = {what[0] for what in own.did}
+    assert {"launch", "scrub"} <= kinds and ("verify" in kinds) == guesses
+    assert other.did == own.did
+
+
+def test_a_rank_forgets_the_tokens_of_a_sequence_that_is_over(model: Decoder) -> None:
+    other = Seeing()
+    team = InProcess(other)
+    config = EngineConfig(model="", num_blocks=24, max_num_seqs=5, prefix_cache=False)
+    own = ModelRunner(model, KVCache(model.config, 24, 16, model.embedding.dtype, "cpu"))
+    engine = Engine(model, config, CacheSize(24, 96), runner=LeadingRunner(own, team))
+    generate(engine, [[5, 6, 7], [8, 9]], greedy(4))
+    assert team.ranks[0]._mirrors._sequences == {}
+
+
+def test_residues_of_all_ranks_are_added_up_and_preparing_ends(model: Decoder) -> None:
+    ranks = [Seeing(), Seeing()]
+    leading = LeadingRunner(Seeing(), InProcess(*ranks))
+    assert leading.residue([4]) == 9
+    assert [leading.prepare() for _ in range(3)] == [True, False, False]
+    assert [rank.did for rank in ranks] == [[("residue", [4]), "prepare", "prepare"]] * 2
+
+
+@dataclass
+class Bed:
+    """A sleeper that refuses as told."""
+
+    refuses: str = ""
+    asleep: bool = False
+
+    def sleep(self, on_progress: Any) -> int:
+        if self.refuses == "sleep":
+            raise CannotSleep("no room")
+        self.asleep = True
+        return 10
+
+    def wake(self, on_progress: Any) -> None:
+        if self.refuses == "wake":
+            raise CannotWake("no memory")
+        self.asleep = False
+
+
+def beds(*refusals: str) -> tuple[list[Bed], LeadingSleeper]:
+    found = [Bed(refuses) for refuses in refusals]
+    others = InProcess(*(Seeing() for _ in found[1:]), sleepers=tuple(found[1:]))
+    return found, LeadingSleeper(found[0], LeadingRunner(Seeing(), others))
+
+
+def quiet(done: int, total: int) -> None:
+    """No progress."""
+
+
+def test_all_ranks_sleep_and_wake_and_their_memory_is_added_up() -> None:
+    found, sleeper = beds("", "", "")
+    assert sleeper.sleep(quiet) == 30
+    assert all(bed.asleep for bed in found)
+    sleeper.wake(quiet)
+    assert not any(bed.asleep for bed in found)
+
+
+@pytest.mark.parametrize(("refusals", "said"), [(("", "", "sleep"), "rank 2: no room"), (("sleep", "", ""), "no room")])
+def test_where_one_rank_cannot_sleep_none_does(refusals: tuple[str, ...], said: str) -> None:
+    found, sleeper = beds(*refusals)
+    with pytest.raises(CannotSleep, match=said):
+        sleeper.sleep(quiet)
+    assert not any(bed.asleep for bed in found)
+
+
+@pytest.mark.parametrize("refusals", [("", "wake", ""), ("wake", "", "")])
+def test_where_one_rank_cannot_wake_all_sleep_on(refusals: tuple[str, ...]) -> None:
+    found, sleeper = beds(*refusals)
+    sleeper.sleep(quiet)
+    with pytest.raises(CannotWake, match="no memory"):
+        sleeper.wake(quiet)
+    assert all(bed.asleep for bed in found)
