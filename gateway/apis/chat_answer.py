@@ -9,6 +9,9 @@ from gateway.openai.answer import THOUGHT_FIELDS, clean_saying
 MAX_TEXT: Final = 64 << 20
 """Characters of one streamed answer that are held for the events that repeat the whole of it."""
 
+MAX_ITEMS: Final = 4096
+"""Texts and calls of one streamed answer, as a server may alternate them without end."""
+
 
 class _AsItIs:
     """The filter of an answer that was filtered before, or that its policy does not filter."""

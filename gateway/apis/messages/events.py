@@ -5,7 +5,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from backend.wire import Usage
-from gateway.apis.chat_answer import first_choice, said_in, thought_in
+from gateway.apis.chat_answer import MAX_ITEMS, MAX_TEXT, first_choice, said_in, thought_in
 from gateway.apis.messages.errors import error_event
 from gateway.apis.messages.message_object import MessageObject, tool_id, usage_of
 from gateway.errors import BackendFailed, GatewayError
@@ -112,10 +112,14 @@ class MessageEvents:
         another one followed: a block that has ended cannot go on."""
         call, identifier = self._calls.get(number), told.get("id")
         if call is None or (identifier and call.identifier and identifier != call.identifier):
+            if len(self._calls) >= MAX_ITEMS:
+                raise BackendFailed(f"The backend's answer has more than {MAX_ITEMS} calls")
             call = self._calls[number] = _Call(identifier)
         function = told.get("function") or {}
         call.name += function.get("name") or ""
         call.held += function.get("arguments") or ""
+        if len(call.name) + len(call.held) > MAX_TEXT:
+            raise BackendFailed(f"The backend's tool call is longer than {MAX_TEXT} characters")
         if not call.name:
             return b""
         begun = b""

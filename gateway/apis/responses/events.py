@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import to_json
 
 from backend.wire import Usage
-from gateway.apis.chat_answer import MAX_TEXT, first_choice, said_in, thought_in
+from gateway.apis.chat_answer import MAX_ITEMS, MAX_TEXT, first_choice, said_in, thought_in
 from gateway.apis.responses.response_object import (
     INCOMPLETE,
     ResponseObject,
@@ -26,6 +26,9 @@ from gateway.openai.shape import position_of
 
 ERROR_CODES: Final = {429: "rate_limit_exceeded", 400: "invalid_prompt", 422: "invalid_prompt"}
 """By status, the code of a failed response; ``server_error`` for any other."""
+
+LOGPROB_CHARACTERS: Final = 200
+"""That one log probability counts as, about what it takes when it is written."""
 
 
 class _Kind(NamedTuple):
@@ -144,10 +147,18 @@ class ResponseEvents:
         return created + self._response_event("response.in_progress", state)
 
     def _hold(self, held: StringIO, text: str) -> None:
-        self._characters += len(text)
+        held.write(text)
+        self._count(len(text))
+
+    def _count(self, characters: int) -> None:
+        self._characters += characters
         if self._characters > MAX_TEXT:
             raise BackendFailed(f"The backend's answer is longer than {MAX_TEXT} characters")
-        held.write(text)
+
+    def _add(self, item: dict[str, Any]) -> None:
+        if len(self._items) >= MAX_ITEMS:
+            raise BackendFailed(f"The backend's answer has more than {MAX_ITEMS} texts and calls")
+        self._items.append(item)
 
     def _say(self, kind: _Kind, text: str, logprobs: list[dict[str, Any]]) -> bytes:
         item, begun = self._text, b""
@@ -159,6 +170,7 @@ class ResponseEvents:
             return begun + self._delta(item, text)
         self._hold(item.held, text)
         item.logprobs += logprobs
+        self._count(LOGPROB_CHARACTERS * sum(1 + len(each["top_logprobs"]) for each in logprobs))
         return begun + self._part_event(item, f"response.{kind.name}.delta", delta=text, logprobs=logprobs)
 
     def _delta(self, item: _TextItem, text: str) -> bytes:
@@ -174,7 +186,7 @@ class ResponseEvents:
             empty.pop("encrypted_content", None)
         else:
             empty = response.message(position, [], "in_progress")
-        self._items.append(empty)
+        self._add(empty)
         return _TextItem(kind, position, empty["id"])
 
     def _announced(self, item: _TextItem) -> bytes:
@@ -218,10 +230,13 @@ class ResponseEvents:
         if call is None or (identifier and call.identifier and identifier != call.identifier):
             if self._text is not None or call is not None:
                 sent += self._done("completed")
+            if len(self._calls) >= MAX_ITEMS:
+                raise BackendFailed(f"The backend's answer has more than {MAX_ITEMS} calls")
             call = self._calls[number] = _Call(identifier)
         function = told.get("function") or {}
-        call.name += function.get("name") or ""
-        arguments = function.get("arguments") or ""
+        name, arguments = function.get("name") or "", function.get("arguments") or ""
+        call.name += name
+        self._count(len(name))
         self._hold(call.arguments, arguments)
         if call.item is None:
             if not call.name:
@@ -233,7 +248,7 @@ class ResponseEvents:
         return sent + (self._call_event(call, call.item, "delta", delta=arguments) if arguments else b"")
 
     def _call_added(self, call: _Call, item: dict[str, Any]) -> bytes:
-        self._items.append(item)
+        self._add(item)
         return self._event("response.output_item.added", output_index=call.position, item=item)
 
     def _call_event(self, call: _Call, item: dict[str, Any], step: str, **members: Any) -> bytes:

@@ -7,6 +7,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from backend.wire import Usage
+from gateway.apis.chat_answer import MAX_ITEMS
 from gateway.apis.endpoints import COUNT_TOKENS, MESSAGES
 from gateway.errors import (
     BackendFailed,
@@ -394,3 +395,10 @@ def test_a_count_of_tokens_asks_for_the_prompt_alone():
     for raw in (b'{"count": "5"}', b'{"count": -1}', b"{}", b"[]", b"", b'{"count": true}'):
         with pytest.raises(BackendFailed):
             COUNT_TOKENS.answer.read(raw)
+
+
+def test_a_server_that_calls_without_end_is_cut():
+    writer = call().translation.events()
+    with pytest.raises(BackendFailed):
+        for number in range(MAX_ITEMS + 1):
+            writer.chunk(chunk(tool(number, f"call_{number}", None, "x")))

@@ -270,3 +270,25 @@ def test_an_answer_that_is_too_long_to_hold_is_cut(monkeypatch):
     writer.chunk(chunk({"content": "12345"}))
     with pytest.raises(BackendFailed):
         writer.text("content", "678901")
+
+
+def test_a_server_that_alternates_without_end_is_cut():
+    writer = translation().events()
+    with pytest.raises(BackendFailed):
+        for number in range(chat_answer.MAX_ITEMS + 1):
+            writer.text("content" if number % 2 else "reasoning", "x")
+    assert len(writer._items) == chat_answer.MAX_ITEMS
+    assert names(events(writer.failed(BackendFailed("x"))))[-1] == "failed"
+    writer = translation().events()
+    with pytest.raises(BackendFailed):
+        for number in range(chat_answer.MAX_ITEMS + 1):
+            writer.chunk(chunk(tool(number, f"call_{number}", None, "x")))
+
+
+def test_log_probabilities_count_to_what_is_held(monkeypatch):
+    monkeypatch.setattr("gateway.apis.responses.events.MAX_TEXT", 1000)
+    writer = translation(top_logprobs=1).events()
+    told = {"logprobs": {"content": [{"token": "x", "logprob": -1.0, "top_logprobs": []}]}}
+    with pytest.raises(BackendFailed):
+        for _ in range(6):
+            writer.chunk(chunk({"content": "x"}, **told))
