@@ -12,7 +12,7 @@ from audit.events.privacy import BatchEvent
 from audit.private.audit_context import AuditContext
 from gateway.batches.content.files import DAY_S, Files, actor_of, owner_of
 from gateway.batches.content.sealing import Sealing, content_errors, seal, unseal
-from gateway.batches.objects import PURPOSE, WINDOW_S, NewBatch
+from gateway.batches.objects import PURPOSE, WINDOW_S, NewBatch, is_batch_id
 from gateway.configuration.settings import Batches as Settings
 from gateway.directory.directory import Directory
 from gateway.errors import AuditUnavailable, InvalidRequest, LimitReached, ObjectInUse, ObjectNotFound, PolicyDenied
@@ -102,13 +102,14 @@ class Batches:
 
     async def get(self, owner: Owner, id_: str) -> tuple[BatchRecord, dict[str, Any]]:
         """Raises ObjectNotFound, also for another project's."""
-        found = await self._asked(self.stored.get, owner, id_)
+        found = await self._asked(self.stored.get, owner, id_) if is_batch_id(id_) else None
         if found is None:
             raise ObjectNotFound(NO_BATCH, param="id")
         return found, (await self.said([found]))[0]
 
     async def page(self, owner: Owner, after: str | None, limit: int) -> tuple[list[BatchRecord], bool]:
-        found = await self._asked(lambda: self.stored.page(owner, after=after, limit=limit))
+        known = after is None or is_batch_id(after)
+        found = await self._asked(lambda: self.stored.page(owner, after=after, limit=limit)) if known else None
         if found is None:
             raise ObjectNotFound(NO_BATCH, param="after")
         return found

@@ -1,5 +1,6 @@
 """Files and batches as OpenAI's API shows them, and what a client sends to make them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -128,6 +129,18 @@ def listed(objects: Sequence[dict[str, Any]], more: bool) -> dict[str, Any]:
     }
 
 
+def is_file_id(said: str) -> bool:
+    """Whether a file can be called so; anything else is no text for a database."""
+    return _FILE_ID.fullmatch(said) is not None
+
+
+def is_batch_id(said: str) -> bool:
+    return _BATCH_ID.fullmatch(said) is not None
+
+
+_FILE_ID, _BATCH_ID = re.compile(r"file-[0-9a-f]{1,34}"), re.compile(r"batch_[0-9a-f]{1,34}")
+
+
 def limit_of(query: Mapping[str, str], default: int, most: int) -> int:
     """Raises InvalidRequest."""
     said = query.get("limit")
@@ -138,6 +151,16 @@ def limit_of(query: Mapping[str, str], default: int, most: int) -> int:
             f"limit must be a number from 1 to {most}; correct it", param="limit", code="invalid_value"
         )
     return int(said)
+
+
+def purpose_of(query: Mapping[str, str]) -> str | None:
+    """Raises InvalidRequest."""
+    said = query.get("purpose")
+    if said not in (None, PURPOSE, RESULT_PURPOSE):
+        raise InvalidRequest(
+            f"purpose must be {PURPOSE} or {RESULT_PURPOSE}; correct it", param="purpose", code="invalid_value"
+        )
+    return said
 
 
 def newest_first(query: Mapping[str, str]) -> bool:

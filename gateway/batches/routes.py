@@ -18,6 +18,7 @@ from gateway.batches.objects import (
     listed,
     new_batch,
     newest_first,
+    purpose_of,
 )
 from gateway.configuration.bounds import Bounds
 from gateway.content.retained_content import SUBJECT_HEADER
@@ -70,7 +71,7 @@ class BatchRoutes:
             after=query.get("after"),
             limit=limit_of(query, MAX_LISTED, MAX_LISTED),
             newest_first=newest_first(query),
-            purpose=query.get("purpose"),
+            purpose=purpose_of(query),
         )
         names = await self.files.names(principal.tenant, files)
         return _json(listed([file_object(file, name) for file, name in zip(files, names, strict=True)], more))

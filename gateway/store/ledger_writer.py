@@ -241,12 +241,16 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
 
 
 def _charge_lines_once(connection: Connection, tenant: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Of a line of a batch the call that completed first is charged. One whose answer was lost, since the gateway died
-    before it could keep it, was made again: that costs the tenant nothing."""
+    """Of a line of a batch the call that completed first is charged, and no other. A line is called again where its
+    answer was lost, since the gateway died before it could keep it, and where its call was cut."""
     lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
-        if row["batch"] is not None and row["outcome"] == "completed":
+        if row["batch"] is None:
+            continue
+        if row["outcome"] == "completed":
             lines.setdefault((row["batch"], row["line"]), []).append(row)
+        elif row["nano_eur"] is not None:
+            row["nano_eur"] = 0
     for start in range(0, len(lines), LOOKED_UP):
         some = list(lines)[start : start + LOOKED_UP]
         place = tuple_(_LEDGER.c.batch, _LEDGER.c.line)

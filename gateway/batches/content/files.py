@@ -13,7 +13,7 @@ from audit.private.audit_context import AuditContext
 from gateway.batches.content.multipart import FormReader
 from gateway.batches.content.sealing import Sealing, content_errors, seal, unseal
 from gateway.batches.content.upload import Upload, UploadBounds, place_of
-from gateway.batches.objects import PURPOSE
+from gateway.batches.objects import PURPOSE, is_file_id
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Batches as Settings
 from gateway.errors import (
@@ -112,7 +112,7 @@ class Files:
 
     async def get(self, owner: Owner, id_: str) -> FileRecord:
         """Raises ObjectNotFound, also for another project's."""
-        found = await self._asked(self.stored.get, owner, id_)
+        found = await self._asked(self.stored.get, owner, id_) if is_file_id(id_) else None
         if found is None:
             raise ObjectNotFound(NO_FILE, param="id")
         return found
@@ -130,7 +130,7 @@ class Files:
         def read() -> tuple[list[FileRecord], bool] | None:
             return self.stored.page(owner, after=after, limit=limit, newest_first=newest_first, purpose=purpose)
 
-        found = await self._asked(read)
+        found = await self._asked(read) if after is None or is_file_id(after) else None
         if found is None:
             raise ObjectNotFound(NO_FILE, param="after")
         return found

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from gateway.batches.work.line_client import Collected, line_client
 from gateway.batches.work.lines import BadLine, LineRequest, parse_line
-from gateway.batches.work.results import LineResult, answered, erased, failed
+from gateway.batches.work.results import ApiAnswer, LineResult, answered, erased, failed
 from gateway.errors import GatewayError, PolicyDenied
 from gateway.openai.asgi_client import BatchLine, Client
 from gateway.openai.endpoints import Endpoint
@@ -88,7 +88,8 @@ class LineAnswerer:
                 return None
             client, collected = line_client(self.endpoint, request.body, line)
             if (refused := await self._not_kept(client)) is not None:
-                return answered(batch.id, number, request.custom_id, 403, "", refused.body(), key_id)
+                denied = ApiAnswer(refused.http_status, {}, refused.body())
+                return answered(batch.id, number, request.custom_id, denied, key_id)
             await self.pipeline.answer(self.endpoint, client)
             if collected.status == 0 or (self.stopped.is_set() and collected.status >= 500):
                 return None  # the work was cut in the middle of the call, which is on record as such
@@ -102,9 +103,8 @@ class LineAnswerer:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def _result(self, request: LineRequest, collected: Collected, key_id: str) -> LineResult:
-        request_id = collected.headers.get("x-request-id", "")
-        body = bytes(collected.body)
-        return answered(self.batch.id, request.number, request.custom_id, collected.status, request_id, body, key_id)
+        answer = ApiAnswer(collected.status, collected.headers, bytes(collected.body))
+        return answered(self.batch.id, request.number, request.custom_id, answer, key_id)
 
     async def _not_kept(self, client: Client) -> PolicyDenied | None:
         """Why the answer may not be kept, where the policy says so by now. Other refusals are made by the pipeline."""

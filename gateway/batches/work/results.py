@@ -1,13 +1,13 @@
 """What became of the lines of a batch: in OpenAI's form, sealed, and kept once.
 
     {"id": "batch_req_…", "custom_id": "a", "error": null,
-     "response": {"status_code": 200, "request_id": "…", "body": {…}}}
+     "response": {"status_code": 200, "request_id": "…", "headers": {"x-domicile-receipt": "…"}, "body": {…}}}
 
 An answer goes into the output file; an error status, and a line that was no call, into the error file.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic_core import to_json
@@ -20,6 +20,9 @@ from gateway.store.batches.batches import StoredBatches
 
 NEWLINES = bytes.maketrans(b"\n\r", b"  ")
 """In JSON they stand between values alone (RFC 8259 §7)."""
+
+
+PROOFS = ("x-domicile-receipt", "x-domicile-region", "x-domicile-decision", "x-domicile-notice")
 
 
 class KeyGone(Exception):
@@ -36,18 +39,23 @@ class LineResult:
     key_id: str
 
 
-def answered(
-    batch: str, line: int, custom_id: str, status: int, request_id: str, body: bytes, key_id: str
-) -> LineResult:
-    """The line got an answer of the API: a body of JSON, with its status."""
+@dataclass(frozen=True, slots=True)
+class ApiAnswer:
+    """What the API answered to a line. `headers` by lower-case name."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def answered(batch: str, line: int, custom_id: str, answer: ApiAnswer, key_id: str) -> LineResult:
+    """The line got an answer of the API: a body of JSON, with its status and the headers that prove it."""
     head = {"id": _id(batch, line), "custom_id": custom_id}
-    content = b'%s,"response":{"status_code":%d,"request_id":%s,"body":%s},"error":null}\n' % (
-        to_json(head)[:-1],
-        status,
-        to_json(request_id),
-        bytes(body).translate(NEWLINES) or b"null",
-    )
-    return LineResult(line, "output" if status == 200 else "error", content, key_id)
+    proofs = {name: answer.headers[name] for name in PROOFS if name in answer.headers}
+    response = {"status_code": answer.status, "request_id": answer.headers.get("x-request-id", ""), "headers": proofs}
+    body = answer.body.translate(NEWLINES) or b"null"
+    content = b'%s,"response":%s,"body":%s},"error":null}\n' % (to_json(head)[:-1], to_json(response)[:-1], body)
+    return LineResult(line, "output" if answer.status == 200 else "error", content, key_id)
 
 
 def failed(batch: str, line: int, custom_id: str | None, code: str, message: str, key_id: str) -> LineResult:

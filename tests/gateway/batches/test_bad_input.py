@@ -154,6 +154,7 @@ async def test_a_body_that_is_no_object_makes_no_batch(acme, raw):
         ("GET", "/v1/files?limit=x"),
         ("GET", "/v1/files?limit=99999"),
         ("GET", "/v1/files?order=up"),
+        ("GET", "/v1/files?purpose=vision"),
         ("GET", "/v1/batches?limit=101"),
         ("GET", "/v1/batches?limit=-1"),
     ],
@@ -191,6 +192,17 @@ async def test_another_tenants_and_another_projects_ids_are_as_unknown_ones(acme
     async with client(acme, "globex/main") as other:
         assert (await other.files.list()).data == []
         assert (await other.batches.list()).data == []
+
+
+@pytest.mark.parametrize(
+    "id_", ["x", "%00", "file-", "file-ZZ", "batch_%00", "..", "a" * 300, "%F0%9F%98%80", "file-1'--"]
+)
+async def test_what_can_be_no_id_is_unknown(acme, id_):
+    for path in (f"/v1/files/{id_}", f"/v1/files/{id_}/content", f"/v1/batches/{id_}", f"/v1/files?after={id_}"):
+        status, said = await asked(acme, "GET", path)
+        assert status == 404, (path, said)
+    status, said = await asked(acme, "POST", "/v1/batches", body={**GOOD, "input_file_id": f"file-{id_}\0"[:64]})
+    assert status == 404, said
 
 
 @pytest.mark.parametrize("key", ["", "nonsense", "sk-dom-1234"])

@@ -3,6 +3,7 @@
 import openai
 import pytest
 
+from audit.log.receipt import Receipt
 from tests.fakes.backend import FakeBackend
 from tests.gateway.batches.conftest import (
     CHAT,
@@ -42,6 +43,13 @@ async def test_the_sdk_uploads_runs_reads_and_deletes(tmp_path):
         assert {each["custom_id"] for each in results} == {f"line-{number}" for number in range(20)}
         assert all(each["response"]["status_code"] == 200 and each["error"] is None for each in results)
         assert results[0]["response"]["body"]["choices"][0]["message"]["content"] == "The capital is Paris."
+        completed = {e["request_id"]: e for e in made.events() if e["type"] == "inference.completed"}
+        for each in results:
+            proofs = each["response"]["headers"]
+            assert proofs["x-domicile-region"] == "eu-fr-par"
+            receipt = Receipt.parse(proofs["x-domicile-receipt"])
+            assert made.events()[receipt.seq]["request_id"] == each["response"]["request_id"]
+            assert each["response"]["request_id"] in completed
         listed = [each.id async for each in sdk.files.list(limit=1)]
         assert set(listed) == {file.id, batch.output_file_id}
         assert [each.id async for each in sdk.batches.list(limit=1)] == [batch.id]

@@ -96,7 +96,8 @@ async def test_a_line_of_a_batch_is_charged_once_at_the_price_of_batches_whateve
         await log.append(outcome(request))
 
     def cut(request):
-        return InferenceAborted(tenant="acme", request_id=request, reason="crash")
+        used = {"tokens_in": 10, "tokens_out": 3, "tokens_estimated": True}
+        return InferenceAborted(tenant="acme", request_id=request, reason="gateway_stopped", **used)
 
     await called("cut", 1, cut)
     await called("again", 1, completed)
