@@ -242,7 +242,8 @@ def test_a_quantised_checkpoint_is_divided_by_its_formats_rule(
     crew, rows = crews[2], torch.arange(len(ids))
     whole = exact.double()(ids, rows, FullAttention(), rows)
     dense = one_of(crew.run(logits, folder, ids, "float32", "plain"))[0]
-    assert distance(dense, whole) < 10 * BOUND  # the numbers of the file, whichever part a rank reads
+    # The numbers of the file, whichever part a rank reads. On cards TF32 rounds each of a model's products.
+    assert distance(dense, whole) < (BOUND if DEVICE.type == "cpu" else 10 * BOUND)
     for found in one_of(crew.run(logits, folder, ids, "bfloat16", "kernels", STEPS, format)):
         assert distance(found, whole) < {"fp8": 0.4, "fp8-block": 0.4, "int8": 0.15}.get(format, 0.1)
 
