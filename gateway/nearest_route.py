@@ -1,8 +1,9 @@
 """What to say of a URL that leads nowhere: which it was, and the nearest one that there is."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
+from types import MappingProxyType
 
 MAX_SHOWN = 100
 CUTOFF = 0.75
@@ -10,12 +11,45 @@ _PART = re.compile(r"(?:[A-Za-z][A-Za-z_.:-]*(?:[0-9]{1,2}[A-Za-z_.:-]*){0,3})?"
 """Of a path: words with few digits in them, as in ``v1`` or ``images``; or nothing, between two slashes."""
 
 
+NOT_OFFERED: Mapping[str, str] = MappingProxyType(
+    {
+        "/v1/assistants": "send the conversation to /v1/responses or /v1/chat/completions",
+        "/v1/threads": "send the conversation to /v1/responses or /v1/chat/completions",
+        "/v1/conversations": "send the conversation with each call of /v1/responses",
+        "/v1/audio": "turn speech into text on the client, and send that to /v1/chat/completions",
+        "/v1/images": "use an image service of your own; texts go to /v1/chat/completions",
+        "/v1/videos": "use a video service of your own; texts go to /v1/chat/completions",
+        "/v1/realtime": "stream /v1/chat/completions or /v1/responses",
+        "/v1/moderations": "have a policy block or mask what must not pass; no classifier runs here",
+        "/v1/fine_tuning": "train elsewhere, and serve the weights with a deployment",
+        "/v1/fine-tunes": "train elsewhere, and serve the weights with a deployment",
+        "/v1/uploads": "send a file whole to /v1/files",
+        "/v1/vector_stores": "search in a store of your own with vectors of /v1/embeddings",
+        "/v1/containers": "run tools on the client, and send their results with the next call",
+        "/v1/evals": "run evaluations on the client, as batches at /v1/batches",
+        "/v1/complete": "use /v1/messages",
+    }
+)
+"""Routes of OpenAI's and Anthropic's APIs that are not offered, by their beginning, with what to use instead."""
+
+
 def unknown_url(method: str, path: str, routes: Sequence[str]) -> str:
     """One sentence. `routes`: the paths that exist, the most used first. Of `path`, at most MAX_SHOWN characters are
     named, and only parts that a URL of ours could consist of: an address or a number may be a person's."""
+    if (instead := not_offered(path[:MAX_SHOWN])) is not None:
+        name, fix = instead
+        return f"{name} is not offered here; {fix}"
     nearest = nearest_route(path[:MAX_SHOWN], routes)
     fix = f"did you mean {nearest}?" if nearest else f"there are: {', '.join(routes)}"
     return f"There is nothing at {method} {_shown(path)}; {fix}"
+
+
+def not_offered(path: str) -> tuple[str, str] | None:
+    """The route of another API that `path` leads to, and what to use instead."""
+    plain = "/" + "/".join(part for part in path.lower().split("/") if part)
+    plain = plain if plain.startswith("/v1/") else f"/v1{plain}"
+    found = next((name for name in NOT_OFFERED if plain == name or plain.startswith(f"{name}/")), None)
+    return None if found is None else (found, NOT_OFFERED[found])
 
 
 def unknown_admin_url(method: str, path: str, templates: Sequence[str], others: str) -> str:

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from gateway.nearest_route import MAX_SHOWN, nearest_route, unknown_url
+from gateway.nearest_route import MAX_SHOWN, NOT_OFFERED, nearest_route, not_offered, unknown_url
 from gateway.server.app import ROUTES
 from tests.fakes.lab import lab
 
@@ -76,3 +78,27 @@ async def test_the_admin_api_names_the_url_and_its_nearest_route(tmp_path, path,
     async with lab(tmp_path) as made:
         answer = await made.get(path)
         assert (answer.status, answer.json["detail"]) == (404, said)
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/a/b", "/v1{}"])
+def test_a_route_of_another_api_is_refused_by_name_with_what_to_use(name, form):
+    path = form.format(name).replace("/v1/v1", "/v1")
+    said = unknown_url("POST", path, ROUTES)
+    assert said == f"{name} is not offered here; {NOT_OFFERED[name]}"
+
+
+@pytest.mark.parametrize("path", ["/v1/audios", "/v1/chat/completions", "/v1", "/v1/completely", "/other/v1/images"])
+def test_other_paths_are_not_taken_for_one(path):
+    assert not_offered(path) is None
+
+
+def test_what_is_to_be_used_instead_is_there():
+    named = {word.strip(",;.") for words in NOT_OFFERED.values() for word in words.split() if word.startswith("/v1/")}
+    assert named <= set(ROUTES)
+    assert not NOT_OFFERED.keys() & set(ROUTES)
+
+
+def test_the_documentation_lists_each_with_what_to_use():
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert all(f"| `{name}` | {fix} |" in page for name, fix in NOT_OFFERED.items())
