@@ -267,6 +267,6 @@ async def test_an_erased_tenants_batch_fails_and_goes(tmp_path):
         await some_are_done(sdk, batch)
         await domicile("audit", "erase", "acme", "--all", "--yes", "--data", made.data)
         async with asyncio.timeout(20):
-            while len(made.backends["acme-1"].bodies) == 200 or made.gateway.batches.work.worker._tenants:
+            while len(made.backends["acme-1"].bodies) == 200 or made.gateway.batches.worker._tenants:
                 await asyncio.sleep(0.05)
         assert len(made.backends["acme-1"].bodies) < 200
