@@ -73,7 +73,7 @@ class NormedSums:
             rank=shard.rank,
         )
         torch.cuda.synchronize(device)
-        dist.barrier(device_ids=[device.index or 0])  # nobody signals before all signals are zeros
+        dist.barrier(device_ids=[device.index or 0])  # no rank may signal before all signals are zero
 
     def takes(self, tokens: int, width: int) -> bool:
         return self._peers.holds(tokens, width)

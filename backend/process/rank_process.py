@@ -1,7 +1,7 @@
 """The process of a rank other than 0: ``python -m backend.process.rank_process FD BEATS``, started only by `ranks`.
 
-It ends when rank 0 does: its connection closes, and the kernel kills it if it does not look (Linux). A rank 0 that
-hangs it ends itself, for nobody else can tell which rank it was.
+It exits when rank 0 does: its connection closes, and on Linux the kernel kills it in case it does not read. If rank 0
+hangs, this process kills it, because no other process can determine which rank hangs.
 """
 
 import faulthandler

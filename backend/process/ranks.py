@@ -127,7 +127,7 @@ class _Rank:
 class Ranks:
     """An `engine.parallel.leader.Followers`.
 
-    on_lost: is told which rank was lost and how, from a thread of its own; the process ends after it.
+    on_lost: called with the rank that was lost and the reason, from a thread of its own; then the process exits.
     """
 
     def __init__(self, config: EngineConfig, on_lost: Callable[[str], None]) -> None:

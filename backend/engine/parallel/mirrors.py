@@ -1,8 +1,8 @@
 """Rank 0's running sequences, as the other ranks see them.
 
-Each sequence of a batch is told by what has changed since it was last told of: a flat list of integers, the same number
-of them whatever the model, so that a step costs the host little. A sequence is known by its row in the device's tables,
-of which there are `max_num_seqs`; its tokens are forgotten when it is over.
+For each sequence of a batch, rank 0 sends what has changed since its last message: a flat list of integers, whose length
+does not depend on the model, so that a step costs the host little. A sequence is identified by its row in the device's
+tables, of which there are `max_num_seqs`; its tokens are deleted when it ends.
 """
 
 from collections.abc import Iterator

@@ -93,26 +93,35 @@ def _read_prompt(fields: Fields) -> dict[str, Any]:
 def _read_tools(fields: Fields, made: dict[str, Any], places: dict[Place, Place]) -> None:
     tools: list[dict[str, Any]] = []
     for tool in fields.each("tools"):
-        if tool.text("type") not in (None, "custom"):
-            raise refused(tool.at("type"), "no tools are hosted or predefined here", _LOCAL, UNSUPPORTED)
-        read_cache_control(tool)
-        function: dict[str, Any] = {"name": tool.required_text("name")}
-        if (description := tool.text("description")) is not None:
-            function["description"] = description
-        function["parameters"] = tool.object("input_schema")
-        if function["parameters"] is None:
-            tool.wrong("input_schema", "it is missing", "add it", MISSING)
-        if (strict := tool.flag("strict")) is not None:
-            function["strict"] = strict
-        tool.flag("eager_input_streaming")  # inputs are always streamed as they come
-        tool.only("defer_loading", allowed=False, fix="leave it out; every tool is shown to the model")
-        if tool.any("allowed_callers") not in (None, ["direct"]):
-            tool.wrong("allowed_callers", "only the model calls tools here", 'send ["direct"]')
         at = ("tools", len(tools), "function")
         places[at], places[*at, "parameters"] = tool.place, tool.at("input_schema")
-        tools.append({"type": "function", "function": function})
+        tools.append({"type": "function", "function": _function(tool)})
     if tools:
         made["tools"] = tools
+    _read_tool_choice(fields, made, places)
+
+
+def _function(tool: Fields) -> dict[str, Any]:
+    if tool.text("type") not in (None, "custom"):
+        raise refused(tool.at("type"), "no tools are hosted or predefined here", _LOCAL, UNSUPPORTED)
+    read_cache_control(tool)
+    function: dict[str, Any] = {"name": tool.required_text("name")}
+    if (description := tool.text("description")) is not None:
+        function["description"] = description
+    function["parameters"] = tool.object("input_schema")
+    if function["parameters"] is None:
+        tool.wrong("input_schema", "it is missing", "add it", MISSING)
+    if (strict := tool.flag("strict")) is not None:
+        function["strict"] = strict
+    tool.flag("eager_input_streaming")  # inputs are always streamed as they come
+    tool.only("defer_loading", allowed=False, fix="leave it out; every tool is shown to the model")
+    if tool.any("allowed_callers") not in (None, ["direct"]):
+        tool.wrong("allowed_callers", "only the model calls tools here", 'send ["direct"]')
+    return function
+
+
+def _read_tool_choice(fields: Fields, made: dict[str, Any], places: dict[Place, Place]) -> None:
+    tools = made.get("tools")
     if (choice := fields.fields("tool_choice")) is not None:
         with choice:
             kind = choice.one_of("type", ("auto", "any", "tool", "none"))
