@@ -1,8 +1,8 @@
 """Rank 0's running sequences, as the other ranks see them.
 
-For each sequence of a batch, rank 0 sends what has changed since its last message: a flat list of integers, whose length
-does not depend on the model, so that a step costs the host little. A sequence is identified by its row in the device's
-tables, of which there are `max_num_seqs`; its tokens are deleted when it ends.
+For each sequence of a batch, rank 0 sends what has changed since its last message: a flat list of integers, whose
+length does not depend on the model, so that a step costs the host little. A sequence is identified by its row in the
+device's tables, of which there are `max_num_seqs`; its tokens are deleted when it ends.
 """
 
 from collections.abc import Iterator
