@@ -130,12 +130,18 @@ def demo(
       domicile demo --check
     """
     from audit.errors import AuditError
+    from gateway.cli.extras import absent_extras, install_line
     from gateway.database.errors import StoreError
     from gateway.demo.run import run_demo
     from gateway.installation.installation import InstallationError
     from gateway.server.serve import run
     from regions.errors import RegionsError
 
+    if absent_extras(engine=True, demo=check):
+        typer.echo(
+            f"error: the demo runs the engine, which is not installed; run: {install_line('engine', 'demo')}", err=True
+        )
+        raise typer.Exit(1)
     try:
         passed = run(run_demo(data, port, model, check=check))
     except (RegionsError, StoreError, InstallationError, AuditError, OSError) as error:
@@ -243,4 +249,13 @@ def _recorded_admin(*arguments: Any) -> Any:
 
 
 def main() -> None:
-    sys.exit(app(obj=_recorded_admin))
+    try:
+        sys.exit(app(obj=_recorded_admin))
+    except ModuleNotFoundError as error:
+        from gateway.cli.extras import extra_of, install_line
+
+        if (extra := extra_of(error)) is None:
+            raise
+        needed = f"this command needs the extra domicile[{extra}], which is not installed ({error})"
+        typer.echo(f"error: {needed}; run: {install_line(extra)}", err=True)
+        sys.exit(1)

