@@ -13,7 +13,7 @@ CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom wheelhouse clean redaction-real
+.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom dist lock wheelhouse images clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -138,10 +138,32 @@ sbom: $(BIN)/python  ## what is shipped, as CycloneDX, and whose licence each pa
 	  -o build/sbom.cdx.json build/shipped/bin/python
 	@$(BIN)/python deploy/licences.py build/sbom.cdx.json build/licences.csv
 
-wheelhouse: $(BIN)/python  ## every wheel that an installation without a network needs, in wheelhouse/
-	@$(BIN)/python -m pip download -q --disable-pip-version-check -d wheelhouse -c constraints.txt torch==2.13.0 'hatchling>=1.27' '$(SHIPPED)'
+# Two tools that build and check what is released, and uv, which writes the locks; in an environment of their own.
+build/dist-tools/.installed: Makefile $(BIN)/python
+	@test -x build/dist-tools/bin/python || $(BIN)/python -m venv build/dist-tools
+	@build/dist-tools/bin/python -m pip install -q --disable-pip-version-check build==1.6.1 twine==7.0.0 check-wheel-contents==0.6.3 uv==0.13.9
+	@touch $@
+
+dist: build/dist-tools/.installed  ## wheel and source archive, checked: dist/
+	@rm -rf dist
+	@build/dist-tools/bin/python -m build -q -o dist .
+	@build/dist-tools/bin/twine check --strict dist/*
+	@build/dist-tools/bin/check-wheel-contents dist/*.whl
+	@cd dist && sha256sum domicile-* > SHA256SUMS && cat SHA256SUMS
+
+lock: build/dist-tools/.installed  ## deploy/requirements: what images install, pinned by hash
+	@$(BIN)/python deploy/requirements.py lock --uv build/dist-tools/bin/uv
+
+PYTHON_VERSIONS ?= 3.11 3.12
+TORCH_CPU ?= torch==2.13.0
+wheelhouse: $(BIN)/python  ## every wheel that an installation without a network needs, in wheelhouse/ (CPU=1: without what is for GPUs)
+	@$(BIN)/python deploy/requirements.py wheelhouse $(PYTHON_VERSIONS:%=--python %) $(if $(CPU),--cpu)
 	@$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w wheelhouse .
+	@$(if $(CPU),$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d wheelhouse $(TORCH_CPU))
 	@ls wheelhouse | wc -l | xargs printf '== %s wheels in wheelhouse/; install with: pip install --no-index --find-links wheelhouse "domicile[engine]"\n'
 
+images:  ## both container images with buildah (BASE=image with Python, PIP_ARGS, TORCH; see deploy/images.sh)
+	@BASE="$(BASE)" PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" bash deploy/images.sh
+
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
