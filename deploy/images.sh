@@ -17,6 +17,18 @@ options=(--isolation "${ISOLATION:-oci}" --timestamp "$created" --format oci)
 [ -z "${BASE:-}" ] || options+=(--build-arg "PYTHON=$BASE")
 [ -z "${PIP_ARGS:-}" ] || options+=(--build-arg "PIP_ARGS=$PIP_ARGS")
 mkdir -p dist
+sbom_tool=build/sbom-tool/bin/cyclonedx-py
+test -x "$sbom_tool" || { python3 -m venv build/sbom-tool && build/sbom-tool/bin/pip install -q cyclonedx-bom==7.5.0; }
+
+# Of what is installed in an image, as its own Python says.
+sbom() {
+  local container installed='import importlib.metadata as m; print(*sorted(f"{d.name}=={d.version}" for d in m.distributions()), sep="\n")'
+  container=$(buildah from --pull-never "$1")
+  buildah run --isolation "${ISOLATION:-oci}" "$container" -- /opt/domicile/bin/python -c "$installed" \
+    | "$sbom_tool" requirements --output-reproducible --of JSON -o "$2" - 2>/dev/null
+  buildah rm "$container" >/dev/null
+}
+
 for name in "${@:-gateway backend}"; do
   for image in $name; do
     more=()
@@ -28,7 +40,7 @@ for name in "${@:-gateway backend}"; do
     archive="dist/domicile-$image-$version.oci.tar"
     rm -f "$archive"
     buildah push -q "domicile-$image:$version" "oci-archive:$archive:domicile-$image:$version"
-    bash deploy/image_sbom.sh "domicile-$image:$version" > "dist/domicile-$image-$version.cdx.json"
+    sbom "domicile-$image:$version" "dist/domicile-$image-$version.cdx.json"
     echo "   $archive and its SBOM, $(grep -c '"purl"' "dist/domicile-$image-$version.cdx.json") components"
   done
 done
