@@ -60,7 +60,7 @@ def _require_no_log_alone(path: Path) -> None:
     if path.exists():
         return
     for log in (path.with_name(path.name + ending) for ending in ("-wal", "-journal")):
-        if log.exists():
+        if log.exists() and not path.exists():  # a process that makes them now makes the file first
             raise OSError(f"{path} is missing, but {log} is there and holds what was last written; put the file back")
 
 

@@ -68,12 +68,14 @@ class FileSigner:
         """
         try:
             if not path.exists():
-                if path.with_suffix(".vkey").exists():
+                # A process that makes both now makes the key first, so a second look finds it.
+                if path.with_suffix(".vkey").exists() and not path.exists():
                     raise SignerError(
                         f"the signing key {path.name} is not beside its verifier key; put it back with the key set"
                         " (domicile init --keys), or, where it is in Vault, set secrets.vault.signing_key"
                     )
-                _create(path, name)
+                if not path.exists():
+                    _create(path, name)
             if path.stat().st_mode & 0o077:
                 raise SignerError(f"others than its owner may read {path.name}; run chmod 600 on it")
             signer = cls.parse(path.read_text(encoding="ascii"), path)

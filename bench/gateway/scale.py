@@ -5,6 +5,7 @@
 - idle: real gateways on one PostgreSQL without callers: CPU of the server and connections, for each gateway.
 - record: 1, 2 and 4 processes write records of ten tenants into one PostgreSQL: records/s, CPU of the server and of the
   writer, bytes on disk, for each record.
+- divided: the same by two writers, of one database and then of two, as when tenants are divided among two cells.
 - limits: reservations in PostgreSQL and in Valkey, 64 at once: operations/s, CPU of the server for each.
 - day (--day N): N records, a thousandth of those of a day of the largest cell, written as in `record` and verified.
 
@@ -23,6 +24,7 @@ import platform
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -289,6 +291,26 @@ async def both_limits(url: str, seconds: float) -> dict:
     return found
 
 
+def divided(url: str, folder: Path, seconds: float) -> list[dict]:
+    """Two writers of one record, then two of a record each."""
+    (folder / "other").mkdir()
+    together = {"cells": 1, **record(url, folder, 2, seconds)}
+    with ThreadPoolExecutor(2) as threads:
+        parts = list(threads.map(lambda place: record(url, place, 1, seconds), (folder, folder / "other")))
+    records = sum(part["records"] for part in parts)
+    apart = {
+        "cells": 2,
+        "writers": 2,
+        "records": records,
+        "records_per_s": sum(part["records_per_s"] for part in parts),
+        # Each part counted the CPU of the server that both use.
+        "server_us": round(sum(part["server_us"] * part["records"] for part in parts) / 2 / records, 1),
+        "writer_us": round(sum(part["writer_us"] * part["records"] for part in parts) / records, 1),
+        "bytes": round(sum(part["bytes"] * part["records"] for part in parts) / records),
+    }
+    return [{name: value for name, value in each.items() if name != "url"} for each in (together, apart)]
+
+
 def day(url: str, folder: Path, records: int) -> dict:
     """A thousandth of a day of 10⁹ records, by four writers; then verified as an auditor does."""
     written = record(url, folder, 4, 3600, records)
@@ -304,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--day", type=int, default=100_000, help="records that are written and verified")
-    parser.add_argument("--request-us", type=float, default=1265, help="of bench/gateway/run.py: CPU of a call")
+    parser.add_argument("--request-us", type=float, default=1294, help="of bench/gateway/run.py: CPU of a call")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: dict = {
@@ -315,6 +337,7 @@ def main() -> None:
         folder = Path(name)
         found["idle"] = asyncio.run(idle(url, folder, options.seconds))
         found["record"] = [record(url, folder, writers, options.seconds) for writers in (1, 2, 4)]
+        found["divided"] = divided(url, folder, options.seconds)
         found["limits"] = asyncio.run(both_limits(url, options.seconds))
         found["day"] = day(url, folder, options.day)
     for each in found["record"]:

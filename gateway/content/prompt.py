@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from secrets import token_bytes
 from typing import Any, Literal
 
+from audit.random_pieces import RandomPieces
 from gateway.content.inspection_process import FilterSettings, plain
 from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory, whole
@@ -23,6 +23,8 @@ from policy.redact.request import BodyLayout
 from policy.redact.stream import StreamFilter
 from regions.fleet.fleet import Backend
 
+_nonce = RandomPieces(6)
+"""Of the placeholders of one request: it makes them unlike any text, and hides nothing."""
 WITHHELD = "The backend refused the request; its message is withheld by the policy"
 
 
@@ -153,7 +155,7 @@ def redaction_arguments(
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     conversation = _conversation(call)
     shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
-    nonce, key = shared or (nonce_from(token_bytes(6)), None)
+    nonce, key = shared or (nonce_from(_nonce()), None)
     return fields, call.endpoint.layout, nonce, names, key
 
 
@@ -184,7 +186,7 @@ def unredacted(call: Call, redactor: Redactor, project: str, priority: Place = "
     """`call` as it is, for a backend that may get it so (`policy.decision.sovereign`). The answer is filtered as any
     other."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
-    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6))))
+    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(_nonce())))
     return leaving(call, redactor, project, redacted, priority)
 
 

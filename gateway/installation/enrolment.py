@@ -39,7 +39,8 @@ class Enrolment:
     def prepare(cls, installation: Installation, identity: BackendIdentity, place: ServedModel) -> "Enrolment":
         """Raises InstallationError where the cell's authority is not on this machine, AuthorityError."""
         text = environment(identity, place)
-        if not installation.authority_key.exists() and installation.authority_key.with_name("ca.pem").exists():
+        key = installation.authority_key
+        if not key.exists() and key.with_name("ca.pem").exists() and not key.exists():  # one that is made now has both
             raise InstallationError(
                 f"this cell's certificates are issued elsewhere; let its authority issue one for {identity.uri}"
             )

@@ -167,7 +167,7 @@ class FilesMadeOnce:
                 made_before = self._inventory.lists(path)
             except OSError as error:
                 raise KeyProviderError(str(error)) from error
-            if made_before:
+            if made_before and not path.exists():  # a process that makes it now lists it once it is there
                 raise KeyProviderError(describe_missing([str(path)]))
         return self._checked(path, self._files.create(path, content))
 

@@ -435,7 +435,8 @@ class Installation:
     def _signer_in(self, path: Path) -> FileSigner:
         """Raises SignerError, also if the key was there once."""
         try:
-            made_before = not path.exists() and self.inventory_of_files.lists(path)
+            # Looked for twice: a process that makes it now lists it once it is there.
+            made_before = not path.exists() and self.inventory_of_files.lists(path) and not path.exists()
         except OSError as error:
             raise SignerError(str(error)) from error
         if made_before and not path.with_suffix(".vkey").exists():

@@ -130,7 +130,7 @@ def port_of(data):
 
 
 async def test_an_engine_sleeps_when_idle_wakes_for_a_call_and_ends_when_it_slept_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(parking, "COMMENT_S", 0.05)
+    monkeypatch.setattr(parking, "COMMENT_S", 0.005)
     monkeypatch.setattr(parking, "LOOK_S", 0.02)
     monkeypatch.setattr("regions.fleet.reconciler.METER_EVERY_S", 0.5)
     async with lab(tmp_path, **tiny(tmp_path, idle_s=2, asleep_s=4, micro_eur_per_hour=2_500_000)) as made:

@@ -254,6 +254,20 @@ def test_the_guard_of_this_suite_catches_an_open_by_hand(tmp_path: Path) -> None
     (tmp_path / "side.db").read_bytes()
 
 
+class _MadeMeanwhile(type(Path())):  # type: ignore[misc]  # the class of this system's paths
+    """A database that another process makes between the first look for it and the look for its write-ahead log."""
+
+    def with_name(self, name: str) -> Path:
+        for made in (Path(self), Path(self).with_name(f"{self.name}-wal")):
+            made.touch(mode=0o600)
+        return Path(self).with_name(name)
+
+
+def test_a_database_that_another_process_makes_between_two_looks_is_used(tmp_path: Path) -> None:
+    create_database_file(_MadeMeanwhile(tmp_path / "log.db"))
+    assert (tmp_path / "log.db").is_file()
+
+
 @pytest.mark.parametrize("name", ["side.db", "log.db", "control.db"])
 def test_no_database_is_created_beside_the_write_ahead_log_of_one_that_was_moved_away(
     tmp_path: Path, name: str

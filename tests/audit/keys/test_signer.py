@@ -30,6 +30,27 @@ def test_processes_that_start_at_once_end_up_with_one_key(tmp_path: Path) -> Non
     assert len(keys) == 1
 
 
+class _MadeMeanwhile(type(Path())):  # type: ignore[misc]  # the class of this system's paths
+    """A path whose key another process makes between the first look for it and the look for its verifier key."""
+
+    def with_suffix(self, suffix: str) -> Path:
+        FileSigner.open(Path(self))
+        return Path(self).with_suffix(suffix)
+
+
+def test_a_key_that_another_process_makes_between_two_looks_is_taken(tmp_path: Path) -> None:
+    found = FileSigner.open(_MadeMeanwhile(tmp_path / "signer.key"))
+    assert found.public_key == FileSigner.open(tmp_path / "signer.key").public_key
+
+
+def test_a_verifier_key_alone_makes_no_new_key(tmp_path: Path) -> None:
+    FileSigner.open(tmp_path / "signer.key")
+    (tmp_path / "signer.key").unlink()
+    with pytest.raises(SignerError, match="is not beside its verifier key"):
+        FileSigner.open(tmp_path / "signer.key")
+    assert not (tmp_path / "signer.key").exists()
+
+
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "signer.key"
     FileSigner.open(path)
