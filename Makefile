@@ -13,7 +13,7 @@ CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom dist lock wheelhouse images clean redaction-real
+.PHONY: help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom dist lock wheelhouse images clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,8 +59,15 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-test: $(VENV)/.dev node-sdk clients  ## the whole suite
-	@echo "== running the tests"
+test: $(VENV)/.dev node-sdk clients  ## the tests, without those that take longest (eight minutes on two quiet cores)
+	@echo "== running the tests, without those that take longest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --part quick
+
+test-rest: $(VENV)/.dev node-sdk clients  ## the tests that take longest; CI runs them after `make test`
+	@echo "== running the tests that take longest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --part rest
+
+test-all: $(VENV)/.dev node-sdk clients  ## both in one run
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Numeric libraries choose their kernels by the processor; these make them choose as on one with AVX2 and no AVX-512.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import parts
 from tests.fakes import compiled_statements, migrated, open_guard, quick_server
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
@@ -80,13 +81,30 @@ def _when(item: pytest.Item) -> int:
     return next((at for at, long in enumerate(LONG) if item.path.as_posix().endswith(f"tests/{long}")), len(LONG))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", choices=("quick", "rest"), help="of the suite, as tests/parts.py divides it (default: all of it)"
+    )
+
+
+def _keep_part(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("--part")
+    if part is None:
+        return
+    chosen = parts.quick((item.nodeid for item in items), parts.slow_functions())
+    left_out = [item for item in items if (item.nodeid in chosen) != (part == "quick")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if (item.nodeid in chosen) == (part == "quick")]
+
+
 def pytest_collection_finish() -> None:
     """What is there by now stays to the end: no later collection of garbage looks through it again."""
     gc.collect()
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _keep_part(config, items)
     items.sort(key=_when)
     limit = float(items[0].config.getini("timeout")) * CAMPAIGN if items else 0  # `--timeout` has precedence
     sized = set()
