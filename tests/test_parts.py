@@ -22,6 +22,8 @@ def names_in(path: Path) -> set[str]:
             found.add(node.name)
         elif isinstance(node, ast.ClassDef):
             found |= {f"{node.name}::{each.name}" for each in node.body if hasattr(each, "name")}
+        elif isinstance(node, ast.Assign):  # a state machine of Hypothesis as a test
+            found |= {f"{target.id}::runTest" for target in node.targets if isinstance(target, ast.Name)}
     return found
 
 
