@@ -35,7 +35,7 @@ from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import Encoder
-from backend.parallel.group import SINGLE, ParallelGroup
+from backend.parallel.group import SINGLE, SINGLE_ORDERED, ParallelGroup
 
 GRAMMAR_WAIT_S = 0.02
 SCRUB_BLOCKS = 512  # read back at a time: some milliseconds of a card
@@ -97,7 +97,8 @@ class Engine:
     ) -> "Engine":  # fmt: skip
         """Load and build. team: the ranks that the model is divided among; None: it is on this one alone. Raises
         ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
-        made = computing(checkpoint, config, SINGLE if team is None else team.group, on_stage)
+        alone = SINGLE_ORDERED if config.batch_invariant else SINGLE
+        made = computing(checkpoint, config, alone if team is None else team.group, on_stage)
         grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
         runner, sleeper = made.runner, made.sleeper
         if team is not None:

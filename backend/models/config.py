@@ -26,7 +26,8 @@ class ModelConfig:
     ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
 
     ``shard``: whose part of a model this is (`sharding.of_rank`). Heads and the widths of MLP and experts are then
-    those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads.
+    those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads. ``parts``: in
+    how many parts products are computed, so that their bits are those of more ranks (`layers.in_parts`).
     """
 
     vocab_size: int
@@ -50,6 +51,7 @@ class ModelConfig:
     stored_weights: StoredWeights | None = None
     shard: Shard = ALONE
     kv_copies: int = 1
+    parts: int = 1
 
     def __post_init__(self) -> None:
         sizes = (
@@ -134,6 +136,16 @@ class ModelConfig:
     @property
     def kv_width(self) -> int:
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def kv_parts(self) -> int:
+        """Of the KV heads: parts that hold the same one are one."""
+        return min(self.parts, self.num_kv_heads)
+
+    @property
+    def heads_of_part(self) -> int:
+        """Query heads of a part that attend to the same KV head."""
+        return self.num_heads // self.parts // (self.num_kv_heads // self.kv_parts)
 
     def inverse_frequencies(self) -> list[float]:
         """RoPE angles per position step, ``head_dim // 2`` of them; times `rope_scaling.magnitude` once they are sines

@@ -40,7 +40,7 @@ def load_model(
     `dtype`. group: of a rank, that reads its share and computes it; raises ConfigError for a model that cannot be
     divided so (`sharding.of_rank`).
     """
-    config = of_rank(checkpoint.config, group.shard, quantization)
+    config = of_rank(checkpoint.config, group.shard, quantization, ordered=group.ordered)
     model = Decoder(config, DTYPES[_known(dtype)], device, quantization, group)
     if checkpoint.gguf_file is None:
         load_folder(model, checkpoint.path, on_progress)
@@ -232,7 +232,7 @@ def dummy_model(
 ) -> Decoder:  # fmt: skip
     """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise. Of a rank: its share
     of a model that exists nowhere whole; what all ranks hold is the same on each."""
-    config = of_rank(config, group.shard, quantization)
+    config = of_rank(config, group.shard, quantization, ordered=group.ordered)
     model = Decoder(config, DTYPES[_known(dtype)], device, quantization, group)
     for parameter in model.parameters():
         if not parameter.is_meta:

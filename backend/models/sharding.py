@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
-from backend.parallel.shard import Shard, Share, Stretch, of_columns, of_rows
+from backend.parallel.shard import SAME, Shard, Share, Stretch, of_columns, of_rows
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 
@@ -17,11 +17,12 @@ LARGEST = 16  # sizes that are offered
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def of_rank(model: ModelConfig, shard: Shard, format: Quantization = NONE) -> ModelConfig:
-    """The part of a whole model that a rank computes. Raises ConfigError, naming the sizes that would do, if the model,
-    or its weights in that format, cannot be divided so."""
+def of_rank(model: ModelConfig, shard: Shard, format: Quantization = NONE, *, ordered: bool = False) -> ModelConfig:
+    """The part of a whole model that a rank computes. ordered: as its group is. Raises ConfigError, naming the sizes
+    that would do, if the model, or its weights in that format, cannot be divided so."""
+    parts = parts_of_rank(model, shard.size, format) if ordered else 1
     if shard.alone:
-        return model
+        return replace(model, parts=parts)
     if reason := _obstacle(model, shard.size, format):
         sizes = possible_sizes(model, format)
         offer = f"choose {_listed(sizes)}" if len(sizes) > 1 else "this model runs on one card"
@@ -37,7 +38,16 @@ def of_rank(model: ModelConfig, shard: Shard, format: Quantization = NONE) -> Mo
         experts=experts,
         shard=shard,
         kv_copies=max(1, shard.size // model.num_kv_heads),
+        parts=parts,
     )
+
+
+def parts_of_rank(model: ModelConfig, size: int, format: Quantization) -> int:
+    """In how many parts each of `size` ranks computes a model whose tokens are not to depend on that number: as many
+    as make the largest power of two up to SAME that the model divides into. 1 for a number that does not divide it,
+    whose tokens are those of that number alone."""
+    most = max(parts for parts in (1, 2, 4, SAME) if _obstacle(model, parts, format) is None)
+    return most // size if most % size == 0 else 1
 
 
 def possible_sizes(model: ModelConfig, format: Quantization = NONE) -> list[int]:

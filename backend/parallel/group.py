@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 
 
 class ParallelGroup(ABC):
-    """All ranks call the same operations in the same order, with tensors of the same shape and type."""
+    """All ranks call the same operations in the same order, with tensors of the same shape and type.
+
+    ordered: sums are made in one order, whatever their size and however many ranks there are (`layers.in_parts`):
+    neighbours first, in float32, as a balanced tree. A library's own order depends on the size of the message, so that
+    a token's bits would depend on its batch.
+    """
 
     shard: Shard
+    ordered: bool = False
 
     def __deepcopy__(self, memo: object) -> "ParallelGroup":
         """A copied model is of the same group."""
@@ -88,6 +94,9 @@ class Alone(ParallelGroup):
 
     shard = ALONE
 
+    def __init__(self, *, ordered: bool = False) -> None:
+        self.ordered = ordered
+
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
 
@@ -105,6 +114,7 @@ class Alone(ParallelGroup):
 
 
 SINGLE = Alone()
+SINGLE_ORDERED = Alone(ordered=True)
 
 
 class SmallSums(Protocol):
@@ -118,8 +128,6 @@ class SmallSums(Protocol):
 class DistributedGroup(ParallelGroup):
     """All ranks of torch.distributed's default group.
 
-    ordered: sums are made in one order whatever their size: neighbours first, in float32, as a balanced tree over the
-    ranks. A library's own order depends on the size of the message, so that a token's bits would depend on its batch.
     small: a faster way for small tensors, if there is one.
     """
 

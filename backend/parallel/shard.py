@@ -9,6 +9,7 @@ from backend.errors import UnsupportedModel
 
 Stretch = tuple[int, int]  # from the first, to before the second
 TOKENS = 8  # of the vocabulary, of which each rank's part is a multiple
+SAME = 8  # ranks, up to which any power of two gives the same tokens where sums are ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,17 @@ class Shard:
         return min(self.rank * each, vocabulary), min((self.rank + 1) * each, vocabulary)
 
     def most_tokens(self, vocabulary: int) -> int:
-        """Of the largest part that `tokens` gives a rank."""
-        return vocabulary if self.alone else -(-vocabulary // (self.size * TOKENS)) * TOKENS
+        """Of the largest part that `tokens` gives a rank: of up to `SAME` ranks, as many whole tiles for each."""
+        if self.alone:
+            return vocabulary
+        if SAME % self.size == 0:
+            return vocabulary_tile(vocabulary) * (SAME // self.size)
+        return -(-vocabulary // (self.size * TOKENS)) * TOKENS
+
+
+def vocabulary_tile(vocabulary: int) -> int:
+    """Tokens of the largest part of `SAME` ranks."""
+    return -(-vocabulary // (SAME * TOKENS)) * TOKENS
 
 
 ALONE = Shard()

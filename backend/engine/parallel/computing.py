@@ -36,7 +36,8 @@ class Computing:
 def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_stage: OnStage) -> Computing:
     """Load and build. Raises ConfigError before loading if model, cache or cards are not as asked, ModelError while."""
     load = partial(loaded, checkpoint, config, group)
-    share = of_rank(checkpoint.config, group.shard, weight_format(config, checkpoint.config))
+    format = weight_format(config, checkpoint.config)
+    share = of_rank(checkpoint.config, group.shard, format, ordered=group.ordered)
     if config.device.startswith("cuda"):
         from backend.engine.gpu.start import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
@@ -63,7 +64,11 @@ def loaded(
     if config.load_format == "dummy":
         eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset[int]()
         made = dummy_model(checkpoint.config, config.dtype, config.device, quantization=format, group=group)
+        if group.ordered and not config.device.startswith("cuda"):
+            made.arrange()
         return made, eos_ids
     eos_ids = checkpoint.text.eos_ids
     model = load_model(checkpoint, config.dtype, config.device, on_progress, quantization=format, group=group)
+    if group.ordered and not config.device.startswith("cuda"):
+        model.arrange()
     return model, eos_ids

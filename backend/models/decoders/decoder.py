@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backend.models.config import ModelConfig
-from backend.models.layers import vocabulary
+from backend.models.layers import in_parts, vocabulary
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.linear import linear
@@ -22,7 +22,7 @@ from backend.models.rope import Rope
 from backend.models.sharding import EMBEDDING, HEAD, layer_shares, table_share
 from backend.models.tensors import Expected, part_of, require_finite
 from backend.parallel.group import SINGLE, ParallelGroup
-from backend.parallel.shard import Share
+from backend.parallel.shard import Share, vocabulary_tile
 from backend.quantization.format import Packed, Quantization
 from backend.quantization.none import NONE
 
@@ -55,8 +55,9 @@ class DecoderLayer(Matrices):
         self.post_norm = empty(config.hidden_size)
         experts = config.experts
         if experts is not None and index not in experts.dense_layers:
+            kept = quantization if self._packs_experts() else None
             self.experts: ExpertLayer | None = ExpertLayer(
-                experts, config.hidden_size, dtype, device, quantization if self._packs_experts() else None
+                experts, config.hidden_size, dtype, device, kept, group, config.parts
             )
             self.packed |= {f"experts.{name}": packed for name, packed in self.experts.packed.items()}
         else:
@@ -65,7 +66,7 @@ class DecoderLayer(Matrices):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = hidden.shape[0]
-        qkv = linear(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
+        qkv = self.qkv_of(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
         qkv = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
         rotated, v = qkv.tensor_split((self.heads + self.kv_heads,), 1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -73,13 +74,17 @@ class DecoderLayer(Matrices):
             rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
         q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
         attended = attention(self.index, q, k, v).reshape(tokens, -1)
-        hidden = hidden + self.group.all_reduce(linear(attended, self.out))
+        hidden = hidden + self.branch(attended, self.out)
         x = rms_norm(hidden, self.post_norm, self.eps)
         if self.experts is not None:
             mixed: Tensor = self.experts(x)
-            return hidden + self.group.all_reduce(mixed)
-        gate, up = linear(x, self.gate_up).chunk(2, -1)
-        return hidden + self.group.all_reduce(linear(F.silu(gate) * up, self.down))
+            return hidden + mixed
+        return hidden + self.gated_branch(x, self.gate_up, self.down, F.silu)
+
+    def arrange(self) -> None:
+        super().arrange()
+        if self.experts is not None:
+            self.experts.arrange()
 
     def packed_places(self) -> dict[str, Packed]:
         return super().packed_places() | ({} if self.experts is None else self.experts.packed_places())
@@ -165,9 +170,23 @@ class Decoder(nn.Module):
             [rows, vocab_size] in the model's dtype.
         """
         states = self.states(ids, positions, attention, logit_rows)
-        logits = self.group.logits(linear(states, self.head), self.config.vocab_size)
+        logits = self.group.logits(self._head_of(states), self.config.vocab_size)
         variant = self.config.variant
         return logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap)
+
+    def _head_of(self, states: Tensor) -> Tensor:
+        """Logits of this rank's tokens, [rows, rows of the head]."""
+        if not self.group.ordered:
+            return linear(states, self.head)
+        own, height = self.tokens_of(self.head), vocabulary_tile(self.config.vocab_size)
+        heights = [min(height, len(own) - at) for at in range(0, len(own), height)]
+        return F.pad(in_parts.by_rows(states, own, heights), (0, len(self.head) - len(own)))
+
+    def arrange(self) -> None:
+        """In an ordered group: lay weights out as they are multiplied by. After loading; they have no `places` then."""
+        for layer in self.layers:
+            assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
+            layer.arrange()
 
     @torch.inference_mode()
     def states(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor) -> Tensor:

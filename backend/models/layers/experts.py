@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backend.models.families.family import Experts
+from backend.models.layers import in_parts
 from backend.models.layers.linear import linear
+from backend.parallel.group import SINGLE, ParallelGroup
 from backend.quantization.format import Packed, Quantization
 
 
@@ -16,14 +18,16 @@ class ExpertLayer(nn.Module):
     """Weights of all experts of one layer: gate_up [count, 2 * inner, hidden], down [count, hidden, inner].
 
     packed: both by name where `quantization` keeps them as stored, all experts' rows one below another; the parameters
-    then have no memory. Only the decoders of the kernels multiply by such.
+    then have no memory. Only the decoders of the kernels multiply by such. group: sums what each rank's part of the
+    experts adds. parts: as in `ModelConfig`.
     """
 
     def __init__(
         self, shape: Experts, hidden: int, dtype: torch.dtype, device: torch.device,
-        quantization: Quantization | None = None,
+        quantization: Quantization | None = None, group: ParallelGroup = SINGLE, parts: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.group, self.parts = group, parts
 
         def empty(*size: int, on: torch.device) -> nn.Parameter:
             return nn.Parameter(torch.empty(*size, dtype=dtype, device=on), requires_grad=False)
@@ -40,17 +44,38 @@ class ExpertLayer(nn.Module):
         self.down = empty(count, hidden, inner, on=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [tokens, hidden]; so is what comes back."""
+        """x: [tokens, hidden]; so is what comes back, of all ranks."""
         weights, chosen = linear(x, self.router).float().softmax(-1).topk(self.shape.per_token, -1)
         if self.shape.normalised:
             weights = weights / weights.sum(-1, keepdim=True)
+        if self.group.ordered:
+            return self._in_order(x, weights, chosen)
         out = torch.zeros_like(x)
         for expert in sorted(set(chosen.flatten().tolist())):
             rows, place = (chosen == expert).nonzero(as_tuple=True)
             gate, up = linear(x[rows], self.gate_up[expert]).chunk(2, -1)
             y = linear(F.silu(gate) * up, self.down[expert])
             out.index_add_(0, rows, (y * weights[rows, place, None].to(y.dtype)).to(out.dtype))
-        return out
+        return self.group.all_reduce(out)
+
+    def _in_order(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """The same of an ordered group: each expert is summed over the ranks, and then a token's experts, the best
+        first."""
+        added = x.new_zeros(*chosen.shape, x.shape[1], dtype=torch.float32)
+        for expert in sorted(set(chosen.flatten().tolist())):
+            rows, place = (chosen == expert).nonzero(as_tuple=True)
+            found = in_parts.gated_sum(x[rows], self.gate_up[expert], self.down[expert], self.parts, F.silu)
+            added[rows, place] = found
+        added = self.group.all_reduce(added) * weights[:, :, None]
+        out = added[:, 0]
+        for i in range(1, added.shape[1]):
+            out = out + added[:, i]
+        return out.to(x.dtype)
+
+    def arrange(self) -> None:
+        """As `Matrices.arrange`."""
+        if self.down.dim() == 3:
+            self.down.data = in_parts.columns(self.down.data, self.parts).contiguous()
 
     def places(self) -> dict[str, Tensor]:
         """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
