@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from backend.kernels.interface import Kernels
     from backend.kernels.moe.rule import Routing
+    from backend.parallel.group import ParallelGroup
 
+GROUP = 128  # columns of a block
 Scales = tuple["Tensor", "Tensor"]
 
 
@@ -31,6 +33,7 @@ class Experts:
     ) -> None:  # fmt: skip
         self.kernels, self.routing = kernels, routing
         self.gate_up, self.down, self.scales, self.spans = gate_up, down, scales, spans
+        self.divisions: tuple[Experts, ...] = ()
         self._in_groups: Any
         self._route: Any
         self._blocks: Any
@@ -50,6 +53,8 @@ class Experts:
 
     def tensors(self) -> list[Tensor]:
         """All that it multiplies by."""
+        if self.divisions:
+            return [tensor for part in self.divisions for tensor in part.tensors()]
         return [self.gate_up, self.down, *(self.scales or ())]
 
     def parts(self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False) -> Tensor:
@@ -94,6 +99,40 @@ class Experts:
         parts = self.parts(x, logits, wide=few, batch_invariant=batch_invariant)
         found: Tensor = self._products.combine(parts[1:], parts[0]) if len(parts) > 1 else parts[0]
         return found.to(x.dtype)
+
+    def in_order(self, group: ParallelGroup, x: Tensor, logits: Tensor) -> Tensor:
+        """What all experts of an ordered group's ranks add, [tokens, width] in x's dtype: each expert is summed over
+        its parts and the ranks, and then a token's experts, the best first."""
+        import torch
+
+        from backend.parallel.group import tree_sum
+
+        own = torch.stack([part.parts(x, logits, batch_invariant=True) for part in self.divisions or (self,)])
+        each = group.all_reduce(tree_sum(own))
+        found: Tensor = self._products.combine(each[1:], each[0]) if len(each) > 1 else each[0]
+        return found.to(x.dtype)
+
+    def divided(self, parts: int) -> Experts:
+        """The same for `in_order`, whose inner columns are in so many parts. It holds a copy of the weights."""
+        if parts == 1:
+            return self
+        found = Experts(self.kernels, self.routing, self.gate_up[:0], self.down[:0])
+        found.divisions = tuple(self._part(i, parts) for i in range(parts))
+        return found
+
+    def _part(self, index: int, parts: int) -> Experts:
+        experts, width, inner = self.down.shape
+        step = inner // parts
+        columns = slice(index * step, (index + 1) * step)
+        gate_up = self.gate_up.view(experts, 2, inner, width)[:, :, columns].reshape(experts, 2 * step, width)
+        down = self.down[:, :, columns].contiguous()
+        if self.scales is None:
+            return Experts(self.kernels, self.routing, gate_up.contiguous(), down)
+        span, groups = self.spans[0], slice(index * step // GROUP, (index + 1) * step // GROUP)
+        rows = slice(index * step // span, (index + 1) * step // span)
+        wide = self.scales[0].view(experts, 2, inner // span, -1)[:, :, rows].reshape(-1, width // GROUP)
+        scales = wide.contiguous(), self.scales[1][:, groups].contiguous()
+        return Experts(self.kernels, self.routing, gate_up.contiguous(), down, scales, self.spans)
 
     def _operand(self, x: Tensor, matrix: int) -> tuple[Tensor, Scales | None]:
         if self.scales is None:

@@ -52,12 +52,12 @@ class FusedDecoder(PagedDecoder):
     def _layer(self, layer: DecoderLayer) -> Layer:
         attending: dict[str, Any] = {
             "qkv": self._linear(layer, "qkv"), "qkv_bias": layer.qkv_bias, "q_norm": layer.q_norm,
-            "k_norm": layer.k_norm, "out": self._linear(layer, "out"), "input_norm": layer.input_norm,
+            "k_norm": layer.k_norm, "out": self._ending(layer, "out"), "input_norm": layer.input_norm,
             "post_norm": layer.post_norm,
         }  # fmt: skip
         mixed = layer.experts
         if mixed is None:
-            return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._linear(layer, "down"))
+            return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._ending(layer, "down"))
         routing = mixed.shape.routing
         if mixed.packed:
             gate_up, down = mixed.packed["gate_up"], mixed.packed["down"]
@@ -65,6 +65,9 @@ class FusedDecoder(PagedDecoder):
         else:
             format = NONE if self.config.keeps_experts(layer.index) else self.quantization
             experts = format.experts(self.kernels, routing, mixed.gate_up, mixed.down)
+        if self.group.ordered and self.config.parts > 1:
+            experts = experts.divided(self.config.parts)
+            mixed.release()  # the parts are copies
         return MixtureLayer(**attending, router=DenseLinear(self.kernels, mixed.router), experts=experts)
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:

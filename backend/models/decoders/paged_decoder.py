@@ -177,6 +177,16 @@ class PagedDecoder(ABC):
         format = NONE if layer.keeps(name) else self.quantization
         return format.quantised(self.kernels, getattr(layer, name))
 
+    def _ending(self, layer: Matrices, name: str) -> Linear:
+        """The same by one that ends a residual branch: in parts where the group's sums are ordered."""
+        found = self._linear(layer, name)
+        if not self.group.ordered:
+            return found
+        divided, packed = found.divided(self.config.parts), layer.packed.get(name)
+        if packed is not None:
+            packed.parts.clear()  # the parts are copies
+        return divided
+
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
         attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,

@@ -72,6 +72,12 @@ class ExpertLayer(nn.Module):
             out = out + added[:, i]
         return out.to(x.dtype)
 
+    def release(self) -> None:
+        """Give the weights of the experts back, which are kept in another form."""
+        self.packed.clear()
+        for weight in (self.gate_up, self.down):
+            weight.data = weight.data.new_empty(0)
+
     def arrange(self) -> None:
         """As `Matrices.arrange`."""
         if self.down.dim() == 3:

@@ -10,13 +10,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backend.kernels import reference
+from backend.kernels.linear import fp8_block_reference
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.invariant_decoder import kind_of
 from backend.models.families import mixtral, qwen3_moe
 from backend.models.families.family import Experts
 from backend.models.loader import DTYPES, load_model
-from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
+from backend.parallel.group import SINGLE, SINGLE_ORDERED, DistributedGroup, ParallelGroup
 from backend.parallel.shard import Shard
 from backend.quantization import of_name
 from backend.quantization.none import NONE
@@ -255,3 +256,59 @@ def test_weights_of_any_checkpoint_become_fp8_on_each_rank(
     whole = logits(SINGLE, folders["qwen3"], ids, "float32", "plain")
     for found in one_of(crews[2].run(logits, folders["qwen3"], ids, "bfloat16", road, STEPS, "fp8")):
         assert distance(found, whole[0].double()) < 0.4
+
+
+def by_element(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A product each number of which depends on one row of either operand alone, as the kernel's does."""
+    y = (x[:, None].float() * weight[None].float()).sum(-1)
+    return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
+def by_element_in_parts(x: Tensor, weight: Tensor, parts: int) -> Tensor:
+    pairs = zip(x.chunk(parts, 1), weight.chunk(parts, 1), strict=True)
+    return torch.stack([by_element(a.contiguous(), b.contiguous()).float() for a, b in pairs])
+
+
+def gated_by_element(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.double().chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
+
+
+def in_blocks_by_element(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int) -> Tensor:
+    values = x.double() * x_scale.t().repeat_interleave(128, 1)
+    return (values @ fp8_block_reference.fp8_block_dense(weight, weight_scale, span).double().t()).float()
+
+
+def to_the_bit(group: ParallelGroup, *arguments: Any) -> Tensor:
+    """`in_order`, by twins that keep the kernels' promise, which the library's products on a CPU do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "invariant_linear", by_element)
+        patch.setattr(reference, "invariant_parts", by_element_in_parts)
+        patch.setattr(reference, "silu_mul", gated_by_element)
+        patch.setattr(fp8_block_reference, "_product", in_blocks_by_element)
+        return in_order(group, *arguments) if isinstance(group, DistributedGroup) else logits(group, *arguments)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernels themselves")
+@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3", "olmo2", "granite", "mixtral", "qwen3-moe"])
+def test_the_kernels_decoders_give_the_same_bits_in_any_number_of_parts(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str
+) -> None:
+    arguments = folders[name], ids, "float32", "invariant"
+    alone = to_the_bit(SINGLE_ORDERED, *arguments)
+    assert distance(alone[0], logits(SINGLE, *arguments)[0].double()) < BOUND
+    for size in SIZES:
+        assert torch.equal(one_of(crews[size].run(to_the_bit, *arguments)), alone)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernels themselves")
+@pytest.mark.parametrize("layout", ["block", "int8"])
+def test_weights_as_stored_give_the_same_bits_in_any_number_of_parts(
+    crews: Crews, ids: Tensor, layout: str, tmp_path: Path
+) -> None:
+    folder, format, exact = stored(tmp_path, layout)
+    rows = torch.arange(len(ids))
+    arguments = folder, ids, "bfloat16", "invariant", (64,), format
+    alone = to_the_bit(SINGLE_ORDERED, *arguments)
+    assert distance(alone[0], exact.double()(ids, rows, FullAttention(), rows)) < (0.4 if layout == "block" else 0.15)
+    assert torch.equal(one_of(crews[2].run(to_the_bit, *arguments)), alone)
