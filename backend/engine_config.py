@@ -35,6 +35,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             of one project, running or queued; None: no such bound.
         tensor_parallel_size: ranks that the model is divided among, each a process with a card of its own, or with a
             share of the CPU. `kv_memory` and `gpu_memory` are of each.
+        pipeline_parallel_size: stages of consecutive layers, each on `tensor_parallel_size` ranks of its own.
+        expert_parallel: of a mixture each rank of a stage holds some experts as wholes, not a part of each.
+            redundant_experts: and slots for so many copies of those of others that are taken most often.
         peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
@@ -61,10 +64,23 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     speculation: str | None = None
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    expert_parallel: bool = False
+    redundant_experts: int = 0
     peer_memory: bool = True
     step_timeout_s: float = 120.0
     threads: int | None = None
     cache_salt: bytes = b""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute the model, each with a card of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def spare_experts(self) -> int | None:
+        """As in `ParallelGroup.spare`."""
+        return self.redundant_experts if self.expert_parallel else None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -80,12 +96,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "kv_memory",
             "step_timeout_s",
             "tensor_parallel_size",
+            "pipeline_parallel_size",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
         if not 0 < self.gpu_memory <= 1:
             raise ConfigError(
                 f"gpu_memory {self.gpu_memory} is not a share of the card; set --gpu-memory above 0 and up to 1"
+            )
+        if self.redundant_experts < 0:
+            raise ConfigError(
+                f"redundant_experts {self.redundant_experts} is negative; set --redundant-experts to at least 0"
             )
         if self.max_waiting < 0:
             raise ConfigError(f"max_waiting {self.max_waiting} is negative; set --max-waiting to at least 0")
@@ -115,11 +136,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu = self.device.startswith("cuda")
         if self.kv_dtype and not on_gpu:
             raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
-        if self.tensor_parallel_size > 1 and ":" in self.device:
-            raise ConfigError(
-                f"device {self.device!r} names one card of {self.tensor_parallel_size}; set --device cuda, and choose "
-                "cards with CUDA_VISIBLE_DEVICES"
-            )
+        self._check_ranks(on_gpu=on_gpu)
         if self.quantization is not None:
             format = of_name(self.quantization)
             if format.gpu_only and not on_gpu:
@@ -130,6 +147,29 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}), so not all running sequences could take a step; raise the first or lower "
                 "the second"
+            )
+
+    def _check_ranks(self, *, on_gpu: bool) -> None:
+        """Raises ConfigError for ways of dividing a model that do not go together."""
+        if self.ranks > 1 and ":" in self.device:
+            raise ConfigError(
+                f"device {self.device!r} names one card of {self.ranks}; set --device cuda, and choose cards with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        if self.pipeline_parallel_size > 1 and on_gpu:
+            raise ConfigError(
+                "pipeline stages are computed on a CPU only so far; set --pipeline-parallel-size 1, and divide the "
+                "model with --tensor-parallel-size"
+            )
+        if self.expert_parallel and self.tensor_parallel_size == 1:
+            raise ConfigError(
+                "expert_parallel divides experts among the ranks of --tensor-parallel-size, which is 1; raise it, or "
+                "leave --expert-parallel out"
+            )
+        if self.redundant_experts and not self.expert_parallel:
+            raise ConfigError(
+                "redundant_experts are copies on ranks that hold experts as wholes; add --expert-parallel, or leave "
+                "--redundant-experts out"
             )
 
 

@@ -69,6 +69,15 @@ def serve(
     tensor_parallel_size: Annotated[
         int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
     ] = 1,
+    pipeline_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Stages of layers, each on as many ranks as --tensor-parallel-size; on a CPU.")
+    ] = 1,
+    expert_parallel: Annotated[
+        bool, typer.Option("--expert-parallel", help="Ranks hold a mixture's experts as wholes, not a part of each.")
+    ] = False,
+    redundant_experts: Annotated[
+        int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
+    ] = 0,
     tool_call_parser: Annotated[
         str,
         typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral."),
@@ -128,6 +137,9 @@ def serve(
             speculation=speculation,
             batch_invariant=batch_invariant,
             tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
+            expert_parallel=expert_parallel,
+            redundant_experts=redundant_experts,
             step_timeout_s=step_timeout,
             threads=threads,
         )

@@ -55,6 +55,35 @@ ALONE = Shard()
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """One of `count` groups of consecutive layers (pipeline parallelism; Huang et al. 2019, GPipe)."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"stage {self.index} is not one of {self.count}; give one from 0 to {self.count - 1}")
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.count - 1
+
+    def layers(self, total: int) -> Stretch:
+        """As equally many as can be; the last stage has the head as well, so that the first ones get what is left
+        over."""
+        bounds = [-(-total * index // self.count) for index in (self.index, self.index + 1)]
+        return bounds[0], bounds[1]
+
+
+WHOLE = Stage()
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """The part of a checkpoint's matrix that a rank holds.
 

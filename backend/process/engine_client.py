@@ -300,7 +300,7 @@ class EngineClient:
 
     @property
     def _ended(self) -> str:
-        rank = "" if self.config.tensor_parallel_size == 1 else f", rank 0 (process {self.pid}),"
+        rank = "" if self.config.ranks == 1 else f", rank 0 (process {self.pid}),"
         return f"the engine process{rank} ended"
 
     def _handle(self, message: FromEngine) -> None:

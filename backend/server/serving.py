@@ -211,7 +211,7 @@ async def _read_fingerprint(api: GenerationApi, config: EngineConfig) -> None:
 
 
 def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:
-    probe = open_probe(config.device, config.tensor_parallel_size)
+    probe = open_probe(config.device, config.ranks)
     return None if probe is None else GpuMeter(probe, lambda: engine.stats.running if engine.stats else 0)
 
 

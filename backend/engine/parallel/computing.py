@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import torch
 
 from backend.engine.cache.attention import KVCache
@@ -18,7 +19,7 @@ from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
 from backend.models.loader import dummy_model, load_model
-from backend.models.sharding import of_rank
+from backend.models.sharding import share_of
 from backend.parallel.group import ParallelGroup
 
 
@@ -31,13 +32,14 @@ class Computing:
     runner: Runner
     cache: CacheSize
     sleeper: Sleeper | None
+    expert_loads: Callable[[], list[int]] = list
 
 
 def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_stage: OnStage) -> Computing:
     """Load and build. Raises ConfigError before loading if model, cache or cards are not as asked, ModelError while."""
     load = partial(loaded, checkpoint, config, group)
     format = weight_format(config, checkpoint.config)
-    share = of_rank(checkpoint.config, group.shard, format, ordered=group.ordered)
+    share = share_of(checkpoint.config, group, format)
     if config.device.startswith("cuda"):
         from backend.engine.gpu.start import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
@@ -48,11 +50,14 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)
+    blocks = group.pipeline.least(cache.num_blocks)  # stages have unlike numbers of layers
+    cache = size_cache(msgspec.structs.replace(config, num_blocks=blocks), share, 4)
     model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
     pages = KVCache(share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
     runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
     reload: Callable[[OnProgress], Decoder] = lambda on_progress: load(on_progress)[0]  # noqa: E731
-    return Computing(model, eos_ids, runner, cache, HostSleeper(runner, reload))
+    sleeper = HostSleeper(runner, reload)
+    return Computing(model, eos_ids, runner, cache, sleeper, lambda: runner.model.expert_loads())
 
 
 def loaded(
