@@ -6,17 +6,24 @@ experts, whose sum is what the layer adds to the residual.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from backend.kernels.interface import Kernels
+    from backend.kernels.moe.reference import Blocks
     from backend.kernels.moe.rule import Routing
     from backend.parallel.group import ParallelGroup
 
 GROUP = 128  # columns of a block
 Scales = tuple["Tensor", "Tensor"]
+
+
+class HeldExperts(Protocol):
+    """See `models.layers.held_experts`."""
+
+    def local(self, chosen: Tensor) -> Tensor: ...
 
 
 class Experts:
@@ -34,6 +41,7 @@ class Experts:
         self.kernels, self.routing = kernels, routing
         self.gate_up, self.down, self.scales, self.spans = gate_up, down, scales, spans
         self.divisions: tuple[Experts, ...] = ()
+        self.held: HeldExperts | None = None
         self._in_groups: Any
         self._route: Any
         self._blocks: Any
@@ -57,17 +65,25 @@ class Experts:
             return [tensor for part in self.divisions for tensor in part.tensors()]
         return [self.gate_up, self.down, *(self.scales or ())]
 
-    def parts(self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False) -> Tensor:
+    def parts(
+        self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
+        slots: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """What each of a token's experts adds, [per_token, tokens, width], in float32 or, if not wide, in x's dtype.
 
-        x: [tokens, width], in the model's dtype, normalised. logits: [tokens, experts], the router's.
+        x: [tokens, width], in the model's dtype, normalised. logits: [tokens, experts], the router's. slots: what
+        `HeldExperts.local` says, if it was asked already.
         """
         import torch
 
         per_token = self.routing.per_token
         factors, chosen = self._route(logits, self.routing)
+        absent = None
+        if self.held is not None:
+            chosen = self.held.local(chosen) if slots is None else slots
+            absent = chosen < 0
         size = self._products.block_size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
-        blocks = self._blocks(chosen, len(self.gate_up), size)
+        blocks = self._blocks_of(chosen, absent, size)
         rows, scales = self._operand(x, 0)
         inner = self._products.grouped_linear(
             rows,
@@ -84,7 +100,23 @@ class Experts:
             rows, self.down, blocks, per_token=per_token, scales=scales, span=self.spans[1], factors=factors,
             out_dtype=torch.float32 if wide else x.dtype,
         )  # fmt: skip
+        return found if absent is None else found.masked_fill_(absent.t()[:, :, None], 0.0)
+
+    def _blocks_of(self, chosen: Tensor, absent: Tensor | None, size: int) -> Blocks:
+        """Blocks of pairs by slot; those of the pairs of other ranks, which are absent, are of no expert."""
+        slots = len(self.gate_up)
+        if absent is None:
+            found: Blocks = self._blocks(chosen, slots, size)
+            return found
+        found = self._blocks(chosen.masked_fill(absent, slots), slots + 1, size)
+        found.experts.masked_fill_(found.experts == slots, -1)
         return found
+
+    def by_slot(self) -> list[Tensor]:
+        """All that it multiplies by, [slots, ...] each."""
+        if self.divisions:
+            return [tensor for part in self.divisions for tensor in part.by_slot()]
+        return [tensor.view(len(self.gate_up), -1) for tensor in self.tensors()]
 
     def added(self, residual: Tensor, x: Tensor, logits: Tensor, *, batch_invariant: bool = False) -> Tensor:
         """``residual`` and what all experts add to it, in residual's dtype."""
@@ -107,7 +139,9 @@ class Experts:
 
         from backend.parallel.group import tree_sum
 
-        own = torch.stack([part.parts(x, logits, batch_invariant=True) for part in self.divisions or (self,)])
+        slots = None if self.held is None else self.held.local(self._route(logits, self.routing)[1])
+        parts = self.divisions or (self,)
+        own = torch.stack([part.parts(x, logits, batch_invariant=True, slots=slots) for part in parts])
         each = group.all_reduce(tree_sum(own))
         found: Tensor = self._products.combine(each[1:], each[0]) if len(each) > 1 else each[0]
         return found.to(x.dtype)
@@ -118,7 +152,14 @@ class Experts:
             return self
         found = Experts(self.kernels, self.routing, self.gate_up[:0], self.down[:0])
         found.divisions = tuple(self._part(i, parts) for i in range(parts))
+        found.hold(self.held)
         return found
+
+    def hold(self, held: HeldExperts | None) -> None:
+        """These are the experts in a rank's slots, not parts of all."""
+        self.held = held
+        for part in self.divisions:
+            part.held = held
 
     def _part(self, index: int, parts: int) -> Experts:
         experts, width, inner = self.down.shape

@@ -129,8 +129,8 @@ class HeadwiseAttention(PagedAttention):
         found = []
         for first in range(0, q.shape[1], self._together):
             kv = slice(first // shared, first // shared + 1)
-            own = [part.clone() for part in (q[:, first : first + self._together], k[:, kv], v[:, kv])]
-            found.append(_prefill(*own, keys[:, :, kv], values[:, :, kv], token, window, softness))
+            own, key, value = q[:, first : first + self._together].clone(), k[:, kv].clone(), v[:, kv].clone()
+            found.append(_prefill(own, key, value, keys[:, :, kv], values[:, :, kv], token, window, softness))
         return torch.cat(found, 1)
 
 

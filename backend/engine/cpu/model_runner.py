@@ -9,7 +9,7 @@ from torch import Tensor
 from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.cache.pages import Pages
 from backend.engine.core.progress import TokenLogprobs
-from backend.engine.core.runner import Launched, Masks
+from backend.engine.core.runner import REBALANCED_PAIRS, Launched, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.speculation import Drafted
@@ -17,8 +17,6 @@ from backend.engine.cpu.logprobs import logprobs_of
 from backend.engine.cpu.sampler import Draw, sample
 from backend.engine.cpu.shaping import forbid, shape
 from backend.models.decoders.decoder import Decoder
-
-REBALANCED_PAIRS = 4096  # of tokens and experts of a layer, after which it is looked at again which have copies
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
         require_gpu(config, share)
         model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
         gpu, cache, sleeper = gpu_runner(model, config, on_stage)
-        return Computing(model, eos_ids, gpu, cache, sleeper)
+        return Computing(model, eos_ids, gpu, cache, sleeper, gpu.model.expert_loads)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)

@@ -32,6 +32,7 @@ from backend.models.decoders.paged_decoder import (
     library_for,
     table_of,
 )
+from backend.models.layers.held_experts import HeldExperts
 from backend.models.rope import Rope
 from backend.quantization.format import FEW_ROWS, Quantization
 from backend.quantization.linear import DenseLinear, Hidden
@@ -65,10 +66,23 @@ class FusedDecoder(PagedDecoder):
         else:
             format = NONE if self.config.keeps_experts(layer.index) else self.quantization
             experts = format.experts(self.kernels, routing, mixed.gate_up, mixed.down)
-        if self.group.ordered and self.config.parts > 1:
-            experts = experts.divided(self.config.parts)
+        experts.hold(mixed.held)
+        if self.group.ordered and mixed.shape.parts > 1:
+            experts = experts.divided(mixed.shape.parts)
             mixed.release()  # the parts are copies
         return MixtureLayer(**attending, router=DenseLinear(self.kernels, mixed.router), experts=experts)
+
+    def rebalance(self, least: int) -> bool:
+        return any(
+            layer.experts.held.rebalance(layer.experts.by_slot(), least)
+            for layer in self.layers
+            if isinstance(layer, MixtureLayer) and isinstance(layer.experts.held, HeldExperts)
+        )
+
+    def expert_loads(self) -> list[int]:
+        held = [layer.experts.held for layer in self.layers if isinstance(layer, MixtureLayer)]
+        each = [one.rank_loads() for one in held if isinstance(one, HeldExperts)]
+        return [round(sum(ranks)) for ranks in zip(*each, strict=True)]
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)

@@ -142,6 +142,14 @@ class PagedDecoder(ABC):
         model of 32 layers that saves 3 % of what a prompt costs. None: of all. It may write into ``before``."""
         return self.finished(before if last is None else before.rows(last))
 
+    def rebalance(self, least: int) -> bool:
+        """As `Decoder.rebalance`."""
+        return False
+
+    def expert_loads(self) -> list[int]:
+        """As `Decoder.expert_loads`."""
+        return []
+
     @abstractmethod
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         """All layers up to the attention of the last one, of all tokens."""

@@ -25,13 +25,13 @@ def aligned(x: Tensor) -> Tensor:
 
 def by_rows(x: Tensor, weight: Tensor, heights: list[int], bias: Tensor | None = None) -> Tensor:
     """x @ weightᵀ + bias, by tiles of the weight's rows, so high. x: [tokens, width]; returns [tokens, outputs]."""
-    y = torch.cat([linear(x, aligned(tile)) for tile in weight.split(heights)], -1)
+    y = torch.cat([linear(x, aligned(tile)) for tile in torch.split(weight, heights)], -1)
     return y if bias is None else y.add_(bias)
 
 
 def columns(weight: Tensor, parts: int) -> Tensor:
     """[..., outputs, width] as equally wide matrices: [..., parts, outputs, width / parts]."""
-    return weight.unflatten(-1, (parts, -1)).transpose(-3, -2)
+    return weight.view(*weight.shape[:-1], parts, -1).transpose(-3, -2)
 
 
 def arrange(weight: nn.Parameter, parts: int) -> None:

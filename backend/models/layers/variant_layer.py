@@ -38,7 +38,7 @@ def wide_norms(
     """RMSNorm of q and of k over the heads of all ranks. q, k: [tokens, width of this rank's heads]. parts, kv_parts:
     as in `ModelConfig`."""
     wide = [x.float() for x in (q, k)]
-    tiles = [wide[0].unflatten(-1, (parts, -1)), wide[1].unflatten(-1, (kv_parts, -1))]
+    tiles = [wide[0].view(len(q), parts, -1), wide[1].view(len(k), kv_parts, -1)]
     tiles[1] = tiles[1].repeat_interleave(parts // kv_parts, 1)  # copies of KV heads count in both sum and width
     squares = group.all_reduce(tree_sum(torch.stack([tile.square().sum(-1).t() for tile in tiles], 1)))
     widths = torch.tensor([[tile.shape[1] * tile.shape[2] * group.size] for tile in tiles], device=q.device)

@@ -2,6 +2,7 @@
 rank gets the same bits."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from backend.kernels import reference
 from backend.kernels.linear import fp8_block_reference
+from backend.kernels.moe import reference as moe_reference
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.invariant_decoder import kind_of
@@ -274,9 +276,39 @@ def gated_by_element(gate_up: Tensor) -> Tensor:
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
 
+def by_whole_experts(group: ParallelGroup, spare: int, ordered: bool, *arguments: Any) -> Tensor:
+    """`logits`, or `to_the_bit`, by a group whose ranks hold experts as wholes."""
+    group.spare = spare
+    try:
+        return to_the_bit(group, *arguments) if ordered else logits(group, *arguments)
+    finally:
+        group.spare = None
+
+
+@pytest.mark.parametrize(("size", "spare"), [(2, 0), (SIZES[-1], 1)])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_ranks_that_hold_experts_as_wholes_compute_the_same_by_the_kernels(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str, size: int, spare: int
+) -> None:
+    crew = crews[size]
+    whole = logits(SINGLE, folders[name], ids, "float32", "kernels")
+    for found in one_of(crew.run(by_whole_experts, spare, False, folders[name], ids, "float32", "kernels", STEPS)):
+        assert distance(found, whole[0].double()) < BOUND
+    if DEVICE.type == "cpu":
+        arguments = folders[name], ids, "float32", "invariant"
+        alone = to_the_bit(SINGLE_ORDERED, *arguments)
+        assert torch.equal(one_of(crew.run(by_whole_experts, spare, True, *arguments)), alone)
+
+
 def in_blocks_by_element(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int) -> Tensor:
     values = x.double() * x_scale.t().repeat_interleave(128, 1)
     return (values @ fp8_block_reference.fp8_block_dense(weight, weight_scale, span).double().t()).float()
+
+
+IN_DOUBLE = SimpleNamespace(
+    linear=lambda x, weight: (x.double() @ weight.double().t()).float(),
+    silu=lambda x: torch.nn.functional.silu(x.double()).float(),
+)
 
 
 def to_the_bit(group: ParallelGroup, *arguments: Any) -> Tensor:
@@ -286,6 +318,7 @@ def to_the_bit(group: ParallelGroup, *arguments: Any) -> Tensor:
         patch.setattr(reference, "invariant_parts", by_element_in_parts)
         patch.setattr(reference, "silu_mul", gated_by_element)
         patch.setattr(fp8_block_reference, "_product", in_blocks_by_element)
+        patch.setattr(moe_reference, "F", IN_DOUBLE)
         return in_order(group, *arguments) if isinstance(group, DistributedGroup) else logits(group, *arguments)
 
 
