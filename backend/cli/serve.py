@@ -72,6 +72,9 @@ def serve(
     pipeline_parallel_size: Annotated[
         int, typer.Option(min=1, help="Stages of layers, each on as many ranks as --tensor-parallel-size; on a CPU.")
     ] = 1,
+    data_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Engines behind this server, each with the whole model on its own cards.")
+    ] = 1,
     expert_parallel: Annotated[
         bool, typer.Option("--expert-parallel", help="Ranks hold a mixture's experts as wholes, not a part of each.")
     ] = False,
@@ -158,6 +161,7 @@ def serve(
             reasoning_parser=reasoning_parser,
             restarts=restarts,
             request_key=request_key,
+            data_parallel_size=data_parallel_size,
         )
         serving.serve(config, options)
     except BackendError as error:

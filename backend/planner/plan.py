@@ -29,6 +29,8 @@ class Plan:
         first_token_ms: of a prompt of `prompt` tokens that comes alone. tokens_per_s: of all, with `concurrency`
             requests of `prompt` tokens in and `answer` out at once, their prompts included. step_ms: of a decode step
             with all of them half-way through their answers.
+        fewest_cards: such cards, up to those of a host, that would do for this context and concurrency; None: no
+            number does.
         refusal: why it cannot be, and which number would do; None if it can.
     """
 
@@ -47,6 +49,7 @@ class Plan:
     first_token_ms: float
     step_ms: float
     tokens_per_s: float
+    fewest_cards: int | None
     refusal: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,6 +80,13 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     roof = Roofline(share, config, card)
     fits = memory.blocks > 0
     step = Step(concurrency, concurrency * (prompt + answer // 2))
+
+    def refusal_on(cards: int) -> str | None:
+        part = of_rank(model, Shard(0, cards), format)
+        return _refusal(part, config, card, memory_of(part, config, card), context, concurrency)
+
+    sizes = (cards for cards in possible_sizes(model, format) if cards <= MOST_CARDS)
+    fewest = next((cards for cards in sizes if refusal_on(cards) is None), None)
     seconds = roof.workload([(prompt, answer)] * concurrency) if fits and tokens >= prompt + answer else 0.0
     return Plan(
         card=card.name,
@@ -94,25 +104,16 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
         step_ms=roof.seconds(step) * 1e3,
         tokens_per_s=concurrency * answer / seconds if seconds else 0.0,
-        refusal=_refusal_of(model, config, card, context, concurrency),
+        fewest_cards=fewest,
+        refusal=_refusal_of(refusal_on(size), size, fewest),
     )
 
 
-def _refusal_of(model: ModelConfig, config: EngineConfig, card: Card, context: int, concurrency: int) -> str | None:
+def _refusal_of(found: str | None, here: int, fewest: int | None) -> str | None:
     """Why it cannot be on so many cards, and the smallest number of cards that would do."""
-    format = weight_format(config, model)
-
-    def refusal(size: int) -> str | None:
-        share = of_rank(model, Shard(0, size), format)
-        return _refusal(share, config, card, memory_of(share, config, card), context, concurrency)
-
-    here = config.tensor_parallel_size
-    found = refusal(here)
-    if found is None:
-        return None
-    more = (size for size in possible_sizes(model, format) if here < size <= MOST_CARDS)
-    enough = next((size for size in more if refusal(size) is None), None)
-    return found if enough is None else f"{found}; on {enough} cards it fits (--tensor-parallel-size {enough})"
+    if found is None or fewest is None or fewest <= here:
+        return found
+    return f"{found}; on {fewest} cards it fits (--tensor-parallel-size {fewest})"
 
 
 def replace_limits(config: EngineConfig, concurrency: int) -> EngineConfig:
