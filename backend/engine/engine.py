@@ -119,6 +119,8 @@ class Engine:
     @property
     def stats(self) -> Stats:
         s = self.scheduler
+        if not self.has_work and not self.asleep:
+            self._expert_pairs = self._expert_loads()
         return Stats(
             running=len(s.running),
             waiting=len(s.waiting),
@@ -222,10 +224,7 @@ class Engine:
 
     def prepare(self) -> bool:
         """What `Runner.prepare` does, if nothing runs; False if there is nothing to do."""
-        if self.has_work or self.asleep:
-            return False
-        self._expert_pairs = self._expert_loads()
-        return self.runner.prepare()
+        return not self.has_work and not self.asleep and self.runner.prepare()
 
     def scrub(self) -> int:
         """All of `scrubbing` at once; returns how many bytes of the free blocks are not zero when read back."""

@@ -245,8 +245,9 @@ def test_a_quantised_checkpoint_is_divided_by_its_formats_rule(
     crew, rows = crews[2], torch.arange(len(ids))
     whole = exact.double()(ids, rows, FullAttention(), rows)
     dense = one_of(crew.run(logits, folder, ids, "float32", "plain"))[0]
-    # The numbers of the file, whichever part a rank reads. On cards TF32 rounds each of a model's products.
-    assert distance(dense, whole) < (BOUND if DEVICE.type == "cpu" else 10 * BOUND)
+    # The numbers of the file, whichever part a rank reads. On cards TF32 may round what is multiplied: simulated on a
+    # CPU, that alone takes this model, whose heads are 128 wide, 0.0012 to 0.009 away, in any format, by the tokens.
+    assert distance(dense, whole) < (BOUND if DEVICE.type == "cpu" else 4 * BOUND)
     for found in one_of(crew.run(logits, folder, ids, "bfloat16", "kernels", STEPS, format)):
         assert distance(found, whole) < {"fp8": 0.4, "fp8-block": 0.4, "int8": 0.15}.get(format, 0.1)
 
