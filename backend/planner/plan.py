@@ -60,15 +60,7 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     """``config.max_model_len`` is the context to be promised, ``config.tensor_parallel_size`` how many such cards there
     are. Raises ConfigError for lengths that contradict it or the model, and for a model that cannot be divided so."""
     context = config.max_model_len or model.max_position
-    if context > model.max_position:
-        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}; lower --context")
-    if concurrency < 1 or prompt < 1 or answer < 1:
-        raise ConfigError("concurrency, prompt and answer must each be at least 1; raise the one that is 0 or less")
-    if prompt + answer > context:
-        raise ConfigError(
-            f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}"
-            "; raise --context, or lower --prompt or --answer"
-        )
+    _require_lengths(model, context, concurrency, prompt, answer)
     format = weight_format(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
@@ -107,6 +99,19 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         fewest_cards=fewest,
         refusal=_refusal_of(refusal_on(size), size, fewest),
     )
+
+
+def _require_lengths(model: ModelConfig, context: int, concurrency: int, prompt: int, answer: int) -> None:
+    """Raises ConfigError for lengths that contradict each other or the model."""
+    if context > model.max_position:
+        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}; lower --context")
+    if concurrency < 1 or prompt < 1 or answer < 1:
+        raise ConfigError("concurrency, prompt and answer must each be at least 1; raise the one that is 0 or less")
+    if prompt + answer > context:
+        raise ConfigError(
+            f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}"
+            "; raise --context, or lower --prompt or --answer"
+        )
 
 
 def _refusal_of(found: str | None, here: int, fewest: int | None) -> str | None:

@@ -173,10 +173,7 @@ class LocalLauncher:
         """Free GPUs of ours, as many as the backend needs. Raises LaunchError if fewer are free."""
         if spec.card in (None, CPU) or spec.gpus:
             return spec
-        taken = {gpu for gpus in self._starting.values() for gpu in gpus}
-        taken |= {gpu for _, gpus in self._ending.values() for gpu in gpus}
-        taken |= {gpu for child in self._children.values() for gpu in child.spec.gpus}
-        free = [gpu for gpu in self._gpus if gpu not in taken]
+        free = self._free_gpus()
         if len(free) < spec.cards:
             found = "no GPU of this machine is" if not free else f"{len(free)} GPUs of this machine are"
             needs = "" if spec.cards == 1 else f", which needs {spec.cards}"
@@ -184,6 +181,13 @@ class LocalLauncher:
         chosen = (self._topology or Topology()).choose(free, spec.cards) if spec.cards > 1 else (free[0],)
         assert chosen is not None  # noqa: S101 -- enough are free
         return replace(spec, gpus=chosen, options=("--device", "cuda", *spec.options))
+
+    def _free_gpus(self) -> list[int]:
+        """Of ours, those that no backend has, also none that starts or ends."""
+        taken = {gpu for gpus in self._starting.values() for gpu in gpus}
+        taken |= {gpu for _, gpus in self._ending.values() for gpu in gpus}
+        taken |= {gpu for child in self._children.values() for gpu in child.spec.gpus}
+        return [gpu for gpu in self._gpus if gpu not in taken]
 
     async def _launch(self, spec: BackendSpec, progress: Progress) -> _Child:
         name = spec.identity.backend
