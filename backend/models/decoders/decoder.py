@@ -265,7 +265,7 @@ class Decoder(nn.Module):
         """Whether another rank holds the checkpoint's tensor of that name."""
         found, config = LAYER.match(name), self.config
         if found is None:
-            return not config.shard.alone or config.stage.count > 1 if name in TABLES else False
+            return config.stage.count > 1 and name in TABLES
         layer = int(found[1]) - config.first_layer
         if not 0 <= layer < config.num_layers:
             return 0 <= int(found[1]) < config.all_layers

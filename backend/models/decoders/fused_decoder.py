@@ -87,7 +87,7 @@ class FusedDecoder(PagedDecoder):
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)
         path = self._path(rows, attention.keys_in_place)
-        hidden = Hidden(self.embedded(tokens.ids))
+        hidden = Hidden(self.entering(tokens.ids))
         with library_for(rows, self.embedding.device):
             for i, layer in enumerate(self.layers):
                 qkv, scales, residual = path.to_attention(layer, hidden)
@@ -101,7 +101,7 @@ class FusedDecoder(PagedDecoder):
         with library_for(rows, self.embedding.device):
             return self._path(rows).from_attention(self.layers[-1], before.residual, before.x)
 
-    def logits(self, hidden: Hidden) -> Tensor:
+    def own_logits(self, hidden: Hidden) -> Tensor:
         if self.group.alone and hidden.added is None and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)

@@ -22,7 +22,7 @@ class InvariantDecoder(FusedDecoder):
         eps = self.config.rms_norm_eps
         return OrderedRows(eps, self.group) if self.group.ordered else InvariantRows(eps)
 
-    def logits(self, hidden: Hidden) -> Tensor:
+    def own_logits(self, hidden: Hidden) -> Tensor:
         logits = self.kernels.invariant_linear(self.states(hidden), self.head)
         return self.group.logits(logits, self.config.vocab_size)
 

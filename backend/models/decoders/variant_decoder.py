@@ -90,8 +90,8 @@ class VariantDecoder(PagedDecoder):
         return weight if weight is None or not self.variant.norm_from_one else 1.0 + weight.float()
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
-        residual = self.embedded(tokens.ids)
-        if self._embedding_scale != 1.0:
+        residual = self.entering(tokens.ids)
+        if self.config.stage.first and self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
         hidden = Hidden(residual)
         with library_for(len(tokens.ids), self.embedding.device):
@@ -112,7 +112,7 @@ class VariantDecoder(PagedDecoder):
         x, residual = self._next(residual, added, layer.mlp_before)
         return Hidden(residual, self._branch(self._gated(self._product(x, layer.gate_up)), layer.down, layer.mlp_after))
 
-    def logits(self, hidden: Hidden) -> Tensor:
+    def own_logits(self, hidden: Hidden) -> Tensor:
         logits, limit = self._head(self.states(hidden)), self.variant.logit_cap
         logits = self.group.logits(logits, self.config.vocab_size)
         if self.variant.logit_scale != 1.0:

@@ -98,16 +98,16 @@ def told(group: ParallelGroup, folder: Path, dtype: str, stages: int = 1, spare:
     return found
 
 
-def arranged(group: ParallelGroup, stages: int, spare: int | None) -> ParallelGroup:
-    """An ordered group of some of a crew's ranks, in so many stages."""
+def arranged(group: ParallelGroup, stages: int, spare: int | None, *, ordered: bool = True) -> ParallelGroup:
+    """A group of some of a crew's ranks, in so many stages."""
     if not isinstance(group, DistributedGroup):
         return group
     size, place = group.size // stages, torch.device("cpu")
     shard, stage = Shard(group.shard.rank % size, size), Stage(group.shard.rank // size, stages)
     own, pipeline = stages_of(shard, stage, place)
     if shard.alone:
-        return Alone(ordered=True, pipeline=pipeline)
-    return DistributedGroup(shard, place, ordered=True, pipeline=pipeline, group=own, spare=spare)
+        return Alone(ordered=ordered, pipeline=pipeline)
+    return DistributedGroup(shard, place, ordered=ordered, pipeline=pipeline, group=own, spare=spare)
 
 
 @pytest.mark.parametrize(

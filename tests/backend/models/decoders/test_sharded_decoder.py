@@ -23,6 +23,7 @@ from backend.parallel.group import SINGLE, SINGLE_ORDERED, DistributedGroup, Par
 from backend.parallel.shard import Shard
 from backend.quantization import of_name
 from backend.quantization.none import NONE
+from tests.backend.engine.parallel.test_same_tokens import arranged
 from tests.backend.models.decoders.test_fused_decoder import DEVICE, FullAttention, distance, fused
 from tests.backend.parallel.crew import Crews, device_for
 from tests.backend.quantization import test_int4_checkpoints as int4
@@ -301,6 +302,29 @@ def test_ranks_that_hold_experts_as_wholes_compute_the_same_by_the_kernels(
         assert torch.equal(one_of(crew.run(by_whole_experts, spare, True, *arguments)), alone)
 
 
+def in_stages(group: ParallelGroup, stages: int, ordered: bool, *arguments: Any) -> Tensor:
+    """`logits`, or `to_the_bit`, by a crew arranged in so many stages."""
+    group = arranged(group, stages, None, ordered=ordered)
+    return to_the_bit(group, *arguments) if ordered else logits(group, *arguments)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="stages run on a CPU")
+@pytest.mark.parametrize(
+    ("size", "stages", "name"),
+    [(2, 2, "llama"), (2, 2, "olmo2"), (2, 2, "gemma3"), (4, 2, "qwen3-moe"), (4, 2, "granite")],
+)
+def test_stages_compute_the_same_by_the_kernels(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str, size: int, stages: int
+) -> None:
+    crew, folder = crews[size], folders[name]
+    whole = logits(SINGLE, folder, ids, "float32", "kernels")
+    for found in one_of(crew.run(in_stages, stages, False, folder, ids, "float32", "kernels", STEPS)):
+        assert distance(found, whole[0].double()) < BOUND
+    if name != "gemma3":  # whose caps and GELU are a CPU library's
+        alone = to_the_bit(SINGLE_ORDERED, folder, ids, "float32", "invariant")
+        assert torch.equal(one_of(crew.run(in_stages, stages, True, folder, ids, "float32", "invariant")), alone)
+
+
 def in_blocks_by_element(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int) -> Tensor:
     values = x.double() * x_scale.t().repeat_interleave(128, 1)
     return (values @ fp8_block_reference.fp8_block_dense(weight, weight_scale, span).double().t()).float()
@@ -320,7 +344,8 @@ def to_the_bit(group: ParallelGroup, *arguments: Any) -> Tensor:
         patch.setattr(reference, "silu_mul", gated_by_element)
         patch.setattr(fp8_block_reference, "_product", in_blocks_by_element)
         patch.setattr(moe_reference, "F", IN_DOUBLE)
-        return in_order(group, *arguments) if isinstance(group, DistributedGroup) else logits(group, *arguments)
+        plain = isinstance(group, DistributedGroup) and not group.ordered
+        return in_order(group, *arguments) if plain else logits(group, *arguments)
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernels themselves")
