@@ -1,5 +1,7 @@
 """Engine configuration."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from backend.errors import ConfigError
@@ -25,7 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_dtype: "fp8" halves the KV cache, on a GPU; None: `dtype`.
         num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
-        graphs: capture decode steps as CUDA graphs.
+        graphs: capture decode steps as CUDA graphs, unless there are several stages.
         speculation: "ngram": guess tokens from the text so far and check several in a step (`speculation`).
         batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
@@ -76,6 +78,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def ranks(self) -> int:
         """Processes that compute the model, each with a card of its own."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps are captured: one that waits for another stage is not."""
+        return self.graphs and self.pipeline_parallel_size == 1
 
     @property
     def spare_experts(self) -> int | None:
@@ -136,7 +143,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu = self.device.startswith("cuda")
         if self.kv_dtype and not on_gpu:
             raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
-        self._check_ranks(on_gpu=on_gpu)
+        self._check_ranks()
         if self.quantization is not None:
             format = of_name(self.quantization)
             if format.gpu_only and not on_gpu:
@@ -149,17 +156,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "the second"
             )
 
-    def _check_ranks(self, *, on_gpu: bool) -> None:
+    def _check_ranks(self) -> None:
         """Raises ConfigError for ways of dividing a model that do not go together."""
         if self.ranks > 1 and ":" in self.device:
             raise ConfigError(
                 f"device {self.device!r} names one card of {self.ranks}; set --device cuda, and choose cards with "
                 "CUDA_VISIBLE_DEVICES"
-            )
-        if self.pipeline_parallel_size > 1 and on_gpu:
-            raise ConfigError(
-                "pipeline stages are computed on a CPU only so far; set --pipeline-parallel-size 1, and divide the "
-                "model with --tensor-parallel-size"
             )
         if self.expert_parallel and self.tensor_parallel_size == 1:
             raise ConfigError(
@@ -231,3 +233,11 @@ def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, ele
             f"{num_blocks}; raise kv_blocks or kv_memory, or lower max_model_len to {room}"
         )
     return CacheSize(num_blocks, config.max_model_len)
+
+
+def of_all_stages(
+    size: CacheSize, config: EngineConfig, model: ModelConfig, least: Callable[[int], int], element_size: int
+) -> CacheSize:
+    """What every stage has room for: they have unlike numbers of layers. least: the smallest of all stages' numbers."""
+    blocks = least(size.num_blocks)
+    return size_cache(msgspec.structs.replace(config, num_blocks=blocks), model, element_size)

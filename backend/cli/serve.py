@@ -21,7 +21,7 @@ TensorParallelSize = Annotated[
     int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
 ]
 PipelineParallelSize = Annotated[
-    int, typer.Option(min=1, help="Stages of layers, each on as many ranks as --tensor-parallel-size; on a CPU.")
+    int, typer.Option(min=1, help="Stages of layers, each on as many ranks as --tensor-parallel-size.")
 ]
 DataParallelSize = Annotated[
     int, typer.Option(min=1, help="Engines behind this server, each with the whole model on its own cards.")

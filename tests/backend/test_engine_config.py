@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from backend.engine_config import EngineConfig, size_cache
+from backend.engine_config import EngineConfig, of_all_stages, size_cache
 from backend.errors import ConfigError
 from tests.backend.tiny import tiny_config
 
@@ -38,7 +38,6 @@ def test_one_card_by_its_number_is_not_several() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pipeline_parallel_size": 2, "device": "cuda"}, "on a CPU only so far; set --pipeline-parallel-size 1"),
         ({"pipeline_parallel_size": 2, "device": "cuda:1"}, "names one card of 2"),
         ({"expert_parallel": True}, "--tensor-parallel-size, which is 1; raise it, or leave --expert-parallel out"),
         ({"redundant_experts": 1, "tensor_parallel_size": 2}, "add --expert-parallel, or leave --redundant-experts"),
@@ -53,6 +52,15 @@ def test_ranks_are_those_of_all_stages() -> None:
     config = EngineConfig(model="", tensor_parallel_size=2, pipeline_parallel_size=3, expert_parallel=True)
     assert (config.ranks, config.spare_experts) == (6, 0)
     assert EngineConfig(model="").spare_experts is None
+    assert EngineConfig(model="").captures and not config.captures
+
+
+def test_all_stages_have_the_blocks_of_the_one_with_the_least_room() -> None:
+    config, model = EngineConfig(model="", kv_memory=BLOCK_BYTES * 10), tiny_config()
+    own = size_cache(config, model, 4)
+    assert of_all_stages(own, config, model, lambda number: number, 4) == own
+    less = of_all_stages(own, config, model, lambda number: number - 4, 4)
+    assert (less.num_blocks, less.max_model_len) == (6, 96)
 
 
 def test_memory_is_turned_into_whole_blocks() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 import torch
 
 from backend.engine.cache.attention import KVCache
@@ -14,7 +13,7 @@ from backend.engine.core.progress import OnStage, Stage
 from backend.engine.core.runner import Runner
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
-from backend.engine_config import CacheSize, EngineConfig, size_cache, weight_format
+from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache, weight_format
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
@@ -50,8 +49,7 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)
-    blocks = group.pipeline.least(cache.num_blocks)  # stages have unlike numbers of layers
-    cache = size_cache(msgspec.structs.replace(config, num_blocks=blocks), share, 4)
+    cache = of_all_stages(cache, config, share, group.pipeline.least, 4 if config.dtype == "float32" else 2)
     model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
     pages = KVCache(share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
     runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
