@@ -1,5 +1,7 @@
 """Engine configuration."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from backend.errors import ConfigError
@@ -25,7 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_dtype: "fp8" halves the KV cache, on a GPU; None: `dtype`.
         num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
-        graphs: capture decode steps as CUDA graphs.
+        graphs: capture decode steps as CUDA graphs, unless there are several stages.
         speculation: "ngram": guess tokens from the text so far and check several in a step (`speculation`).
         batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
@@ -35,6 +37,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             of one project, running or queued; None: no such bound.
         tensor_parallel_size: ranks that the model is divided among, each a process with a card of its own, or with a
             share of the CPU. `kv_memory` and `gpu_memory` are of each.
+        pipeline_parallel_size: stages of consecutive layers, each on `tensor_parallel_size` ranks of its own.
+        expert_parallel: of a mixture each rank of a stage holds some experts as wholes, not a part of each.
+            redundant_experts: and slots for so many copies of those of others that are taken most often.
         peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
@@ -61,10 +66,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     speculation: str | None = None
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    expert_parallel: bool = False
+    redundant_experts: int = 0
     peer_memory: bool = True
     step_timeout_s: float = 120.0
     threads: int | None = None
     cache_salt: bytes = b""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that compute the model, each with a card of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps are captured: one that waits for another stage is not."""
+        return self.graphs and self.pipeline_parallel_size == 1
+
+    @property
+    def spare_experts(self) -> int | None:
+        """As in `ParallelGroup.spare`."""
+        return self.redundant_experts if self.expert_parallel else None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -80,12 +103,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "kv_memory",
             "step_timeout_s",
             "tensor_parallel_size",
+            "pipeline_parallel_size",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
         if not 0 < self.gpu_memory <= 1:
             raise ConfigError(
                 f"gpu_memory {self.gpu_memory} is not a share of the card; set --gpu-memory above 0 and up to 1"
+            )
+        if self.redundant_experts < 0:
+            raise ConfigError(
+                f"redundant_experts {self.redundant_experts} is negative; set --redundant-experts to at least 0"
             )
         if self.max_waiting < 0:
             raise ConfigError(f"max_waiting {self.max_waiting} is negative; set --max-waiting to at least 0")
@@ -115,11 +143,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu = self.device.startswith("cuda")
         if self.kv_dtype and not on_gpu:
             raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
-        if self.tensor_parallel_size > 1 and ":" in self.device:
-            raise ConfigError(
-                f"device {self.device!r} names one card of {self.tensor_parallel_size}; set --device cuda, and choose "
-                "cards with CUDA_VISIBLE_DEVICES"
-            )
+        self._check_ranks()
         if self.quantization is not None:
             format = of_name(self.quantization)
             if format.gpu_only and not on_gpu:
@@ -130,6 +154,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}), so not all running sequences could take a step; raise the first or lower "
                 "the second"
+            )
+
+    def _check_ranks(self) -> None:
+        """Raises ConfigError for ways of dividing a model that do not go together."""
+        if self.ranks > 1 and ":" in self.device:
+            raise ConfigError(
+                f"device {self.device!r} names one card of {self.ranks}; set --device cuda, and choose cards with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        if self.expert_parallel and self.tensor_parallel_size == 1:
+            raise ConfigError(
+                "expert_parallel divides experts among the ranks of --tensor-parallel-size, which is 1; raise it, or "
+                "leave --expert-parallel out"
+            )
+        if self.redundant_experts and not self.expert_parallel:
+            raise ConfigError(
+                "redundant_experts are copies on ranks that hold experts as wholes; add --expert-parallel, or leave "
+                "--redundant-experts out"
             )
 
 
@@ -191,3 +233,11 @@ def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, ele
             f"{num_blocks}; raise kv_blocks or kv_memory, or lower max_model_len to {room}"
         )
     return CacheSize(num_blocks, config.max_model_len)
+
+
+def of_all_stages(
+    size: CacheSize, config: EngineConfig, model: ModelConfig, least: Callable[[int], int], element_size: int
+) -> CacheSize:
+    """What every stage has room for: they have unlike numbers of layers. least: the smallest of all stages' numbers."""
+    blocks = least(size.num_blocks)
+    return size_cache(msgspec.structs.replace(config, num_blocks=blocks), model, element_size)

@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 from backend.answer.error_bodies import JSON, ModelFailed, error_response
 from backend.errors import Asleep, DeadlineExceeded, Leaving, Overloaded, RequestError
 from backend.process.call import Call, ClientGone
-from backend.process.engine_client import EngineClient
 from backend.process.messages import AddSequence
 from backend.process.metrics import Metrics
+from backend.process.replicas import Engines
 from backend.wire import REQUEST_ID_HEADER
 
 PART = 64  # texts in the engine's queue at once, of one call
@@ -53,7 +53,7 @@ class EmbeddingResponse(Response):
     """
 
     def __init__(
-        self, metrics: Metrics, engine: EngineClient, sequences: list[AddSequence], form: Form, *,
+        self, metrics: Metrics, engine: Engines, sequences: list[AddSequence], form: Form, *,
         model: str, id: str, arrived: float, deadline_s: float | None,
     ) -> None:  # fmt: skip
         self.background = None

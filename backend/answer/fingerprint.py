@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from backend.engine_config import EngineConfig
+from backend.parallel.shard import SAME
 
 THREADS = 4
 PARTS = ("*.safetensors", "*.json", "*.jinja", "*.model", "additional_chat_templates/*.jinja")  # of a folder
@@ -51,8 +52,10 @@ def _setup_digest(config: EngineConfig) -> str:
         "batch_invariant": config.batch_invariant,
         "libraries": [_version(name) for name in LIBRARIES],
     }
-    if config.tensor_parallel_size > 1:  # sums are made in another order
+    same = config.batch_invariant and SAME % config.tensor_parallel_size == 0  # stages change no bit in any mode
+    if config.tensor_parallel_size > 1 and not same:  # sums are made in another order
         setup["tensor_parallel_size"] = config.tensor_parallel_size
+        setup |= {"expert_parallel": True} if config.expert_parallel else {}
     return hashlib.sha256(json.dumps(setup, sort_keys=True).encode()).hexdigest()
 
 

@@ -72,6 +72,7 @@ def start(
     gpu: Annotated[str, typer.Option(help="A card's name, or cpu.")],
     host_memory: Annotated[int | None, typer.Option(help="Bytes of the machine, for cpu.")] = None,
     replicas: Annotated[int, typer.Option(min=1, help="How many are to run on that machine, for cpu.")] = 1,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Cards that the model is divided among.")] = 1,
 ) -> None:
     """Say as JSON why a backend could not start with a model on a card: ``{"refusal": null}`` if it could."""
     from backend.errors import BackendError
@@ -80,7 +81,7 @@ def start(
 
     try:
         checkpoint = Checkpoint(resolve(model))
-        refusal = start_refusal(checkpoint, gpu, host_memory, replicas)
+        refusal = start_refusal(checkpoint, gpu, host_memory, replicas, tensor_parallel_size)
         if refusal is None:
             checkpoint.require_files()
     except BackendError as error:
@@ -116,6 +117,7 @@ def table(made: "Plan") -> str:
         ("first token", f"{made.first_token_ms:.1f} ms for a prompt of {made.prompt}"),
         ("step", f"{made.step_ms:.2f} ms with {made.concurrency} answers on their way"),
         ("output", f"{made.tokens_per_s:,.0f} tokens/s, {made.prompt} in and {made.answer} out"),
+        ("fewest cards", "none would do" if made.fewest_cards is None else str(made.fewest_cards)),
         ("verdict", "it fits" if made.refusal is None else f"refused: {made.refusal}"),
     ]
     return "\n".join(f"{name:20s} {value}" for name, value in rows)

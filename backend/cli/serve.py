@@ -14,7 +14,34 @@ __all__ = ["app", "plan"]
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 app.command()(scrub)
 
-INVARIANT_HELP = "The same tokens in any batch; slower, on a CPU most for prompts."
+INVARIANT_HELP = (
+    "The same tokens in any batch and on any power of two of ranks up to 8; slower, on a CPU most for prompts."
+)
+TensorParallelSize = Annotated[
+    int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
+]
+PipelineParallelSize = Annotated[
+    int, typer.Option(min=1, help="Stages of layers, each on as many ranks as --tensor-parallel-size.")
+]
+DataParallelSize = Annotated[
+    int, typer.Option(min=1, help="Engines behind this server, each with the whole model on its own cards.")
+]
+ExpertParallel = Annotated[
+    bool, typer.Option("--expert-parallel", help="Ranks hold a mixture's experts as wholes, not a part of each.")
+]
+RedundantExperts = Annotated[
+    int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
+]
+ToolCallParser = Annotated[
+    str, typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral.")
+]
+ReasoningParser = Annotated[
+    str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
+]
+GenerationConfig = Annotated[
+    str,
+    typer.Option(help="Sampling defaults of requests that set none: auto, the model's generation_config.json; none."),
+]
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
 
@@ -66,22 +93,14 @@ def serve(
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
     batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
-    tensor_parallel_size: Annotated[
-        int, typer.Option(min=1, help="Cards, or on a CPU processes, that the model is divided among.")
-    ] = 1,
-    tool_call_parser: Annotated[
-        str,
-        typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral."),
-    ] = "auto",
-    reasoning_parser: Annotated[
-        str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
-    ] = "auto",
-    generation_config: Annotated[
-        str,
-        typer.Option(
-            help="Sampling defaults of requests that set none: auto, the model's generation_config.json; none."
-        ),
-    ] = "auto",
+    tensor_parallel_size: TensorParallelSize = 1,
+    pipeline_parallel_size: PipelineParallelSize = 1,
+    data_parallel_size: DataParallelSize = 1,
+    expert_parallel: ExpertParallel = False,
+    redundant_experts: RedundantExperts = 0,
+    tool_call_parser: ToolCallParser = "auto",
+    reasoning_parser: ReasoningParser = "auto",
+    generation_config: GenerationConfig = "auto",
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
     restarts: Annotated[
         int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
@@ -128,6 +147,9 @@ def serve(
             speculation=speculation,
             batch_invariant=batch_invariant,
             tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
+            expert_parallel=expert_parallel,
+            redundant_experts=redundant_experts,
             step_timeout_s=step_timeout,
             threads=threads,
         )
@@ -146,6 +168,7 @@ def serve(
             reasoning_parser=reasoning_parser,
             restarts=restarts,
             request_key=request_key,
+            data_parallel_size=data_parallel_size,
         )
         serving.serve(config, options)
     except BackendError as error:

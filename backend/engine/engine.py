@@ -35,9 +35,10 @@ from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import Encoder
-from backend.parallel.group import SINGLE, ParallelGroup
+from backend.parallel.group import SINGLE, SINGLE_ORDERED, ParallelGroup
 
 GRAMMAR_WAIT_S = 0.02
+LOADS_STEPS = 64  # after which loads of experts are read again: a trip to the device
 SCRUB_BLOCKS = 512  # read back at a time: some milliseconds of a card
 
 
@@ -55,12 +56,13 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(), *,
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
-        whole: bool = False,
+        whole: bool = False, expert_loads: Callable[[], list[int]] = list,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
         ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
-        cut into chunks."""
+        cut into chunks. ``expert_loads``: as in `Decoder`."""
+        self._expert_loads = expert_loads
         self.config = config
         self.max_model_len = cache.max_model_len
         self._longest = self.max_model_len  # tokens at which a sequence ends
@@ -89,6 +91,7 @@ class Engine:
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._arrivals = 0
         self._steps = 0
+        self._expert_pairs: list[int] = []
 
     @classmethod
     def from_checkpoint(
@@ -97,13 +100,17 @@ class Engine:
     ) -> "Engine":  # fmt: skip
         """Load and build. team: the ranks that the model is divided among; None: it is on this one alone. Raises
         ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
-        made = computing(checkpoint, config, SINGLE if team is None else team.group, on_stage)
+        alone = SINGLE_ORDERED if config.batch_invariant else SINGLE
+        made = computing(checkpoint, config, alone if team is None else team.group, on_stage)
         grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
         runner, sleeper = made.runner, made.sleeper
         if team is not None:
             runner = leading = LeadingRunner(made.runner, team.followers)
             sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
-        return cls(made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars)
+        return cls(
+            made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars,
+            expert_loads=made.expert_loads,
+        )  # fmt: skip
 
     @property
     def has_work(self) -> bool:
@@ -112,6 +119,8 @@ class Engine:
     @property
     def stats(self) -> Stats:
         s = self.scheduler
+        if not self.has_work and not self.asleep:
+            self._expert_pairs = self._expert_loads()
         return Stats(
             running=len(s.running),
             waiting=len(s.waiting),
@@ -123,6 +132,7 @@ class Engine:
             steps=self._steps,
             draft_tokens=self._speculation.proposed if self._speculation else 0,
             draft_tokens_accepted=self._speculation.accepted if self._speculation else 0,
+            expert_pairs=self._expert_pairs,
         )
 
     def add(
@@ -279,6 +289,8 @@ class Engine:
         progress = self._catch_up()
         batch = self.scheduler.schedule()
         self._steps += 1
+        if self._steps % LOADS_STEPS == 0:
+            self._expert_pairs = self._expert_loads()
         self._tidy()
         if self._speculation and not self._launched:
             drafted = self._speculation.draft(batch, self.blocks, self.config.max_num_batched_tokens)

@@ -4,7 +4,7 @@ from backend.kernels.attention.paged_attention import paged_attention
 from backend.kernels.attention.paged_decode import paged_decode
 from backend.kernels.attention.rotary_kv import rotary_kv
 from backend.kernels.linear.fp8 import fp8_linear, fp8_product
-from backend.kernels.linear.invariant import invariant_linear
+from backend.kernels.linear.invariant import invariant_linear, invariant_parts
 from backend.kernels.linear.narrow import narrow_linear, narrow_parts
 from backend.kernels.linear.quant import quantize_rows
 from backend.kernels.linear.rms_norm import add_rms_norm, add_rms_norm_fp8, rms_norm, rms_norm_fp8
@@ -30,6 +30,7 @@ __all__ = [
     "fp8_product",
     "gather_draws",
     "invariant_linear",
+    "invariant_parts",
     "mark_prompt",
     "narrow_linear",
     "narrow_parts",

@@ -39,6 +39,8 @@ class Kernels(Protocol):
 
     def invariant_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
+    def invariant_parts(self, x: Tensor, weight: Tensor, parts: int) -> Tensor: ...
+
     def narrow_linear(
         self, x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None, bias: Tensor | None = None,
         gated: bool = False,

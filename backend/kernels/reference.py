@@ -65,6 +65,11 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     return F.linear(x, weight, bias)
 
 
+def invariant_parts(x: Tensor, weight: Tensor, parts: int) -> Tensor:
+    pairs = zip(x.chunk(parts, 1), weight.chunk(parts, 1), strict=True)
+    return torch.stack([F.linear(a.float(), b.float()) for a, b in pairs])
+
+
 def skinny_linear(
     x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None, norm: Tensor | None = None,
     eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,

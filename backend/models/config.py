@@ -11,7 +11,7 @@ from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models import families, rope
 from backend.models.families.family import Experts, Positions, Variant
 from backend.models.rope import RopeScaling, Unscaled
-from backend.parallel.shard import ALONE, Shard
+from backend.parallel.shard import ALONE, WHOLE, Shard, Stage
 from backend.quantization import declared_by
 from backend.quantization.format import StoredWeights
 
@@ -26,7 +26,9 @@ class ModelConfig:
     ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
 
     ``shard``: whose part of a model this is (`sharding.of_rank`). Heads and the widths of MLP and experts are then
-    those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads.
+    those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads. ``parts``: in
+    how many parts products are computed, so that their bits are those of more ranks (`layers.in_parts`). ``stage``:
+    the group of layers that this is; the checkpoint has ``all_layers``, and its ``first_layer`` is layer 0 here.
     """
 
     vocab_size: int
@@ -50,6 +52,10 @@ class ModelConfig:
     stored_weights: StoredWeights | None = None
     shard: Shard = ALONE
     kv_copies: int = 1
+    parts: int = 1
+    stage: Stage = WHOLE
+    first_layer: int = 0
+    all_layers: int = 0
 
     def __post_init__(self) -> None:
         sizes = (
@@ -121,11 +127,20 @@ class ModelConfig:
         precision."""
         stored = self.stored_weights
         shared = [module for module, (name, _, _) in self.modules.items() if name == matrix]
-        return [] if stored is None else [m for m in shared if stored.keeps(f"model.layers.{layer}.{m}")]
+        return [] if stored is None else [m for m in shared if stored.keeps(f"{self.prefix_of(layer)}{m}")]
 
     def keeps(self, layer: int, matrix: str) -> bool:
         """Whether a matrix stays in the model's dtype since the checkpoint has it in higher precision."""
         return bool(self.kept_modules(layer, matrix))
+
+    @property
+    def has_embedding(self) -> bool:
+        """Whether this stage has the table of the embedding, which may be the head's, too."""
+        return self.stage.first or (self.stage.last and self.tie_word_embeddings)
+
+    def prefix_of(self, layer: int) -> str:
+        """Of a layer's tensors and modules in a checkpoint."""
+        return f"model.layers.{self.first_layer + layer}."
 
     @property
     def q_width(self) -> int:
@@ -134,6 +149,16 @@ class ModelConfig:
     @property
     def kv_width(self) -> int:
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def kv_parts(self) -> int:
+        """Of the KV heads: parts that hold the same one are one."""
+        return min(self.parts, self.num_kv_heads)
+
+    @property
+    def heads_of_part(self) -> int:
+        """Query heads of a part that attend to the same KV head."""
+        return self.num_heads // self.parts // (self.num_kv_heads // self.kv_parts)
 
     def inverse_frequencies(self) -> list[float]:
         """RoPE angles per position step, ``head_dim // 2`` of them; times `rope_scaling.magnitude` once they are sines
@@ -172,7 +197,7 @@ class ModelConfig:
         if self.experts is None or self.stored_weights is None:
             return False
         module = self.experts.names.down.format(0).removesuffix(".weight")
-        return self.stored_weights.keeps(f"model.layers.{layer}.{module}")
+        return self.stored_weights.keeps(f"{self.prefix_of(layer)}{module}")
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:

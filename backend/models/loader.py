@@ -16,7 +16,7 @@ from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import Encoder
 from backend.models.layers.matrices import Matrices
-from backend.models.sharding import EMBEDDING, HEAD, of_rank
+from backend.models.sharding import EMBEDDING, HEAD, share_of
 from backend.models.tensors import Expected, require_finite
 from backend.parallel.group import SINGLE, ParallelGroup
 from backend.parallel.shard import Share
@@ -40,11 +40,11 @@ def load_model(
     `dtype`. group: of a rank, that reads its share and computes it; raises ConfigError for a model that cannot be
     divided so (`sharding.of_rank`).
     """
-    config = of_rank(checkpoint.config, group.shard, quantization)
+    config = share_of(checkpoint.config, group, quantization)
     model = Decoder(config, DTYPES[_known(dtype)], device, quantization, group)
     if checkpoint.gguf_file is None:
         load_folder(model, checkpoint.path, on_progress)
-        if model.config.tie_word_embeddings and checkpoint.embedding is None:
+        if model.config.tie_word_embeddings and checkpoint.embedding is None and model.config.stage.last:
             _require_one_table(model, checkpoint.path)
     else:
         model.load(named_weights(checkpoint))
@@ -109,7 +109,9 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
         done += matrix.size
         count(0, total)
     if contents.cache_scales and isinstance(model, Decoder):
-        model.kv_scales = contents.scales_of_cache(model.config.num_layers)
+        config = model.config
+        scales = contents.scales_of_cache(config.all_layers or config.num_layers)
+        model.kv_scales = scales[config.first_layer :][: config.num_layers]
     _require_finite([*straight, *others], matrices)
     if on_progress:
         on_progress(total, total)
@@ -232,7 +234,7 @@ def dummy_model(
 ) -> Decoder:  # fmt: skip
     """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise. Of a rank: its share
     of a model that exists nowhere whole; what all ranks hold is the same on each."""
-    config = of_rank(config, group.shard, quantization)
+    config = share_of(config, group, quantization)
     model = Decoder(config, DTYPES[_known(dtype)], device, quantization, group)
     for parameter in model.parameters():
         if not parameter.is_meta:

@@ -6,53 +6,111 @@ rank.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
-from backend.parallel.shard import Shard, Share, Stretch, of_columns, of_rows
+from backend.parallel.placement import Placement
+from backend.parallel.shard import SAME, WHOLE, Shard, Share, Stage, Stretch, of_columns, of_rows
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
+
+if TYPE_CHECKING:
+    from backend.parallel.group import ParallelGroup
 
 LARGEST = 16  # sizes that are offered
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def of_rank(model: ModelConfig, shard: Shard, format: Quantization = NONE) -> ModelConfig:
-    """The part of a whole model that a rank computes. Raises ConfigError, naming the sizes that would do, if the model,
-    or its weights in that format, cannot be divided so."""
-    if shard.alone:
-        return model
-    if reason := _obstacle(model, shard.size, format):
-        sizes = possible_sizes(model, format)
-        offer = f"choose {_listed(sizes)}" if len(sizes) > 1 else "this model runs on one card"
-        raise ConfigError(f"{reason}; {offer} for --tensor-parallel-size")
+def share_of(model: ModelConfig, group: "ParallelGroup", format: Quantization) -> ModelConfig:
+    """`of_rank` of this group's rank."""
+    stage = group.pipeline.stage
+    return of_rank(model, group.shard, format, ordered=group.ordered, stage=stage, spare=group.spare)
+
+
+def of_rank(
+    model: ModelConfig, shard: Shard, format: Quantization = NONE, *, ordered: bool = False, stage: Stage = WHOLE,
+    spare: int | None = None,
+) -> ModelConfig:  # fmt: skip
+    """The part of a whole model that a rank computes. ordered, spare: as in its group. Raises ConfigError, naming the
+    sizes that would do, if the model, or its weights in that format, cannot be divided so."""
+    if spare is not None and model.experts is None:
+        raise ConfigError("this model has no experts to divide among ranks; leave --expert-parallel out")
+    parts = parts_of_rank(model, shard.size, format) if ordered else 1
+    if not shard.alone:
+        _require_divisible(model, shard.size, format, whole_experts=spare is not None)
     experts = model.experts
-    if experts is not None:
-        experts = replace(experts, intermediate_size=experts.intermediate_size // shard.size)
+    if experts is not None and spare is not None and not shard.alone:
+        placement = Placement.even(experts.count, shard.size, spare)
+        experts = replace(experts, placement=placement, parts=parts_of_rank(model, 1, format) if ordered else 1)
+    elif experts is not None:
+        experts = replace(experts, intermediate_size=experts.intermediate_size // shard.size, parts=parts)
+    model = of_stage(replace(model, experts=experts), stage)
+    if shard.alone:
+        return replace(model, parts=parts)
     return replace(
         model,
         num_heads=model.num_heads // shard.size,
         num_kv_heads=max(1, model.num_kv_heads // shard.size),
         intermediate_size=model.intermediate_size // shard.size,
-        experts=experts,
         shard=shard,
         kv_copies=max(1, shard.size // model.num_kv_heads),
+        parts=parts,
     )
 
 
-def possible_sizes(model: ModelConfig, format: Quantization = NONE) -> list[int]:
-    """Numbers of ranks up to LARGEST that a model divides into."""
-    return [size for size in range(1, LARGEST + 1) if _obstacle(model, size, format) is None]
+def _require_divisible(model: ModelConfig, size: int, format: Quantization, *, whole_experts: bool) -> None:
+    """Raises ConfigError as `of_rank`."""
+    if reason := _obstacle(model, size, format, whole_experts=whole_experts):
+        sizes = possible_sizes(model, format, whole_experts=whole_experts)
+        offer = f"choose {_listed(sizes)}" if len(sizes) > 1 else "this model runs on one card"
+        raise ConfigError(f"{reason}; {offer} for --tensor-parallel-size")
 
 
-def _obstacle(model: ModelConfig, size: int, format: Quantization) -> str | None:
+def of_stage(model: ModelConfig, stage: Stage) -> ModelConfig:
+    """Some layers of a whole model. Raises ConfigError if there is none for each stage."""
+    if stage == WHOLE:
+        return model
+    if stage.count > model.num_layers:
+        raise ConfigError(f"{model.num_layers} layers do not make {stage.count} stages; lower --pipeline-parallel-size")
+    begin, end = stage.layers(model.num_layers)
+    experts, variant = model.experts, model.variant
+    if experts is not None:
+        dense = frozenset(layer - begin for layer in experts.dense_layers if begin <= layer < end)
+        experts = replace(experts, dense_layers=dense)
+    if variant is not None:
+        variant = replace(variant, positions=variant.positions[begin:end])
+    return replace(
+        model, num_layers=end - begin, windows=model.windows[begin:end], experts=experts, variant=variant, stage=stage,
+        first_layer=begin, all_layers=model.num_layers,
+    )  # fmt: skip
+
+
+def parts_of_rank(model: ModelConfig, size: int, format: Quantization) -> int:
+    """In how many parts each of `size` ranks computes a model whose tokens are not to depend on that number: as many
+    as make the largest power of two up to SAME that the model divides into. 1 for a number that does not divide it,
+    whose tokens are those of that number alone."""
+    most = max(parts for parts in (1, 2, 4, SAME) if _obstacle(model, parts, format) is None)
+    return most // size if most % size == 0 else 1
+
+
+def possible_sizes(model: ModelConfig, format: Quantization = NONE, *, whole_experts: bool = False) -> list[int]:
+    """Numbers of ranks up to LARGEST that a model divides into. whole_experts: each rank holds some as wholes."""
+    every = range(1, LARGEST + 1)
+    return [size for size in every if _obstacle(model, size, format, whole_experts=whole_experts) is None]
+
+
+def _obstacle(model: ModelConfig, size: int, format: Quantization, *, whole_experts: bool = False) -> str | None:
     """Why a model is not divided among so many ranks."""
     if model.num_heads % size:
         return f"{model.num_heads} heads do not divide among {size} ranks"
     if model.num_kv_heads % size and size % model.num_kv_heads:
         return f"{model.num_kv_heads} KV heads neither divide among {size} ranks nor go to equally many each"
     widths = {"the MLP's inner width": model.intermediate_size} if has_dense_layers(model) else {}
-    if model.experts is not None:
+    if model.experts is not None and whole_experts:
+        if model.experts.count < size:
+            return f"{model.experts.count} experts are fewer than {size} ranks"
+    elif model.experts is not None:
         widths["the experts' inner width"] = model.experts.intermediate_size
     for name, width in widths.items():
         if width % size:
@@ -124,7 +182,7 @@ def layer_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
 
 def _expert_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
     experts = model.experts
-    if experts is None or layer in experts.dense_layers:
+    if experts is None or layer in experts.dense_layers or experts.placement is not None:
         return {}
     whole, part = _part(experts.intermediate_size, model.shard)
     wide, narrow = of_rows((whole, model.hidden_size), part), of_columns((model.hidden_size, whole), part)

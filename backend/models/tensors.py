@@ -1,5 +1,7 @@
 """The tensors that a model waits for, and whether those that come are fit to be computed with."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,9 +11,14 @@ from backend.parallel.shard import Share
 
 class Expected:
     """The tensors that a checkpoint is to bring, each once. ``ignored`` may come, too: some exports repeat a shared
-    matrix. ``shares``: of those that only a part is kept of, which part."""
+    matrix. ``shares``: of those that only a part is kept of, which part. ``elsewhere``: whether another rank holds the
+    tensor of that name."""
 
-    def __init__(self, places: dict[str, Tensor], ignored: set[str], shares: dict[str, Share] | None = None) -> None:
+    def __init__(
+        self, places: dict[str, Tensor], ignored: set[str], shares: dict[str, Share] | None = None,
+        elsewhere: Callable[[str], bool] = lambda name: False,
+    ) -> None:  # fmt: skip
+        self._elsewhere = elsewhere
         self._places = places
         self._shares = shares or {}
         self._ignored = ignored
@@ -24,6 +31,8 @@ class Expected:
     def place(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
         """Where it goes; None to pass it over. Raises CorruptCheckpoint if it is unknown, there twice or misshapen."""
         if name in self._ignored:
+            return None
+        if name not in self._places and self._elsewhere(name):
             return None
         if name not in self._places:
             raise CorruptCheckpoint(f"tensor {name} has no place in this architecture")

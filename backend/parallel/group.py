@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.parallel.one_shot import NormedSums, where_all_can
+from backend.parallel.pipeline import ONE_STAGE, Pipeline
 from backend.parallel.shard import ALONE, Shard
 
 if TYPE_CHECKING:
@@ -19,9 +20,19 @@ if TYPE_CHECKING:
 
 
 class ParallelGroup(ABC):
-    """All ranks call the same operations in the same order, with tensors of the same shape and type."""
+    """All ranks call the same operations in the same order, with tensors of the same shape and type.
+
+    ordered: sums are made in one order, whatever their size and however many ranks there are (`layers.in_parts`):
+    neighbours first, in float32, as a balanced tree. A library's own order depends on the size of the message, so that
+    a token's bits would depend on its batch.
+    pipeline: the stages, of which this group computes one.
+    spare: each rank holds experts as wholes, and so many slots for copies of others'; None: a part of each expert.
+    """
 
     shard: Shard
+    ordered: bool = False
+    pipeline: Pipeline = ONE_STAGE
+    spare: int | None = None
 
     def __deepcopy__(self, memo: object) -> "ParallelGroup":
         """A copied model is of the same group."""
@@ -44,8 +55,8 @@ class ParallelGroup(ABC):
         """Every rank's `x`: [size, *x.shape]."""
 
     @abstractmethod
-    def broadcast(self, x: Tensor) -> Tensor:
-        """Rank 0's, written into `x`."""
+    def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
+        """That of rank `source`, written into `x`."""
 
     @abstractmethod
     def least(self, number: int) -> int:
@@ -88,13 +99,16 @@ class Alone(ParallelGroup):
 
     shard = ALONE
 
+    def __init__(self, *, ordered: bool = False, pipeline: Pipeline = ONE_STAGE) -> None:
+        self.ordered, self.pipeline = ordered, pipeline
+
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0)
 
-    def broadcast(self, x: Tensor) -> Tensor:
+    def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
         return x
 
     def least(self, number: int) -> int:
@@ -105,6 +119,7 @@ class Alone(ParallelGroup):
 
 
 SINGLE = Alone()
+SINGLE_ORDERED = Alone(ordered=True)
 
 
 class SmallSums(Protocol):
@@ -116,17 +131,17 @@ class SmallSums(Protocol):
 
 
 class DistributedGroup(ParallelGroup):
-    """All ranks of torch.distributed's default group.
+    """Ranks of torch.distributed: those of a stage.
 
-    ordered: sums are made in one order whatever their size: neighbours first, in float32, as a balanced tree over the
-    ranks. A library's own order depends on the size of the message, so that a token's bits would depend on its batch.
-    small: a faster way for small tensors, if there is one.
+    group: theirs; None: the default group, of all ranks. small: a faster way for small tensors, if there is one.
     """
 
     def __init__(
-        self, shard: Shard, device: torch.device, *, ordered: bool = False, small: SmallSums | None = None
-    ) -> None:
-        self.shard = shard
+        self, shard: Shard, device: torch.device, *, ordered: bool = False, small: SmallSums | None = None,
+        pipeline: Pipeline = ONE_STAGE, group: dist.ProcessGroup | None = None, spare: int | None = None,
+    ) -> None:  # fmt: skip
+        self.shard, self.pipeline, self.spare = shard, pipeline, spare
+        self._group = group
         self.device = device
         self.ordered = ordered
         self.small = small
@@ -138,12 +153,15 @@ class DistributedGroup(ParallelGroup):
         x = x.contiguous()
         if self.small is not None and self.small.takes(x):
             return self.small.all_reduce(x)
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=self._group)
         return x
 
     def reserve(self, width: int, dtype: torch.dtype) -> None:
         if self.small is not None:
-            self._normed = where_all_can(lambda: NormedSums(self.shard, self.device, width, dtype), self.device)
+            group = self._group
+            self._normed = where_all_can(
+                lambda: NormedSums(self.shard, self.device, width, dtype, group), self.device, group
+            )
 
     def takes_parts(self, tokens: int, width: int) -> bool:
         return self._normed is not None and self._normed.takes(tokens, width)
@@ -165,16 +183,16 @@ class DistributedGroup(ParallelGroup):
     def all_gather(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         out = x.new_empty(self.size, *x.shape)
-        _gather(out.view(-1), x.view(-1))
+        _gather(out.view(-1), x.view(-1), group=self._group)
         return out
 
-    def broadcast(self, x: Tensor) -> Tensor:
-        dist.broadcast(x, 0)
+    def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
+        dist.broadcast(x, self.pipeline.stage.index * self.size + source, group=self._group)
         return x
 
     def least(self, number: int) -> int:
         held = torch.tensor([number], dtype=torch.int64, device=self.device)
-        dist.all_reduce(held, op=dist.ReduceOp.MIN)
+        dist.all_reduce(held, op=dist.ReduceOp.MIN, group=self._group)
         return int(held)
 
     def logits(self, x: Tensor, vocabulary: int) -> Tensor:
@@ -184,7 +202,7 @@ class DistributedGroup(ParallelGroup):
         return torch.cat(parts, 1)
 
 
-_gather: Callable[[Tensor, Tensor], object] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_gather: Callable[..., object] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 """Its name from torch 2.13 on, and before."""
 
 

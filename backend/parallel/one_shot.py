@@ -25,11 +25,11 @@ DTYPES = (torch.bfloat16, torch.float32)
 class OneShot:
     """Raises RuntimeError where cards cannot read each other's memory. All ranks make one at the same time."""
 
-    def __init__(self, device: torch.device, size: int) -> None:
+    def __init__(self, device: torch.device, size: int, group: dist.ProcessGroup | None = None) -> None:
         import torch.distributed._symmetric_memory as symmetric
 
         self.limit = next((limit for ranks, limit in LIMITS.items() if size <= ranks), 0)
-        self._group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        self._group = (group or dist.group.WORLD).group_name  # type: ignore[union-attr]
         self._memory = symmetric.empty(max(self.limit, ALIGNMENT), dtype=torch.uint8, device=device)
         symmetric.rendezvous(self._memory, self._group)
 
@@ -52,7 +52,10 @@ class NormedSums:
     """Sums whose norm is made in the same kernel (`kernels.collectives.peer_norm`). All ranks make one at the same
     time."""
 
-    def __init__(self, shard: Shard, device: torch.device, width: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, shard: Shard, device: torch.device, width: int, dtype: torch.dtype,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:  # fmt: skip
         import torch.distributed._symmetric_memory as symmetric
 
         from backend.kernels.collectives.peer_norm import PLACES, PeerMemory
@@ -63,7 +66,7 @@ class NormedSums:
         size = numbers * dtype.itemsize
         self._memory = symmetric.empty(size + 4 * rows * shard.size, dtype=torch.uint8, device=device)
         self._memory.zero_()
-        handle = symmetric.rendezvous(self._memory, dist.group.WORLD.group_name)  # type: ignore[union-attr]
+        handle = symmetric.rendezvous(self._memory, (group or dist.group.WORLD).group_name)  # type: ignore[union-attr]
         self._peers = PeerMemory(
             buffers=tuple(handle.get_buffer(rank, (numbers,), dtype, 0) for rank in range(shard.size)),
             signals=tuple(
@@ -73,7 +76,7 @@ class NormedSums:
             rank=shard.rank,
         )
         torch.cuda.synchronize(device)
-        dist.barrier(device_ids=[device.index or 0])  # no rank may signal before all signals are zero
+        dist.barrier(group, device_ids=[device.index or 0])  # no rank may signal before all signals are zero
 
     def takes(self, tokens: int, width: int) -> bool:
         return self._peers.holds(tokens, width)
@@ -94,7 +97,7 @@ class NormedSums:
 T = TypeVar("T")
 
 
-def where_all_can(make: Callable[[], T], device: torch.device) -> T | None:
+def where_all_can(make: Callable[[], T], device: torch.device, group: dist.ProcessGroup | None = None) -> T | None:
     """What `make` makes; None where any rank cannot make it, for all ranks have to sum in one way."""
     made = None
     try:
@@ -105,5 +108,5 @@ def where_all_can(make: Callable[[], T], device: torch.device) -> T | None:
             str(error).splitlines()[0],
         )
     works = torch.tensor([made is not None], dtype=torch.int64, device=device)
-    dist.all_reduce(works, op=dist.ReduceOp.MIN)
+    dist.all_reduce(works, op=dist.ReduceOp.MIN, group=group)
     return made if int(works) else None

@@ -9,6 +9,7 @@ from backend.errors import UnsupportedModel
 
 Stretch = tuple[int, int]  # from the first, to before the second
 TOKENS = 8  # of the vocabulary, of which each rank's part is a multiple
+SAME = 8  # ranks, up to which any power of two gives the same tokens where sums are ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,49 @@ class Shard:
         return min(self.rank * each, vocabulary), min((self.rank + 1) * each, vocabulary)
 
     def most_tokens(self, vocabulary: int) -> int:
-        """Of the largest part that `tokens` gives a rank."""
-        return vocabulary if self.alone else -(-vocabulary // (self.size * TOKENS)) * TOKENS
+        """Of the largest part that `tokens` gives a rank: of up to `SAME` ranks, as many whole tiles for each."""
+        if self.alone:
+            return vocabulary
+        if SAME % self.size == 0:
+            return vocabulary_tile(vocabulary) * (SAME // self.size)
+        return -(-vocabulary // (self.size * TOKENS)) * TOKENS
+
+
+def vocabulary_tile(vocabulary: int) -> int:
+    """Tokens of the largest part of `SAME` ranks."""
+    return -(-vocabulary // (SAME * TOKENS)) * TOKENS
 
 
 ALONE = Shard()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of `count` groups of consecutive layers (pipeline parallelism; Huang et al. 2019, GPipe)."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"stage {self.index} is not one of {self.count}; give one from 0 to {self.count - 1}")
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.count - 1
+
+    def layers(self, total: int) -> Stretch:
+        """As equally many as can be; the last stage has the head as well, so that the first ones get what is left
+        over."""
+        bounds = [-(-total * index // self.count) for index in (self.index, self.index + 1)]
+        return bounds[0], bounds[1]
+
+
+WHOLE = Stage()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from backend.engine_config import EngineConfig, weight_format
 from backend.models.config import ModelConfig
+from backend.models.families.family import Experts
 from backend.planner.cards import Card
 from backend.quantization import chosen
 from backend.quantization.format import Quantization
@@ -60,20 +61,18 @@ def parameters(model: ModelConfig) -> Weights:
     hidden = model.hidden_size
     sizes = {name: outputs * width for name, (outputs, width) in model.matrices.items()}
     products = sum(sizes[matrix] for layer in range(model.num_layers) for matrix in matrices_of(model, layer))
-    one, count, per_token = 0, 0, 0
+    one, count, held, taken = 0, 0, 0, 0
     if model.experts is not None:
-        one, count, per_token = (
-            3 * hidden * model.experts.intermediate_size,
-            model.experts.count,
-            model.experts.per_token,
-        )
+        experts = model.experts
+        one, count, held = 3 * hidden * experts.intermediate_size, experts.count, _held(experts)
+        taken = -(-experts.per_token * held // count)
     mixed = len(mixed_layers(model))
     small = _norms(model, q, kv) + (q + 2 * kv) * model.qkv_bias
     table = model.shard.most_tokens(model.vocab_size) * hidden
     return Weights(
         products=products + mixed * hidden * count,
-        experts=mixed * one * count,
-        taken=mixed * one * per_token,
+        experts=mixed * one * held,
+        taken=mixed * one * taken,
         head=table,
         rest=model.num_layers * small + hidden + (0 if model.tie_word_embeddings else table),
     )
@@ -121,8 +120,13 @@ def _expert_bytes(model: ModelConfig, format: Quantization, size: int) -> int:
     for layer in mixed_layers(model):
         kept = NONE if model.keeps_experts(layer) else format
         one = kept.expert_bytes(2 * inner, hidden, size) + kept.expert_bytes(hidden, inner, size)
-        total += model.experts.count * (one + hidden * size)
+        total += _held(model.experts) * one + model.experts.count * hidden * size
     return total
+
+
+def _held(experts: Experts) -> int:
+    """Experts of which a rank has all, or a part."""
+    return len(experts.held(0))
 
 
 def _format_of(model: ModelConfig, layer: int, matrix: str, format: Quantization) -> Quantization:

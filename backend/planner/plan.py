@@ -29,6 +29,8 @@ class Plan:
         first_token_ms: of a prompt of `prompt` tokens that comes alone. tokens_per_s: of all, with `concurrency`
             requests of `prompt` tokens in and `answer` out at once, their prompts included. step_ms: of a decode step
             with all of them half-way through their answers.
+        fewest_cards: such cards, up to those of a host, that would do for this context and concurrency; None: no
+            number does.
         refusal: why it cannot be, and which number would do; None if it can.
     """
 
@@ -47,6 +49,7 @@ class Plan:
     first_token_ms: float
     step_ms: float
     tokens_per_s: float
+    fewest_cards: int | None
     refusal: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,15 +60,7 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     """``config.max_model_len`` is the context to be promised, ``config.tensor_parallel_size`` how many such cards there
     are. Raises ConfigError for lengths that contradict it or the model, and for a model that cannot be divided so."""
     context = config.max_model_len or model.max_position
-    if context > model.max_position:
-        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}; lower --context")
-    if concurrency < 1 or prompt < 1 or answer < 1:
-        raise ConfigError("concurrency, prompt and answer must each be at least 1; raise the one that is 0 or less")
-    if prompt + answer > context:
-        raise ConfigError(
-            f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}"
-            "; raise --context, or lower --prompt or --answer"
-        )
+    _require_lengths(model, context, concurrency, prompt, answer)
     format = weight_format(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
@@ -77,6 +72,13 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     roof = Roofline(share, config, card)
     fits = memory.blocks > 0
     step = Step(concurrency, concurrency * (prompt + answer // 2))
+
+    def refusal_on(cards: int) -> str | None:
+        part = of_rank(model, Shard(0, cards), format)
+        return _refusal(part, config, card, memory_of(part, config, card), context, concurrency)
+
+    sizes = (cards for cards in possible_sizes(model, format) if cards <= MOST_CARDS)
+    fewest = next((cards for cards in sizes if refusal_on(cards) is None), None)
     seconds = roof.workload([(prompt, answer)] * concurrency) if fits and tokens >= prompt + answer else 0.0
     return Plan(
         card=card.name,
@@ -94,25 +96,29 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
         step_ms=roof.seconds(step) * 1e3,
         tokens_per_s=concurrency * answer / seconds if seconds else 0.0,
-        refusal=_refusal_of(model, config, card, context, concurrency),
+        fewest_cards=fewest,
+        refusal=_refusal_of(refusal_on(size), size, fewest),
     )
 
 
-def _refusal_of(model: ModelConfig, config: EngineConfig, card: Card, context: int, concurrency: int) -> str | None:
+def _require_lengths(model: ModelConfig, context: int, concurrency: int, prompt: int, answer: int) -> None:
+    """Raises ConfigError for lengths that contradict each other or the model."""
+    if context > model.max_position:
+        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}; lower --context")
+    if concurrency < 1 or prompt < 1 or answer < 1:
+        raise ConfigError("concurrency, prompt and answer must each be at least 1; raise the one that is 0 or less")
+    if prompt + answer > context:
+        raise ConfigError(
+            f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}"
+            "; raise --context, or lower --prompt or --answer"
+        )
+
+
+def _refusal_of(found: str | None, here: int, fewest: int | None) -> str | None:
     """Why it cannot be on so many cards, and the smallest number of cards that would do."""
-    format = weight_format(config, model)
-
-    def refusal(size: int) -> str | None:
-        share = of_rank(model, Shard(0, size), format)
-        return _refusal(share, config, card, memory_of(share, config, card), context, concurrency)
-
-    here = config.tensor_parallel_size
-    found = refusal(here)
-    if found is None:
-        return None
-    more = (size for size in possible_sizes(model, format) if here < size <= MOST_CARDS)
-    enough = next((size for size in more if refusal(size) is None), None)
-    return found if enough is None else f"{found}; on {enough} cards it fits (--tensor-parallel-size {enough})"
+    if found is None or fewest is None or fewest <= here:
+        return found
+    return f"{found}; on {fewest} cards it fits (--tensor-parallel-size {fewest})"
 
 
 def replace_limits(config: EngineConfig, concurrency: int) -> EngineConfig:

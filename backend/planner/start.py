@@ -11,11 +11,13 @@ from backend.quantization.none import NONE
 CPU = "cpu"
 
 
-def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = None, replicas: int = 1) -> str | None:
+def start_refusal(
+    checkpoint: Checkpoint, gpu: str, host_memory: int | None = None, replicas: int = 1, cards: int = 1
+) -> str | None:
     """Why it could not, None where it could. The KV cache takes what is left, so a long context refuses nothing.
 
     gpu: a card's name or ``cpu``. host_memory: bytes of the machine, where backends on its CPU are to run there, and
-    `replicas` how many at one time.
+    `replicas` how many at one time. cards: that the model is divided among.
     Raises BackendError where the model cannot be read.
     """
     if gpu != CPU and gpu not in CARDS:
@@ -36,6 +38,6 @@ def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = No
             f"the weights of {replicas} replicas take {gib(replicas * weights)} in float32; {there}: "
             f"ask for {most} at most"
         )
-    shortest = EngineConfig(model="", device="cuda", dtype="bfloat16", max_model_len=2)
+    shortest = EngineConfig(model="", device="cuda", dtype="bfloat16", max_model_len=2, tensor_parallel_size=cards)
     made = plan(model, shortest, CARDS[gpu], concurrency=1, prompt=1, answer=1)
     return made.refusal if made.memory.blocks == 0 else None

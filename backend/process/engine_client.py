@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -58,10 +58,13 @@ T = TypeVar("T")
 class EngineClient:
     """One engine process at a time.
 
+    name: of one of several behind a server. environment: what is different in its process's.
+
     Once dead it stays dead until `restart` (see `supervision`): every call raises EngineDead.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, name: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self._name, self._own_environment = name, environment or {}
         self.config: Final = config
         self.capacity: Final = config.max_num_seqs + config.max_waiting
         self.ready: Ready | None = None
@@ -90,6 +93,15 @@ class EngineClient:
         return self._process.pid if self._process else None
 
     @property
+    def load(self) -> int:
+        """Sequences that run or wait."""
+        return len(self._calls)
+
+    def load_of(self, project: bytes) -> int:
+        """The same of one project."""
+        return sum(call.project == project for call in self._calls.values())
+
+    @property
     def alive(self) -> bool:
         return self.ready is not None and self._dead is None
 
@@ -109,7 +121,7 @@ class EngineClient:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if _has_fileno(sys.stderr) else None,
-                env=_environment(),
+                env={**_environment(), **self._own_environment},
             )
         finally:
             theirs.close()
@@ -177,7 +189,7 @@ class EngineClient:
         if most is None or not sequences:
             return
         project = sequences[0].project
-        if sum(call.project == project for call in self._calls.values()) + len(sequences) > most:
+        if self.load_of(project) + len(sequences) > most:
             raise ProjectBusy(f"this project has {most} sequences here already, or would; try again")
 
     def abort(self, ids: list[int]) -> None:
@@ -295,13 +307,18 @@ class EngineClient:
                 self._handle(message)
         except (asyncio.IncompleteReadError, OSError):
             if self._dead is None:
-                log.error("%s; this backend answers 503 from now on", self._ended)
+                self._log_end(self._ended)
             self._die(self._ended)
 
     @property
     def _ended(self) -> str:
-        rank = "" if self.config.tensor_parallel_size == 1 else f", rank 0 (process {self.pid}),"
-        return f"the engine process{rank} ended"
+        rank = "" if self.config.ranks == 1 else f", rank 0 (process {self.pid}),"
+        name = f" of {self._name}" if self._name else ""
+        return f"the engine process{name}{rank} ended"
+
+    def _log_end(self, why: str) -> None:
+        others = "requests go to the others" if self._name else "this backend answers 503 from now on"
+        log.error("%s; %s", why, others)
 
     def _handle(self, message: FromEngine) -> None:
         match message:
@@ -314,7 +331,8 @@ class EngineClient:
             case Scrubbed(number):
                 _resolve(self._asked.get(number), message)
             case Lost(lost):
-                log.error("%s; this backend answers 503 from now on", lost)
+                lost = f"{self._name}: {lost}" if self._name else lost
+                self._log_end(lost)
                 self._die(lost)
             case Loading():
                 self.loading = message

@@ -17,11 +17,9 @@ from backend.engine.core.progress import Stage
 from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.warm_up import warm_up
-from backend.engine_config import EngineConfig, weight_format
+from backend.engine_config import EngineConfig
 from backend.errors import BackendError, CannotScrub, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
-from backend.models.sharding import of_rank
-from backend.parallel.shard import Shard
 from backend.process.messages import (
     AbortSequences,
     AddSequence,
@@ -45,7 +43,7 @@ from backend.process.messages import (
     Wake,
 )
 from backend.process.parent import die_with_parent
-from backend.process.ranks import Ranks, require_cards
+from backend.process.ranks import Ranks, require_ranks
 
 LAST_WORD_S = 1.0
 
@@ -83,10 +81,9 @@ class Starter:
         reporter = ProgressReporter(self._channel)
         if checkpoint.embedding is not None:
             return EmbeddingEngine.from_checkpoint(checkpoint, config, on_stage=reporter)
-        if config.tensor_parallel_size == 1:
+        if config.ranks == 1:
             return Engine.from_checkpoint(checkpoint, config, on_stage=reporter)
-        of_rank(checkpoint.config, Shard(0, config.tensor_parallel_size), weight_format(config, checkpoint.config))
-        require_cards(config)
+        require_ranks(config, checkpoint.config)
         self._ranks = Ranks(config, on_lost=lambda lost: self._channel.send_last(Lost(lost), LAST_WORD_S))
         engine = Engine.from_checkpoint(checkpoint, config, on_stage=reporter, team=self._ranks.join())
         self._ranks.await_ready()

@@ -130,6 +130,25 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(name, text, value=getattr(stats, field))
         for field, (name, text) in COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
+        yield from _expert_metrics(stats.expert_pairs)
+
+
+def _expert_metrics(pairs: list[int]) -> Iterator[Metric]:
+    """pairs: by rank; none where no rank holds experts as wholes."""
+    if not pairs:
+        return
+    by_rank = CounterMetricFamily(
+        "domicile_backend_expert_pairs", "Pairs of tokens and experts, by the rank that computed them.", labels=["rank"]
+    )
+    for rank, count in enumerate(pairs):
+        by_rank.add_metric([str(rank)], count)
+    yield by_rank
+    mean = sum(pairs) / len(pairs)
+    yield GaugeMetricFamily(
+        "domicile_backend_expert_imbalance_ratio",
+        "What the most loaded rank computed, over the mean of all: 1 is balanced.",
+        value=max(pairs) / mean if mean else 1.0,
+    )
 
 
 class _GpuCollector(Collector):

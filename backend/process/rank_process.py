@@ -22,11 +22,9 @@ from backend.engine.parallel.follower import Follower
 from backend.engine.parallel.step_messages import Done, FromFollower, Refused, ToFollower
 from backend.errors import BackendError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
-from backend.parallel.joining import join
-from backend.parallel.shard import Shard
 from backend.process.heartbeats import Heartbeats
 from backend.process.parent import die_with_parent
-from backend.process.ranks import SILENT_S, SILENT_STARTING_S, WATCH_S, Begin, frame, receive
+from backend.process.ranks import SILENT_S, SILENT_STARTING_S, WATCH_S, Begin, frame, join_as, receive
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +73,7 @@ def follow(connection: Connection, beats: int) -> None:
     threading.Thread(target=watch.run, name="rank 0", daemon=True).start()
     config = begin.config
     try:
-        group = join(
-            Shard(begin.rank, begin.size),
-            Path(begin.rendezvous),
-            config.device,
-            ordered=config.batch_invariant,
-            peer_memory=config.peer_memory,
-        )
+        group = join_as(begin.rank, config, Path(begin.rendezvous))
         checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
         made = computing(checkpoint, config, group, lambda stage, done, total: None)
     except (BackendError, torch.OutOfMemoryError) as error:

@@ -23,10 +23,13 @@ import torch
 
 from backend.engine.engine import Team
 from backend.engine.parallel.step_messages import FromFollower, RankLost, Refused, ToFollower
-from backend.engine_config import EngineConfig
+from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
+from backend.models.config import ModelConfig
+from backend.models.sharding import of_rank
+from backend.parallel.group import ParallelGroup
 from backend.parallel.joining import join, leave
-from backend.parallel.shard import Shard
+from backend.parallel.shard import Shard, Stage
 from backend.process import heartbeats
 from backend.process.heartbeats import Heartbeats
 
@@ -78,14 +81,32 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def require_cards(config: EngineConfig) -> None:
-    """Raises ConfigError if the host has fewer cards than the model is to be divided among."""
+def require_ranks(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError if the model does not divide as it is to, or the host has fewer cards than that takes."""
+    of_rank(
+        model, Shard(0, config.tensor_parallel_size), weight_format(config, model),
+        stage=Stage(0, config.pipeline_parallel_size), spare=config.spare_experts,
+    )  # fmt: skip
     there = torch.cuda.device_count()
-    if config.device.startswith("cuda") and there < config.tensor_parallel_size:
+    if config.device.startswith("cuda") and there < config.ranks:
         raise ConfigError(
             f"--tensor-parallel-size {config.tensor_parallel_size} needs as many cards, and {there} are visible; lower "
             "it, or set CUDA_VISIBLE_DEVICES to more"
         )
+
+
+def join_as(number: int, config: EngineConfig, rendezvous: Path) -> ParallelGroup:
+    """The group of rank `number`, and its place among the stages. Waits until all ranks have come."""
+    stage, rank = divmod(number, config.tensor_parallel_size)
+    return join(
+        Shard(rank, config.tensor_parallel_size),
+        rendezvous,
+        config.device,
+        ordered=config.batch_invariant,
+        peer_memory=config.peer_memory,
+        stage=Stage(stage, config.pipeline_parallel_size),
+        spare=config.spare_experts,
+    )
 
 
 class _Rank:
@@ -132,7 +153,7 @@ class Ranks:
 
     def __init__(self, config: EngineConfig, on_lost: Callable[[str], None]) -> None:
         self._config, self._on_lost = config, on_lost
-        self._size = config.tensor_parallel_size
+        self._size = config.ranks
         self._folder = Path(tempfile.mkdtemp(prefix="domicile-ranks-"))  # mode 700
         self._ready = self._closing = False
         descriptor = heartbeats.create(self._size)
@@ -156,14 +177,7 @@ class Ranks:
 
     def join(self) -> Team:
         """Waits until all ranks have come."""
-        group = join(
-            Shard(0, self._size),
-            self._rendezvous,
-            self._config.device,
-            ordered=self._config.batch_invariant,
-            peer_memory=self._config.peer_memory,
-        )
-        return Team(group, self)
+        return Team(join_as(0, self._config, self._rendezvous), self)
 
     def await_ready(self) -> None:
         """Until the others have loaded what rank 0 has."""

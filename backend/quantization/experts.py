@@ -6,15 +6,24 @@ experts, whose sum is what the layer adds to the residual.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from backend.kernels.interface import Kernels
+    from backend.kernels.moe.reference import Blocks
     from backend.kernels.moe.rule import Routing
+    from backend.parallel.group import ParallelGroup
 
+GROUP = 128  # columns of a block
 Scales = tuple["Tensor", "Tensor"]
+
+
+class HeldExperts(Protocol):
+    """See `models.layers.held_experts`."""
+
+    def local(self, chosen: Tensor) -> Tensor: ...
 
 
 class Experts:
@@ -31,6 +40,8 @@ class Experts:
     ) -> None:  # fmt: skip
         self.kernels, self.routing = kernels, routing
         self.gate_up, self.down, self.scales, self.spans = gate_up, down, scales, spans
+        self.divisions: tuple[Experts, ...] = ()
+        self.held: HeldExperts | None = None
         self._in_groups: Any
         self._route: Any
         self._blocks: Any
@@ -50,19 +61,29 @@ class Experts:
 
     def tensors(self) -> list[Tensor]:
         """All that it multiplies by."""
+        if self.divisions:
+            return [tensor for part in self.divisions for tensor in part.tensors()]
         return [self.gate_up, self.down, *(self.scales or ())]
 
-    def parts(self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False) -> Tensor:
+    def parts(
+        self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
+        slots: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """What each of a token's experts adds, [per_token, tokens, width], in float32 or, if not wide, in x's dtype.
 
-        x: [tokens, width], in the model's dtype, normalised. logits: [tokens, experts], the router's.
+        x: [tokens, width], in the model's dtype, normalised. logits: [tokens, experts], the router's. slots: what
+        `HeldExperts.local` says, if it was asked already.
         """
         import torch
 
         per_token = self.routing.per_token
         factors, chosen = self._route(logits, self.routing)
+        absent = None
+        if self.held is not None:
+            chosen = self.held.local(chosen) if slots is None else slots
+            absent = chosen < 0
         size = self._products.block_size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
-        blocks = self._blocks(chosen, len(self.gate_up), size)
+        blocks = self._blocks_of(chosen, absent, size)
         rows, scales = self._operand(x, 0)
         inner = self._products.grouped_linear(
             rows,
@@ -79,7 +100,23 @@ class Experts:
             rows, self.down, blocks, per_token=per_token, scales=scales, span=self.spans[1], factors=factors,
             out_dtype=torch.float32 if wide else x.dtype,
         )  # fmt: skip
+        return found if absent is None else found.masked_fill_(absent.t()[:, :, None], 0.0)
+
+    def _blocks_of(self, chosen: Tensor, absent: Tensor | None, size: int) -> Blocks:
+        """Blocks of pairs by slot; those of the pairs of other ranks, which are absent, are of no expert."""
+        slots = len(self.gate_up)
+        if absent is None:
+            found: Blocks = self._blocks(chosen, slots, size)
+            return found
+        found = self._blocks(chosen.masked_fill(absent, slots), slots + 1, size)
+        found.experts.masked_fill_(found.experts == slots, -1)
         return found
+
+    def by_slot(self) -> list[Tensor]:
+        """All that it multiplies by, [slots, ...] each."""
+        if self.divisions:
+            return [tensor for part in self.divisions for tensor in part.by_slot()]
+        return [tensor.view(len(self.gate_up), -1) for tensor in self.tensors()]
 
     def added(self, residual: Tensor, x: Tensor, logits: Tensor, *, batch_invariant: bool = False) -> Tensor:
         """``residual`` and what all experts add to it, in residual's dtype."""
@@ -94,6 +131,49 @@ class Experts:
         parts = self.parts(x, logits, wide=few, batch_invariant=batch_invariant)
         found: Tensor = self._products.combine(parts[1:], parts[0]) if len(parts) > 1 else parts[0]
         return found.to(x.dtype)
+
+    def in_order(self, group: ParallelGroup, x: Tensor, logits: Tensor) -> Tensor:
+        """What all experts of an ordered group's ranks add, [tokens, width] in x's dtype: each expert is summed over
+        its parts and the ranks, and then a token's experts, the best first."""
+        import torch
+
+        from backend.parallel.group import tree_sum
+
+        slots = None if self.held is None else self.held.local(self._route(logits, self.routing)[1])
+        parts = self.divisions or (self,)
+        own = torch.stack([part.parts(x, logits, batch_invariant=True, slots=slots) for part in parts])
+        each = group.all_reduce(tree_sum(own))
+        found: Tensor = self._products.combine(each[1:], each[0]) if len(each) > 1 else each[0]
+        return found.to(x.dtype)
+
+    def divided(self, parts: int) -> Experts:
+        """The same for `in_order`, whose inner columns are in so many parts. It holds a copy of the weights."""
+        if parts == 1:
+            return self
+        found = Experts(self.kernels, self.routing, self.gate_up[:0], self.down[:0])
+        found.divisions = tuple(self._part(i, parts) for i in range(parts))
+        found.hold(self.held)
+        return found
+
+    def hold(self, held: HeldExperts | None) -> None:
+        """These are the experts in a rank's slots, not parts of all."""
+        self.held = held
+        for part in self.divisions:
+            part.held = held
+
+    def _part(self, index: int, parts: int) -> Experts:
+        experts, width, inner = self.down.shape
+        step = inner // parts
+        columns = slice(index * step, (index + 1) * step)
+        gate_up = self.gate_up.view(experts, 2, inner, width)[:, :, columns].reshape(experts, 2 * step, width)
+        down = self.down[:, :, columns].contiguous()
+        if self.scales is None:
+            return Experts(self.kernels, self.routing, gate_up.contiguous(), down)
+        span, groups = self.spans[0], slice(index * step // GROUP, (index + 1) * step // GROUP)
+        rows = slice(index * step // span, (index + 1) * step // span)
+        wide = self.scales[0].view(experts, 2, inner // span, -1)[:, :, rows].reshape(-1, width // GROUP)
+        scales = wide.contiguous(), self.scales[1][:, groups].contiguous()
+        return Experts(self.kernels, self.routing, gate_up.contiguous(), down, scales, self.spans)
 
     def _operand(self, x: Tensor, matrix: int) -> tuple[Tensor, Scales | None]:
         if self.scales is None:

@@ -191,5 +191,9 @@ class Fp8BlockLinear(Linear):
         )
         return y
 
+    def columns(self, begin: int, end: int) -> Linear:
+        data, scale = self.data[:, begin:end], self.scale[:, begin // BLOCK : end // BLOCK]
+        return Fp8BlockLinear(self.kernels, data.contiguous(), scale.contiguous(), self.span)
+
 
 FP8_BLOCK = Fp8Block()

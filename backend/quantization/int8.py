@@ -164,5 +164,8 @@ class Int8Linear(Linear):
         """As always: sums of integers are exact."""
         return self.narrow(x, bias=bias)
 
+    def columns(self, begin: int, end: int) -> Linear:
+        return Int8Linear(self.kernels, self.data[:, begin:end].contiguous(), self.scale)
+
 
 INT8 = Int8()

@@ -105,6 +105,16 @@ class Linear(ABC):
         """The product, each row of which depends on that row of x alone."""
         raise NotImplementedError(f"{type(self).__name__} has no product that is independent of the batch")
 
+    def divided(self, parts: int) -> Linear:
+        """The same weight for an ordered group (`models.layers.in_parts`): its one product is `invariant`, in float32,
+        as the tree over `parts` equal parts of its columns. It takes this one's memory over."""
+        width = self.tensors()[0].shape[1] // parts
+        return LinearInParts(self.kernels, [self.columns(i * width, (i + 1) * width) for i in range(parts)])
+
+    def columns(self, begin: int, end: int) -> Linear:
+        """A copy of some of the weight's columns."""
+        raise NotImplementedError(f"{type(self).__name__} is not divided by columns")
+
     def product(self, x: Tensor, few_rows: int, narrow_rows: int) -> Tensor:
         """By the form for so many rows. few_rows, narrow_rows: up to where there are one, and a few."""
         if len(x) <= few_rows:
@@ -147,3 +157,63 @@ class DenseLinear(Linear):
 
     def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
         return self.kernels.invariant_linear(x.x, self.data, bias)
+
+    def divided(self, parts: int) -> Linear:
+        return DenseInParts(self.kernels, self.data, parts)
+
+
+class _InParts(Linear):
+    """A weight whose product ends a residual branch of an ordered group; other products are not asked for."""
+
+    def one_row(
+        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
+        residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return self.invariant(Operand(x))
+
+    def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
+        return self.invariant(x)
+
+    def narrow_parts(self, x: Operand) -> Tensor:
+        return self.invariant(x)[None]
+
+    def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return self.invariant(x)
+
+
+class DenseInParts(_InParts):
+    """data: [outputs, width], in the model's dtype."""
+
+    def __init__(self, kernels: Kernels, data: Tensor, parts: int) -> None:
+        super().__init__(kernels)
+        self.data, self.parts = data, parts
+
+    def tensors(self) -> list[Tensor]:
+        return [self.data]
+
+    def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return tree_sum(self.kernels.invariant_parts(x.x, self.data, self.parts))
+
+
+class LinearInParts(_InParts):
+    """parts: of a quantised weight, each with its columns; activations are quantised part by part."""
+
+    def __init__(self, kernels: Kernels, parts: list[Linear]) -> None:
+        super().__init__(kernels)
+        self.parts = parts
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for part in self.parts for tensor in part.tensors()]
+
+    def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        import torch
+
+        slices = zip(self.parts, x.x.chunk(len(self.parts), 1), strict=True)
+        return tree_sum(torch.stack([part.invariant(part.operand(x.contiguous())) for part, x in slices]))
+
+
+def tree_sum(parts: Tensor) -> Tensor:
+    """`parallel.group.tree_sum`; imported where there is torch."""
+    from backend.parallel import group
+
+    return group.tree_sum(parts)

@@ -33,9 +33,9 @@ from backend.chat.unsupported import refuse_unsupported
 from backend.errors import InvalidRequest
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.models.checkpoints.tokenizer import TextModel
-from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.grammar_check import GrammarCheck
+from backend.process.replicas import Engines
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
 from backend.server.tokenization import Tokenization
 from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
@@ -45,7 +45,7 @@ G = TypeVar("G", bound=GenerationRequest)
 
 class GenerationApi(BaseApi):
     def __init__(
-        self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity,
+        self, engine: Engines, text_model: TextModel, served_name: str, identity: Identity,
         chats: ChatModel | None = None, meter: GpuMeter | None = None,
         defaults: SamplingDefaults = NEUTRAL_DEFAULTS,
     ) -> None:  # fmt: skip

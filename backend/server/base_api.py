@@ -18,10 +18,10 @@ from starlette.routing import Route
 
 from backend.answer.error_bodies import JSON, error_response
 from backend.errors import ContextLengthExceeded, EngineDead, InvalidRequest, ModelUnknown, RequestError
-from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
+from backend.process.replicas import Engines
 from backend.server.lifecycle import Lifecycle, LifecycleState
 from backend.wire import FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList, WireModel
 
@@ -49,9 +49,7 @@ class Identity:
 class BaseApi:
     """The parts that endpoints share. meter: of the engine's card."""
 
-    def __init__(
-        self, engine: EngineClient, served_name: str, identity: Identity, meter: GpuMeter | None = None
-    ) -> None:
+    def __init__(self, engine: Engines, served_name: str, identity: Identity, meter: GpuMeter | None = None) -> None:
         self.engine = engine
         self.served_name = served_name
         self.identity = identity

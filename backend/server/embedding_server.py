@@ -16,9 +16,9 @@ from backend.chat.unsupported import refuse_unsupported
 from backend.engine.core.sampling import NOTHING_DRAWN
 from backend.errors import ContextLengthExceeded, InvalidRequest
 from backend.models.checkpoints.pooling import Embedding, EmbeddingText
-from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import AddSequence
+from backend.process.replicas import Engines
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
 from backend.wire import EmbeddingsRequest
 
@@ -30,7 +30,7 @@ MEANT = {
 
 class EmbeddingApi(BaseApi):
     def __init__(
-        self, engine: EngineClient, text: EmbeddingText, embedding: Embedding, served_name: str, identity: Identity,
+        self, engine: Engines, text: EmbeddingText, embedding: Embedding, served_name: str, identity: Identity,
         meter: GpuMeter | None = None,
     ) -> None:  # fmt: skip
         super().__init__(engine, served_name, identity, meter)

@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.errors import Asleep, BackendError, CannotWake, InvalidRequest, ModelError
-from backend.process.engine_client import EngineClient
 from backend.process.messages import Sleep, Wake
+from backend.process.replicas import Engines
 from backend.wire import PING_PATH, SLEEP_PATH, WAKE_PATH, Readiness, SleepRequest, Slept, Woken
 
 PING_TIMEOUT_S = 10.0
@@ -41,7 +41,7 @@ class LifecycleState(StrEnum):
 class Lifecycle:
     """error_response: how an error becomes an answer."""
 
-    def __init__(self, engine: EngineClient, error_response: Callable[[Exception], Response]) -> None:
+    def __init__(self, engine: Engines, error_response: Callable[[Exception], Response]) -> None:
         self._engine = engine
         self._error_response = error_response
         self._state = LifecycleState.READY

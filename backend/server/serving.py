@@ -25,9 +25,9 @@ from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.generation_config import SamplingDefaults
-from backend.process.engine_client import EngineClient
 from backend.process.gpu_meter import GpuMeter, open_probe
 from backend.process.messages import Loading
+from backend.process.replicas import Engines, Fleet, engines_of
 from backend.process.supervision import RESTARTS, supervise
 from backend.server.app import GenerationApi
 from backend.server.base_api import Identity
@@ -54,6 +54,7 @@ class ServerOptions:
             values do.
         restarts: times in ten minutes that an engine which died is replaced.
         request_key: a public key, PEM: only requests with a token that it verifies are answered.
+        data_parallel_size: engines, each with the whole model.
     """
 
     served_name: str
@@ -67,6 +68,7 @@ class ServerOptions:
     generation_config: str = AUTO
     restarts: int = RESTARTS
     request_key: Path | None = None
+    data_parallel_size: int = 1
 
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
@@ -85,8 +87,9 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     lock = read_key(options.request_key) if options.request_key else None
     listener = _listen(options.host, options.port)
     checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
-    engine = EngineClient(config)
-    meter = _meter(config, engine)
+    fleet = engines_of(config, options.data_parallel_size)
+    engine = fleet.engines
+    meter = _meter(config, engine, options.data_parallel_size)
     app, api = _app(checkpoint, engine, meter, options)
     if lock is not None:
         app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)
@@ -96,7 +99,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
             "no TLS: anyone on this machine who can reach %s:%d is served; set --cert, --key, --ca and --peer-uri",
             *listener.getsockname()[:2],
         )
-    backend = _Backend(config, options, engine, api, settings, listener, context)
+    backend = _Backend(config, options, fleet, api, settings, listener, context)
     if meter is not None:
         meter.start()
     try:
@@ -108,7 +111,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
 
 
 def _app(
-    checkpoint: Checkpoint, engine: EngineClient, meter: GpuMeter | None, options: ServerOptions
+    checkpoint: Checkpoint, engine: Engines, meter: GpuMeter | None, options: ServerOptions
 ) -> tuple[ASGIApp, GenerationApi | None]:
     """The application that serves the checkpoint, and its API for text; None where it makes embeddings."""
     name, identity = options.served_name, options.identity
@@ -142,7 +145,7 @@ class _Backend:
 
     config: EngineConfig
     options: ServerOptions
-    engine: EngineClient
+    fleet: Fleet
     api: GenerationApi | None
     settings: uvicorn.Config
     listener: socket.socket
@@ -150,11 +153,12 @@ class _Backend:
 
     async def live(self) -> None:
         """Start engine and server, and serve until a signal; then stop both. Raises what `EngineClient.start` does."""
-        server = _Server(self.settings, self.engine.leave)
+        engine = self.fleet.engines
+        server = _Server(self.settings, engine.leave)
         serving = asyncio.create_task(server.serve(sockets=[self.listener]))
         bar = LoadingBar(sys.stderr)
-        starting = asyncio.create_task(self.engine.start(bar))
-        supervising: asyncio.Task[None] | None = None
+        starting = asyncio.create_task(engine.start(bar))
+        supervising: list[asyncio.Task[None]] = []
         beside = self._reloading()
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -164,15 +168,17 @@ class _Backend:
                 await server.up.wait()  # long since, as a rule
                 _say_ready(self.listener)
                 beside += self._beating()
-                supervising = asyncio.create_task(supervise(self.engine, self.options.restarts, bar))
+                supervising = [
+                    asyncio.create_task(supervise(client, self.options.restarts, bar)) for client in self.fleet.clients
+                ]
                 beside += self._reading_fingerprint()
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, supervising, *beside)):
+            for task in (starting, *supervising, *beside):
                 task.cancel()
-            await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
-            await self.engine.stop()
+            await asyncio.gather(serving, starting, *supervising, return_exceptions=True)
+            await engine.stop()
             if self.api is not None:
                 await self.api.close()
 
@@ -186,7 +192,7 @@ class _Backend:
         """The task that touches the heartbeat file; none without such a file."""
         if self.options.heartbeat is None:
             return []
-        return [asyncio.create_task(beat(self.engine.ping, self.options.heartbeat))]
+        return [asyncio.create_task(beat(self.fleet.engines.ping, self.options.heartbeat))]
 
     def _reading_fingerprint(self) -> list[asyncio.Task[None]]:
         """The task that reads the fingerprint of a text model; none for a model that makes embeddings."""
@@ -210,8 +216,8 @@ async def _read_fingerprint(api: GenerationApi, config: EngineConfig) -> None:
         log.info("fingerprint %s", api.fingerprint)
 
 
-def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:
-    probe = open_probe(config.device, config.tensor_parallel_size)
+def _meter(config: EngineConfig, engine: Engines, engines: int) -> GpuMeter | None:
+    probe = open_probe(config.device, config.ranks * engines)
     return None if probe is None else GpuMeter(probe, lambda: engine.stats.running if engine.stats else 0)
 
 

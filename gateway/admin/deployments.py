@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
@@ -14,7 +14,8 @@ from gateway.records.fleet import DeploymentRecord, ReplicaRecord
 from gateway.records.prices import MICRO
 from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
-from regions.fleet.deployment import CPU, MAX_NAME, Deployment, Place, Scale
+from regions.fleet.cards import CPU, Cards
+from regions.fleet.deployment import MAX_NAME, Deployment, Place, Scale
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
 
@@ -29,14 +30,20 @@ class Figures(Body, Scale):
     """How many replicas, and when more are started."""
 
 
+def _in_one_spelling(gpu: str) -> str:
+    """Raises ValueError for what names no cards."""
+    return gpu if gpu == "auto" else str(Cards.parse(gpu))
+
+
 class NewDeployment(Figures):
-    """`weights`: a file or folder inside the installation's folder of models. `eur_per_hour`: of one replica."""
+    """`weights`: a file or folder inside the installation's folder of models. `gpu`: the cards of one replica: `cpu`,
+    `h100`, `4xh100`. `eur_per_hour`: of one replica."""
 
     id: Annotated[Place, Field(max_length=MAX_NAME)]
     model: Annotated[str, Field(min_length=1, max_length=200)]
     weights: Weights
     regions: Annotated[tuple[Place, ...], Field(min_length=1, max_length=16)]
-    gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$")] = CPU
+    gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$"), AfterValidator(_in_one_spelling)] = CPU
     wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
     eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
 

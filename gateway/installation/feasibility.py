@@ -7,7 +7,8 @@ from gateway.database.errors import Invalid
 from gateway.installation.installation import Installation
 from gateway.records.fleet import DeploymentRecord
 from regions.errors import LaunchError
-from regions.fleet.deployment import CPU, Deployment, Scale
+from regions.fleet.cards import CPU
+from regions.fleet.deployment import Deployment, Scale
 from regions.launchers.planning import check_start
 
 
@@ -34,7 +35,7 @@ class Feasibility:
                 )
             return
         try:
-            check_start(weights, wanted.gpu, _memory() if here else None, wanted.max_replicas)
+            check_start(weights, wanted.cards, _memory() if here else None, wanted.max_replicas)
         except LaunchError as error:
             raise Invalid(str(error)) from None
 
@@ -52,10 +53,12 @@ class Feasibility:
                 f"backends of this machine may use no GPU, so none can start on {wanted.gpu}; "
                 f"list the device numbers in fleet.gpus, or deploy on {CPU}"
             )
-        if wanted.max_replicas > cards:
+        each = wanted.cards.count
+        if wanted.max_replicas * each > cards:
+            need = "a GPU" if each == 1 else f"{each} GPUs"
             raise Invalid(
-                f"{wanted.max_replicas} replicas need a GPU each, and backends of this machine may use {cards}; "
-                f"ask for {cards} at most, or list more device numbers in fleet.gpus"
+                f"{wanted.max_replicas} replicas need {need} each, and backends of this machine may use {cards}; "
+                f"ask for {cards // each} at most, or list more device numbers in fleet.gpus"
             )
 
 

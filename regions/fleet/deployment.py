@@ -10,15 +10,15 @@ from enum import StrEnum
 from secrets import token_hex
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from regions.fleet.cards import CPU, Cards
 from regions.identity.identity import NAME
 
 MAX_REPLICAS = 256
 SUFFIX_BYTES = 4
 MAX_NAME = 31 - 1 - 2 * SUFFIX_BYTES
 """Characters of a deployment's name: a replica's is it, a hyphen and eight hexadecimal digits."""
-CPU = "cpu"
 MAX_FAILURE = 400
 
 Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
@@ -43,9 +43,9 @@ class Scale(BaseModel):
 class Deployment(Scale):
     """A tenant's wish: `model`, as calls name it, from `weights`, in one of `regions` (the preferred first).
 
-    `gpu`: a card's name, or ``cpu``. `wait_s`: how long a call may wait for a replica. `micro_eur_per_hour`: of one
-    replica. One that is draining starts nothing more. `failures`: starts that failed one after the other, none having
-    succeeded since; `failure`: why the last of them did.
+    `gpu`: the cards of one replica (`fleet.cards`). `wait_s`: how long a call may wait for a replica.
+    `micro_eur_per_hour`: of one replica. One that is draining starts nothing more. `failures`: starts that failed one
+    after the other, none having succeeded since; `failure`: why the last of them did.
     """
 
     tenant: Place
@@ -59,6 +59,17 @@ class Deployment(Scale):
     draining: bool = False
     failures: int = Field(0, ge=0)
     failure: str | None = Field(None, max_length=MAX_FAILURE)
+
+    @field_validator("gpu")
+    @classmethod
+    def _cards(cls, gpu: str) -> str:
+        """In one spelling: ``1xh100`` is ``h100``."""
+        return str(Cards.parse(gpu))
+
+    @property
+    def cards(self) -> Cards:
+        """Of one replica."""
+        return Cards.parse(self.gpu)
 
     @property
     def key(self) -> tuple[str, str]:

@@ -26,7 +26,8 @@ class BackendSpec:
     served_name: str
     threads: int | None = None
     gpus: tuple[int, ...] = ()
-    card: str | None = None  # the kind of GPU it is to have, where the launcher chooses one
+    card: str | None = None  # the kind of GPU it is to have, where the launcher chooses them
+    cards: int = 1  # how many of them, among which the model is divided
     options: tuple[str, ...] = ()  # more of `backend serve`
 
 

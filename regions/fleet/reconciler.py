@@ -287,7 +287,12 @@ class Reconciler:
 
     def _spec(self, deployment: Deployment, replica: Replica) -> BackendSpec:
         identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
-        return BackendSpec(identity, self._models / deployment.weights, deployment.model, card=deployment.gpu)
+        cards = deployment.cards
+        divided = ("--tensor-parallel-size", str(cards.count)) if cards.count > 1 else ()
+        return BackendSpec(
+            identity, self._models / deployment.weights, deployment.model, card=cards.name, cards=max(1, cards.count),
+            options=divided,
+        )  # fmt: skip
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
         self._starting.add(replica.id)

@@ -25,12 +25,13 @@ from typing import Self
 from audit.files.new_file import make_private_folder, open_private
 from audit.files.secret_file import shred_secret
 from regions.errors import LaunchError
-from regions.fleet.deployment import CPU
+from regions.fleet.cards import CPU
 from regions.fleet.fleet import Backend
 from regions.fleet.launcher import BackendSpec, Progress, RunningBackend, silent
 from regions.identity.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.identity.identity import GatewayIdentity
-from regions.launchers import supervise
+from regions.launchers import supervise, topology
+from regions.launchers.topology import Topology
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +67,9 @@ class LocalLauncher:
     """A `Launcher`. Also an async context manager, which closes it.
 
     `on_change` is called with the id and the running backend whenever a start succeeds (after a crash the port is
-    another), and with the id and None when a backend has crashed. `gpus`: device numbers that it may hand out, one a
-    backend, where a spec names a kind of card and no device. `options`: more of `backend serve`, for every backend.
+    another), and with the id and None when a backend has crashed. `gpus`: device numbers that it may hand out, where a
+    spec names a kind of card and no device; several for one backend are chosen by `topology`, how they are linked.
+    `options`: more of `backend serve`, for every backend.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class LocalLauncher:
         renewal_check_s: float = RENEWAL_CHECK_S,
         restart: RestartPolicy | None = None,
         gpus: Sequence[int] = (),
+        topology: Callable[[], Topology] = topology.read,
         options: Callable[[], Sequence[str]] = tuple,
         on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
     ) -> None:
@@ -94,6 +97,8 @@ class LocalLauncher:
         self._renewal_check_s = renewal_check_s
         self._restart = restart
         self._gpus = tuple(gpus)
+        self._read_topology = topology
+        self._topology: Topology | None = None
         self._options = options
         self._on_change = on_change
         self._children: dict[str, _Child] = {}
@@ -120,7 +125,9 @@ class LocalLauncher:
         name = spec.identity.backend
         if name in self._children or name in self._starting or name in self._ending:
             raise LaunchError(f"backend {name} runs already; stop it first")
-        spec = self._with_gpu(spec)
+        if spec.cards > 1 and self._topology is None:
+            self._topology = await asyncio.to_thread(self._read_topology)
+        spec = self._with_gpus(spec)
         self._starting[name] = spec.gpus
         try:
             child = await self._launch(spec, progress)
@@ -162,19 +169,25 @@ class LocalLauncher:
         """By id; one that crashed and waits to be started again is not among them."""
         return {name: c.running for name, c in self._children.items() if c.process.returncode is None}
 
-    def _with_gpu(self, spec: BackendSpec) -> BackendSpec:
-        """A free GPU of ours, where the backend needs one. Raises LaunchError if all are taken."""
+    def _with_gpus(self, spec: BackendSpec) -> BackendSpec:
+        """Free GPUs of ours, as many as the backend needs. Raises LaunchError if fewer are free."""
         if spec.card in (None, CPU) or spec.gpus:
             return spec
+        free = self._free_gpus()
+        if len(free) < spec.cards:
+            found = "no GPU of this machine is" if not free else f"{len(free)} GPUs of this machine are"
+            needs = "" if spec.cards == 1 else f", which needs {spec.cards}"
+            raise LaunchError(f"{found} free for {spec.identity.backend}{needs}; it may use {self._gpus or 'none'}")
+        chosen = (self._topology or Topology()).choose(free, spec.cards) if spec.cards > 1 else (free[0],)
+        assert chosen is not None  # noqa: S101 -- enough are free
+        return replace(spec, gpus=chosen, options=("--device", "cuda", *spec.options))
+
+    def _free_gpus(self) -> list[int]:
+        """Of ours, those that no backend has, also none that starts or ends."""
         taken = {gpu for gpus in self._starting.values() for gpu in gpus}
         taken |= {gpu for _, gpus in self._ending.values() for gpu in gpus}
         taken |= {gpu for child in self._children.values() for gpu in child.spec.gpus}
-        free = next((gpu for gpu in self._gpus if gpu not in taken), None)
-        if free is None:
-            raise LaunchError(
-                f"no GPU of this machine is free for {spec.identity.backend}; it may use {self._gpus or 'none'}"
-            )
-        return replace(spec, gpus=(free,), options=("--device", "cuda", *spec.options))
+        return [gpu for gpu in self._gpus if gpu not in taken]
 
     async def _launch(self, spec: BackendSpec, progress: Progress) -> _Child:
         name = spec.identity.backend

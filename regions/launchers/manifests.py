@@ -242,8 +242,8 @@ def arguments(spec: BackendSpec, *, locked: bool = False) -> list[str]:
 
 
 def gpu_count(spec: BackendSpec) -> int:
-    """GPUs of one pod: as many as devices are named; one where a card is named and no device."""
-    return len(spec.gpus) or int(spec.card is not None and spec.card != "cpu")
+    """GPUs of one pod: as many as devices are named; where a card is named and no device, as many as are asked for."""
+    return len(spec.gpus) or (spec.cards if spec.card is not None and spec.card != "cpu" else 0)
 
 
 def _fresh(seconds: int) -> Object:

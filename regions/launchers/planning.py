@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regions.errors import LaunchError
+from regions.fleet.cards import Cards
 
 CARDS = ("l40s", "a100-80gb", "h100", "h200")
 """That the planner knows, the cheaper first."""
@@ -16,35 +17,45 @@ PLAN = "import typer; from backend.cli.plan import plan; typer.run(plan)"
 START = "import typer; from backend.cli.plan import start; typer.run(start)"
 
 
-def card_for(weights: Path, *, calls: int) -> str:
-    """The first of `CARDS` that holds the model at `weights` with `calls` at one time. Raises LaunchError, with the
-    planner's own reason of the largest, where none does."""
+def card_for(weights: Path, *, calls: int, count: int | None = None) -> Cards:
+    """The first of `CARDS` that holds the model at `weights` with `calls` at one time: `count` of them; None: as few as
+    do, one where one of any kind does. Raises LaunchError, with the planner's own reason of the largest, where none
+    does."""
     refusal = ""
+    fewest: list[tuple[int, str]] = []
     for card in CARDS:
-        made = plan(weights, card, calls=calls)
+        made = plan(weights, card, calls=calls, cards=count or 1)
         if made["refusal"] is None:
-            return card
+            return Cards(card, count or 1)
         refusal = str(made["refusal"])
+        if count is None and made["fewest_cards"] is not None:
+            fewest.append((int(made["fewest_cards"]), card))
+    if fewest:
+        most = min(number for number, _ in fewest)
+        return Cards(next(card for number, card in fewest if number == most), most)
     raise LaunchError(f"no card holds {weights.name}: {refusal}; use a smaller model, or --quantization")
 
 
-def check_start(weights: Path, card: str, host_memory: int | None = None, replicas: int = 1) -> None:
-    """Raises LaunchError, in the planner's words, where a backend with the model at `weights` could not start on `card`
-    (a name, or ``cpu``). Prints nothing where the engine, and so the planner, is not installed.
+def check_start(weights: Path, cards: Cards, host_memory: int | None = None, replicas: int = 1) -> None:
+    """Raises LaunchError, in the planner's words, where a backend with the model at `weights` could not start on
+    `cards`. Prints nothing where the engine, and so the planner, is not installed.
 
     host_memory: bytes of the machine that it would run on, where that is known; `replicas`: how many would at one time.
     """
     if importlib.util.find_spec("backend.planner") is None or importlib.util.find_spec("msgspec") is None:
         return
     more = [] if host_memory is None else ["--host-memory", str(host_memory), "--replicas", str(replicas)]
-    refusal = _asked(START, ["--model", str(weights), "--gpu", card, *more], weights)["refusal"]
+    more += ["--tensor-parallel-size", str(cards.count)] if cards.count > 1 else []
+    refusal = _asked(START, ["--model", str(weights), "--gpu", cards.name, *more], weights)["refusal"]
     if refusal is not None:
-        raise LaunchError(f"{weights.name} cannot start on {card}: {refusal}".replace(f"{weights.parent}/", ""))
+        refusal = refusal.replace("--tensor-parallel-size", "--gpus").replace(f"{weights.parent}/", "")
+        raise LaunchError(f"{weights.name} cannot start on {cards}: {refusal}")
 
 
-def plan(weights: Path, card: str, *, calls: int) -> dict[str, Any]:
+def plan(weights: Path, card: str, *, calls: int, cards: int = 1) -> dict[str, Any]:
     """The planner's prediction (`domicile plan --json`). Raises LaunchError where it can say nothing."""
-    return _asked(PLAN, ["--model", str(weights), "--gpu", card, "--concurrency", str(calls), "--json"], weights)
+    arguments = ["--model", str(weights), "--gpu", card, "--concurrency", str(calls), "--json"]
+    return _asked(PLAN, [*arguments, "--tensor-parallel-size", str(cards)], weights)
 
 
 def _asked(program: str, arguments: list[str], weights: Path) -> dict[str, Any]:

@@ -59,8 +59,12 @@ class Backend:
 
     @property
     def engine(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
+        (child,) = self.engines
         return child
+
+    @property
+    def engines(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from backend.engine_config import EngineConfig, size_cache
+from backend.engine_config import EngineConfig, of_all_stages, size_cache
 from backend.errors import ConfigError
 from tests.backend.tiny import tiny_config
 
@@ -21,6 +21,8 @@ BLOCK_BYTES = 16 * 2 * 2 * 2 * 8 * 4  # tokens, K and V, layers, KV heads, head_
         {"max_num_batched_tokens": 8, "max_num_seqs": 9},
         {"step_timeout_s": 0},
         {"tensor_parallel_size": 0},
+        {"pipeline_parallel_size": 0},
+        {"redundant_experts": -1},
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(changes: dict[str, int]) -> None:
@@ -31,6 +33,34 @@ def test_settings_that_cannot_work_are_refused_by_name(changes: dict[str, int]) 
 def test_one_card_by_its_number_is_not_several() -> None:
     with pytest.raises(ConfigError, match=r"'cuda:1' names one card of 2; set --device cuda.*CUDA_VISIBLE_DEVICES"):
         EngineConfig(model="", device="cuda:1", tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pipeline_parallel_size": 2, "device": "cuda:1"}, "names one card of 2"),
+        ({"expert_parallel": True}, "--tensor-parallel-size, which is 1; raise it, or leave --expert-parallel out"),
+        ({"redundant_experts": 1, "tensor_parallel_size": 2}, "add --expert-parallel, or leave --redundant-experts"),
+    ],
+)
+def test_ways_to_divide_a_model_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(model="", **changes)
+
+
+def test_ranks_are_those_of_all_stages() -> None:
+    config = EngineConfig(model="", tensor_parallel_size=2, pipeline_parallel_size=3, expert_parallel=True)
+    assert (config.ranks, config.spare_experts) == (6, 0)
+    assert EngineConfig(model="").spare_experts is None
+    assert EngineConfig(model="").captures and not config.captures
+
+
+def test_all_stages_have_the_blocks_of_the_one_with_the_least_room() -> None:
+    config, model = EngineConfig(model="", kv_memory=BLOCK_BYTES * 10), tiny_config()
+    own = size_cache(config, model, 4)
+    assert of_all_stages(own, config, model, lambda number: number, 4) == own
+    less = of_all_stages(own, config, model, lambda number: number - 4, 4)
+    assert (less.num_blocks, less.max_model_len) == (6, 96)
 
 
 def test_memory_is_turned_into_whole_blocks() -> None:

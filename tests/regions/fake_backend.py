@@ -23,6 +23,7 @@ NAMES = [
     "backend-id",
     "threads",
     "device",
+    "tensor-parallel-size",
 ]
 for option in [*NAMES, "behave"]:
     parser.add_argument(f"--{option}")

@@ -113,6 +113,27 @@ class PagedAttention:
         return out
 
 
+class HeadwiseAttention(PagedAttention):
+    """The same for one token of one sequence, `together` query heads at a time that attend to one KV head: the bits do
+    not depend on how many heads there are."""
+
+    def __init__(self, cache: KVCache, slots: Tensor, token: Prefill, together: int) -> None:
+        super().__init__(cache, slots, None, [token])
+        self._together = together
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values, window = self.cache.keys[layer], self.cache.values[layer], self.cache.windows[layer]
+        keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
+        values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
+        shared, softness, (token,) = q.shape[1] // k.shape[1], self.cache.softness, self.prefills
+        found = []
+        for first in range(0, q.shape[1], self._together):
+            kv = slice(first // shared, first // shared + 1)
+            own, key, value = q[:, first : first + self._together].clone(), k[:, kv].clone(), v[:, kv].clone()
+            found.append(_prefill(own, key, value, keys[:, :, kv], values[:, :, kv], token, window, softness))
+        return torch.cat(found, 1)
+
+
 def _decode(
     q: Tensor, keys: Tensor, values: Tensor, decodes: Decodes, window: int | None, softness: Softness
 ) -> Tensor:

@@ -10,6 +10,7 @@ from backend.engine.core.speculation import Drafted
 from backend.engine.core.token_masks import Allowed
 
 Masks = Callable[[], Allowed]
+REBALANCED_PAIRS = 4096  # of tokens and experts of a layer, after which it is looked at again which have copies
 
 
 class Launched(Protocol):

@@ -9,7 +9,7 @@ from torch import Tensor
 from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.cache.pages import Pages
 from backend.engine.core.progress import TokenLogprobs
-from backend.engine.core.runner import Launched, Masks
+from backend.engine.core.runner import REBALANCED_PAIRS, Launched, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.speculation import Drafted
@@ -51,6 +51,19 @@ class Run:
 def in_order(runs: list[Run]) -> list[Run]:
     """The order in a flat batch: decodes first, so that they are one slice of the rows."""
     return sorted(runs, key=lambda run: run.num_tokens > 1)
+
+
+def in_microbatches(ordered: list[Run], stages: int) -> list[list[Run]]:
+    """For a pipeline: as many parts of about equally many tokens as there are stages, which then compute at the same
+    time; fewer where there are fewer sequences."""
+    if stages == 1 or len(ordered) < 2:
+        return [ordered]
+    total, done = sum(run.num_tokens for run in ordered), 0
+    parts: list[list[Run]] = [[] for _ in range(stages)]
+    for run in ordered:
+        parts[done * stages // total].append(run)
+        done += run.num_tokens
+    return [part for part in parts if part]
 
 
 class ModelRunner:
@@ -98,9 +111,10 @@ class ModelRunner:
     def _checked(self, runs: list[Run]) -> list[list[int | None]]:
         return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], {})]
 
+    @torch.inference_mode()
     def prepare(self) -> bool:
-        """Every step runs as it is from the first on."""
-        return False
+        """Every step runs as it is from the first on; what there may be is to copy experts that are often taken."""
+        return self.model.rebalance(REBALANCED_PAIRS)
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         self._pages.copy(pairs)
@@ -124,14 +138,8 @@ class ModelRunner:
         """The logits behind the tokens that something is drawn behind, [num_draws, vocab_size] of each run, and what is
         asked for of prompts."""
         ordered = in_order(runs)
-        ids, positions, attention = self._inputs(ordered)
-        rows: list[int] = []
-        end = 0
-        for run in ordered:
-            rows += [end + i for i in run.prompt_rows]
-            end += run.num_tokens
-            rows += range(end - run.num_draws, end)
-        logits = self.model(ids, positions, attention, torch.tensor(rows, dtype=torch.int64))
+        begun = [self._begin(some) for some in in_microbatches(ordered, self.model.config.stage.count)]
+        logits = torch.cat([self.model.collect(one) for one in begun])
         logits_by: dict[int, Tensor] = {}
         of_prompts = []
         at = 0
@@ -146,6 +154,17 @@ class ModelRunner:
             logits_by[sequence.id] = logits[at : at + run.num_draws]
             at += run.num_draws
         return [logits_by[run.sequence.id] for run in runs], of_prompts
+
+    def _begin(self, ordered: list[Run]) -> Tensor:
+        """What `Decoder.collect` takes, of the rows that `_forward` wants."""
+        ids, positions, attention = self._inputs(ordered)
+        rows: list[int] = []
+        end = 0
+        for run in ordered:
+            rows += [end + i for i in run.prompt_rows]
+            end += run.num_tokens
+            rows += range(end - run.num_draws, end)
+        return self.model.begin(ids, positions, attention, torch.tensor(rows, dtype=torch.int64))
 
     def _inputs(self, ordered: list[Run]) -> tuple[Tensor, Tensor, PagedAttention]:
         """Ids, positions and attention of a flat batch of them."""

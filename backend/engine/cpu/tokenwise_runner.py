@@ -9,7 +9,7 @@ of decoding.
 import torch
 from torch import Tensor
 
-from backend.engine.cache.attention import PagedAttention, Prefill
+from backend.engine.cache.attention import HeadwiseAttention, Prefill
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.sequence import Sequence
 from backend.engine.cpu.logprobs import logprobs_of
@@ -46,7 +46,8 @@ class TokenwiseRunner(ModelRunner):
         blocks = torch.tensor(run.sequence.block_table[: position // size + 1])
         slots = torch.tensor(self._slots(run.sequence, range(position, position + 1)))
         # As a chunk of one token, over exactly the keys that there are: a decode's are padded to whole blocks.
-        attention = PagedAttention(self.cache, slots, None, [Prefill(0, 1, position, blocks)])
+        together = self.model.config.heads_of_part
+        attention = HeadwiseAttention(self.cache, slots, Prefill(0, 1, position, blocks), together)
         rows = torch.zeros(int(wanted), dtype=torch.int64)
         ids = torch.tensor([run.tokens[position]])
         logits: Tensor = self.model(ids, torch.tensor([position]), attention, rows)

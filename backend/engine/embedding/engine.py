@@ -65,7 +65,7 @@ class EmbeddingEngine(Engine):
             raise ConfigError(
                 "an embedding model draws no tokens: speculation has nothing to guess; remove --speculation"
             )
-        if config.tensor_parallel_size > 1 or team is not None:
+        if config.ranks > 1 or team is not None:
             raise ConfigError("an embedding model is not divided among cards; set --tensor-parallel-size 1")
         if config.batch_invariant and not config.device.startswith("cuda"):
             raise ConfigError("an embedding model has no batch-invariant mode on the CPU; start it without that option")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
-from backend.engine.core.runner import Masks
+from backend.engine.core.runner import REBALANCED_PAIRS, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
@@ -214,9 +214,10 @@ class GraphRunner:
     @torch.inference_mode()
     def prepare(self) -> bool:
         """Capture one of the graphs that not every answer needs. All of them before the engine is ready would take
-        longer than loading the weights, and one that is missing is captured by the step that needs it."""
+        longer than loading the weights, and one that is missing is captured by the step that needs it. With all of them
+        there: copy experts that are often taken, if ranks hold them as wholes."""
         if not self._later:
-            return False
+            return self.model.rebalance(REBALANCED_PAIRS)
         self._later.pop()()
         return True
 

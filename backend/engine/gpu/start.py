@@ -19,7 +19,7 @@ from backend.engine.gpu.captures import graph_sizes
 from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine.gpu.memory import GpuMemory, supported
 from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
-from backend.engine_config import CacheSize, EngineConfig, size_cache_within, weight_format
+from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache_within, weight_format
 from backend.errors import ConfigError
 from backend.kernels.interface import kernels_for
 from backend.kernels.launching import tuning
@@ -97,8 +97,9 @@ def gpu_runner(
     activations = _activations(fused, dtype, config)
     on_stage(Stage.KERNELS, 1, 1)
     size = cache_after_weights(activations + GRAPH_MEMORY, config, model.config, dtype, model.group)
+    size = of_all_stages(size, config, model.config, model.group.pipeline.least, dtype.itemsize)
     runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
-    if config.graphs:
+    if config.captures:
         runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
     runner.profile_run()  # its memory is the allocator's from now on, and its kernels are compiled
     torch.cuda.synchronize()

@@ -13,12 +13,12 @@ from backend.engine.core.progress import OnStage, Stage
 from backend.engine.core.runner import Runner
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
-from backend.engine_config import CacheSize, EngineConfig, size_cache, weight_format
+from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache, weight_format
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
 from backend.models.loader import dummy_model, load_model
-from backend.models.sharding import of_rank
+from backend.models.sharding import share_of
 from backend.parallel.group import ParallelGroup
 
 
@@ -31,27 +31,31 @@ class Computing:
     runner: Runner
     cache: CacheSize
     sleeper: Sleeper | None
+    expert_loads: Callable[[], list[int]] = list
 
 
 def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_stage: OnStage) -> Computing:
     """Load and build. Raises ConfigError before loading if model, cache or cards are not as asked, ModelError while."""
     load = partial(loaded, checkpoint, config, group)
-    share = of_rank(checkpoint.config, group.shard, weight_format(config, checkpoint.config))
+    format = weight_format(config, checkpoint.config)
+    share = share_of(checkpoint.config, group, format)
     if config.device.startswith("cuda"):
         from backend.engine.gpu.start import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
         require_gpu(config, share)
         model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
         gpu, cache, sleeper = gpu_runner(model, config, on_stage)
-        return Computing(model, eos_ids, gpu, cache, sleeper)
+        return Computing(model, eos_ids, gpu, cache, sleeper, gpu.model.expert_loads)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)
+    cache = of_all_stages(cache, config, share, group.pipeline.least, 4 if config.dtype == "float32" else 2)
     model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
     pages = KVCache(share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
     runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
     reload: Callable[[OnProgress], Decoder] = lambda on_progress: load(on_progress)[0]  # noqa: E731
-    return Computing(model, eos_ids, runner, cache, HostSleeper(runner, reload))
+    sleeper = HostSleeper(runner, reload)
+    return Computing(model, eos_ids, runner, cache, sleeper, lambda: runner.model.expert_loads())
 
 
 def loaded(
@@ -63,7 +67,11 @@ def loaded(
     if config.load_format == "dummy":
         eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset[int]()
         made = dummy_model(checkpoint.config, config.dtype, config.device, quantization=format, group=group)
+        if group.ordered and not config.device.startswith("cuda"):
+            made.arrange()
         return made, eos_ids
     eos_ids = checkpoint.text.eos_ids
     model = load_model(checkpoint, config.dtype, config.device, on_progress, quantization=format, group=group)
+    if group.ordered and not config.device.startswith("cuda"):
+        model.arrange()
     return model, eos_ids

@@ -48,6 +48,7 @@ class LeadingRunner:
         self.ahead, self.plain_only = self.own.ahead, self.own.plain_only
 
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
+        self._prepared = False
         gone, admitted = self._originals.gone(), self._originals.admitted(batch)
         words = self._originals.words([(s.sequence, s.num_tokens, s.admitted) for s in batch])
         self.followers.send(say.Launch(gone, admitted, words, masks is not None))

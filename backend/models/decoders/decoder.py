@@ -5,6 +5,7 @@ not care whose row it is. Attention does, and is handed in, so that the same mod
 paged kernel (GPU).
 """
 
+import re
 from collections.abc import Iterable
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backend.models.config import ModelConfig
-from backend.models.layers import vocabulary
+from backend.models.layers import in_parts, vocabulary
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.linear import linear
@@ -22,12 +23,15 @@ from backend.models.rope import Rope
 from backend.models.sharding import EMBEDDING, HEAD, layer_shares, table_share
 from backend.models.tensors import Expected, part_of, require_finite
 from backend.parallel.group import SINGLE, ParallelGroup
-from backend.parallel.shard import Share
+from backend.parallel.shard import Share, vocabulary_tile
 from backend.quantization.format import Packed, Quantization
 from backend.quantization.none import NONE
 
 BODY = "model."
 TEXT_PARTS = ("language_model.", "model.language_model.")  # as in releases, and as transformers 5 has them in memory
+NORM = "model.norm.weight"
+TABLES = (EMBEDDING, HEAD, NORM)
+LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
 
 
@@ -55,9 +59,8 @@ class DecoderLayer(Matrices):
         self.post_norm = empty(config.hidden_size)
         experts = config.experts
         if experts is not None and index not in experts.dense_layers:
-            self.experts: ExpertLayer | None = ExpertLayer(
-                experts, config.hidden_size, dtype, device, quantization if self._packs_experts() else None
-            )
+            kept = quantization if self._packs_experts() else None
+            self.experts: ExpertLayer | None = ExpertLayer(experts, config.hidden_size, dtype, device, kept, group)
             self.packed |= {f"experts.{name}": packed for name, packed in self.experts.packed.items()}
         else:
             self.experts = None
@@ -65,7 +68,7 @@ class DecoderLayer(Matrices):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = hidden.shape[0]
-        qkv = linear(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
+        qkv = self.qkv_of(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
         qkv = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
         rotated, v = qkv.tensor_split((self.heads + self.kv_heads,), 1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -73,13 +76,17 @@ class DecoderLayer(Matrices):
             rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
         q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
         attended = attention(self.index, q, k, v).reshape(tokens, -1)
-        hidden = hidden + self.group.all_reduce(linear(attended, self.out))
+        hidden = hidden + self.branch(attended, self.out)
         x = rms_norm(hidden, self.post_norm, self.eps)
         if self.experts is not None:
             mixed: Tensor = self.experts(x)
-            return hidden + self.group.all_reduce(mixed)
-        gate, up = linear(x, self.gate_up).chunk(2, -1)
-        return hidden + self.group.all_reduce(linear(F.silu(gate) * up, self.down))
+            return hidden + mixed
+        return hidden + self.gated_branch(x, self.gate_up, self.down, F.silu)
+
+    def arrange(self) -> None:
+        super().arrange()
+        if self.experts is not None:
+            self.experts.arrange()
 
     def packed_places(self) -> dict[str, Packed]:
         return super().packed_places() | ({} if self.experts is None else self.experts.packed_places())
@@ -123,19 +130,19 @@ class Decoder(nn.Module):
         self.config = config
         self.group = group
 
-        def table() -> nn.Parameter:
-            rows = vocabulary.rows(config.shard, config.vocab_size)
+        def table(*, held: bool) -> nn.Parameter:
+            rows = vocabulary.rows(config.shard, config.vocab_size) if held else 0
             made = torch.empty(rows, config.hidden_size, dtype=dtype, device=device)
             made[len(self.tokens_of(made)) :] = 0
             return nn.Parameter(made, requires_grad=False)
 
-        self.embedding = table()
+        self.embedding = table(held=config.has_embedding)
         kind = DecoderLayer if config.variant is None else VariantLayer
         self.layers = nn.ModuleList(
             kind(config, i, dtype, device, quantization, group) for i in range(config.num_layers)
         )
         self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
-        self.head = self.embedding if config.tie_word_embeddings else table()
+        self.head = self.embedding if config.tie_word_embeddings else table(held=config.stage.last)
         if not group.alone:
             self.register_buffer(
                 "row_of_token", vocabulary.row_of_token(config.shard, config.vocab_size, device), persistent=False
@@ -164,25 +171,62 @@ class Decoder(nn.Module):
         Returns:
             [rows, vocab_size] in the model's dtype.
         """
+        return self.collect(self.begin(ids, positions, attention, logit_rows))
+
+    @torch.inference_mode()
+    def begin(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
+        """What `collect` takes: of the last stage the logits, of another one a place for them. A stage does not wait
+        here for those behind it."""
+        if not self.config.stage.last:
+            self.group.pipeline.send(self._through(ids, positions, attention))
+            return self.embedding.new_empty(len(logit_rows), self.config.vocab_size)
         states = self.states(ids, positions, attention, logit_rows)
-        logits = self.group.logits(linear(states, self.head), self.config.vocab_size)
+        logits = self.group.logits(self._head_of(states), self.config.vocab_size)
         variant = self.config.variant
         return logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap)
 
     @torch.inference_mode()
+    def collect(self, begun: Tensor) -> Tensor:
+        """The logits, on every stage."""
+        return self.group.pipeline.logits(begun)
+
+    def _head_of(self, states: Tensor) -> Tensor:
+        """Logits of this rank's tokens, [rows, rows of the head]."""
+        if not self.group.ordered:
+            return linear(states, self.head)
+        own, height = self.tokens_of(self.head), vocabulary_tile(self.config.vocab_size)
+        heights = [min(height, len(own) - at) for at in range(0, len(own), height)]
+        return F.pad(in_parts.by_rows(states, own, heights), (0, len(self.head) - len(own)))
+
+    def arrange(self) -> None:
+        """In an ordered group: lay weights out as they are multiplied by. After loading; they have no `places` then."""
+        for layer in self.layers:
+            assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
+            layer.arrange()
+
+    @torch.inference_mode()
     def states(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor) -> Tensor:
         """What the head reads: the last layer's output, normalised, of those `rows`. [rows, hidden_size]."""
-        variant = self.config.variant
-        hidden = self._embedded(ids)
-        if variant is not None:
-            hidden = hidden * torch.tensor(variant.embedding_scale, dtype=hidden.dtype)  # rounded as in the release
+        hidden = self._through(ids, positions, attention)[rows]
+        return norm(self.config.variant, hidden, self.norm, self.config.rms_norm_eps)
+
+    def _through(self, ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """What this stage's layers leave, of all tokens."""
+        variant, embedding = self.config.variant, self.embedding
+        if self.config.stage.first:
+            hidden = self._embedded(ids)
+            if variant is not None:
+                hidden = hidden * torch.tensor(variant.embedding_scale, dtype=hidden.dtype)  # rounded as in the release
+        else:
+            shape = len(ids), self.config.hidden_size
+            hidden = self.group.pipeline.receive(shape, embedding.dtype, embedding.device)
         tables = {"rope": (self.cos[positions], self.sin[positions])}
         if variant is not None and variant.local_rope is not None:
             tables["local"] = self.local_cos[positions], self.local_sin[positions]
         for i, layer in enumerate(self.layers):
             cos, sin = tables.get(self.config.positions_of(i), tables["rope"])
             hidden = layer(hidden, cos, sin, attention)
-        return norm(variant, hidden[rows], self.norm, self.config.rms_norm_eps)
+        return hidden
 
     def _embedded(self, ids: Tensor) -> Tensor:
         if self.group.alone:
@@ -214,7 +258,36 @@ class Decoder(nn.Module):
                 self.group.broadcast(layer.experts.router)
 
     def expected(self) -> Expected:
-        return Expected(self.places(), {HEAD} if self.config.tie_word_embeddings else set(), self.shares())
+        repeated = {HEAD} if self.config.tie_word_embeddings else set()
+        return Expected(self.places(), repeated, self.shares(), self._elsewhere)
+
+    def _elsewhere(self, name: str) -> bool:
+        """Whether another rank holds the checkpoint's tensor of that name."""
+        found, config = LAYER.match(name), self.config
+        if found is None:
+            return config.stage.count > 1 and name in TABLES
+        layer = int(found[1]) - config.first_layer
+        if not 0 <= layer < config.num_layers:
+            return 0 <= int(found[1]) < config.all_layers
+        own = self.layers[layer]
+        mixture = own.experts if isinstance(own, DecoderLayer) else None
+        return mixture is not None and mixture.elsewhere(found[2])
+
+    def rebalance(self, least: int) -> bool:
+        """Choose anew which experts have copies in a layer of which as many pairs of tokens and experts have come as
+        `least` since it was last done; all ranks at once. False if there is none."""
+        return any(
+            layer.experts.rebalance(least)
+            for layer in self.layers
+            if isinstance(layer, DecoderLayer) and layer.experts is not None
+        )
+
+    def expert_loads(self) -> list[int]:
+        """Pairs of tokens and experts that each rank has computed, of all layers; [] where experts are not held as
+        wholes."""
+        held = [x.experts.held for x in self.layers if isinstance(x, DecoderLayer) and x.experts is not None]
+        each = [one.rank_loads() for one in held if one is not None]
+        return [round(sum(ranks)) for ranks in zip(*each, strict=True)]
 
     def shares(self) -> dict[str, Share]:
         """By Hugging Face name: which part of a tensor goes to its place, where that is not all of it."""
@@ -222,7 +295,8 @@ class Decoder(nn.Module):
             return {}
         found = dict.fromkeys((EMBEDDING, HEAD), table_share(self.config))
         for i in range(self.config.num_layers):
-            found |= {f"model.layers.{i}.{name}": share for name, share in layer_shares(self.config, i).items()}
+            prefix = self.config.prefix_of(i)
+            found |= {f"{prefix}{name}": share for name, share in layer_shares(self.config, i).items()}
         return found
 
     def tokens_of(self, table: Tensor) -> Tensor:
@@ -239,12 +313,16 @@ class Decoder(nn.Module):
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
-        places: dict[str, Tensor] = {EMBEDDING: self.tokens_of(self.embedding), "model.norm.weight": self.norm}
-        if not self.config.tie_word_embeddings:
+        places: dict[str, Tensor] = {}
+        if self.config.has_embedding:
+            places[EMBEDDING] = self.tokens_of(self.embedding)
+        if self.config.stage.last:
+            places[NORM] = self.norm
+        if self.config.stage.last and not self.config.tie_word_embeddings:
             places[HEAD] = self.tokens_of(self.head)
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
-            places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
+            places |= {f"{self.config.prefix_of(i)}{name}": place for name, place in layer.places().items()}
         return places
 
     def packed_places(self) -> dict[str, Packed]:
@@ -252,7 +330,7 @@ class Decoder(nn.Module):
         places: dict[str, Packed] = {}
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
-            places |= {f"model.layers.{i}.{name}": place for name, place in layer.packed_places().items()}
+            places |= {f"{self.config.prefix_of(i)}{name}": place for name, place in layer.packed_places().items()}
         return places
 
 

@@ -32,6 +32,7 @@ from backend.models.decoders.paged_decoder import (
     library_for,
     table_of,
 )
+from backend.models.layers.held_experts import HeldExperts
 from backend.models.rope import Rope
 from backend.quantization.format import FEW_ROWS, Quantization
 from backend.quantization.linear import DenseLinear, Hidden
@@ -52,12 +53,12 @@ class FusedDecoder(PagedDecoder):
     def _layer(self, layer: DecoderLayer) -> Layer:
         attending: dict[str, Any] = {
             "qkv": self._linear(layer, "qkv"), "qkv_bias": layer.qkv_bias, "q_norm": layer.q_norm,
-            "k_norm": layer.k_norm, "out": self._linear(layer, "out"), "input_norm": layer.input_norm,
+            "k_norm": layer.k_norm, "out": self._ending(layer, "out"), "input_norm": layer.input_norm,
             "post_norm": layer.post_norm,
         }  # fmt: skip
         mixed = layer.experts
         if mixed is None:
-            return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._linear(layer, "down"))
+            return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._ending(layer, "down"))
         routing = mixed.shape.routing
         if mixed.packed:
             gate_up, down = mixed.packed["gate_up"], mixed.packed["down"]
@@ -65,12 +66,28 @@ class FusedDecoder(PagedDecoder):
         else:
             format = NONE if self.config.keeps_experts(layer.index) else self.quantization
             experts = format.experts(self.kernels, routing, mixed.gate_up, mixed.down)
+        experts.hold(mixed.held)
+        if self.group.ordered and mixed.shape.parts > 1:
+            experts = experts.divided(mixed.shape.parts)
+            mixed.release()  # the parts are copies
         return MixtureLayer(**attending, router=DenseLinear(self.kernels, mixed.router), experts=experts)
+
+    def rebalance(self, least: int) -> bool:
+        return any(
+            layer.experts.held.rebalance(layer.experts.by_slot(), least)
+            for layer in self.layers
+            if isinstance(layer, MixtureLayer) and isinstance(layer.experts.held, HeldExperts)
+        )
+
+    def expert_loads(self) -> list[int]:
+        held = [layer.experts.held for layer in self.layers if isinstance(layer, MixtureLayer)]
+        each = [one.rank_loads() for one in held if isinstance(one, HeldExperts)]
+        return [round(sum(ranks)) for ranks in zip(*each, strict=True)]
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)
         path = self._path(rows, attention.keys_in_place)
-        hidden = Hidden(self.embedded(tokens.ids))
+        hidden = Hidden(self.entering(tokens.ids))
         with library_for(rows, self.embedding.device):
             for i, layer in enumerate(self.layers):
                 qkv, scales, residual = path.to_attention(layer, hidden)
@@ -84,7 +101,7 @@ class FusedDecoder(PagedDecoder):
         with library_for(rows, self.embedding.device):
             return self._path(rows).from_attention(self.layers[-1], before.residual, before.x)
 
-    def logits(self, hidden: Hidden) -> Tensor:
+    def own_logits(self, hidden: Hidden) -> Tensor:
         if self.group.alone and hidden.added is None and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.models.config import ModelConfig
 from backend.models.decoders.fused_decoder import FusedDecoder
-from backend.models.decoders.layer_paths import InvariantRows, LayerPath, ShardedInvariantRows
+from backend.models.decoders.layer_paths import InvariantRows, LayerPath, OrderedRows
 from backend.models.decoders.variant_decoder import VariantDecoder
 from backend.quantization.linear import Hidden, Linear
 
@@ -20,9 +20,9 @@ class InvariantDecoder(FusedDecoder):
 
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
         eps = self.config.rms_norm_eps
-        return InvariantRows(eps) if self.group.alone else ShardedInvariantRows(eps, self.group)
+        return OrderedRows(eps, self.group) if self.group.ordered else InvariantRows(eps)
 
-    def logits(self, hidden: Hidden) -> Tensor:
+    def own_logits(self, hidden: Hidden) -> Tensor:
         logits = self.kernels.invariant_linear(self.states(hidden), self.head)
         return self.group.logits(logits, self.config.vocab_size)
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from backend.models.decoders.paged_decoder import Products
+from backend.models.layers.in_parts import summed
 from backend.parallel.group import ParallelGroup
 from backend.quantization.experts import WIDE_ROWS, Experts
 from backend.quantization.linear import Hidden, Linear, Operand
@@ -196,8 +197,9 @@ class ShardedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardedInvariantRows:
-    """As `InvariantRows`, of a rank's share; the group's sums have to be ordered (`DistributedGroup`)."""
+class OrderedRows:
+    """As `InvariantRows`, of an ordered group: the bits do not depend on the number of ranks either
+    (`layers.in_parts`)."""
 
     eps: float
     group: ParallelGroup
@@ -206,11 +208,11 @@ class ShardedInvariantRows:
         return InvariantRows(self.eps).to_attention(layer, hidden)
 
     def from_attention(self, layer: Layer, residual: Tensor, attended: Tensor) -> Hidden:
-        added = self.group.all_reduce(layer.out.invariant(layer.out.operand(attended)))
+        out = layer.out.invariant(layer.out.operand(attended))
+        added = summed(self.group, out, residual.dtype)
         if isinstance(layer, MixtureLayer):
             x, residual = layer.router.normed(Hidden(residual, added), layer.post_norm, self.eps)
-            mixed = layer.experts.summed(x.x, layer.router.invariant(x), batch_invariant=True)
-            return Hidden(residual, self.group.all_reduce(mixed))
+            return Hidden(residual, layer.experts.in_order(self.group, x.x, layer.router.invariant(x)))
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
         down = layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x)))
-        return Hidden(residual, self.group.all_reduce(down))
+        return Hidden(residual, summed(self.group, down, residual.dtype))

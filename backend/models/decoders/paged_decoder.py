@@ -139,8 +139,34 @@ class PagedDecoder(ABC):
 
     def finish(self, before: Attended, last: Tensor | None) -> Hidden:
         """The last layer from its attention on, of the tokens named by `last`, for few have a next token to draw; of a
-        model of 32 layers that saves 3 % of what a prompt costs. None: of all. It may write into ``before``."""
+        model of 32 layers that saves 3 % of what a prompt costs. None: of all. It may write into ``before``.
+
+        A stage that is not the last one sends what it leaves of all tokens to the next; what comes back then is only as
+        many rows."""
+        if not self.config.stage.last:
+            rows = before.residual if last is None else before.residual[last]
+            self.group.pipeline.send(self._settled(self.finished(before)))
+            return Hidden(rows)
         return self.finished(before if last is None else before.rows(last))
+
+    def _settled(self, hidden: Hidden) -> Tensor:
+        """All that the layers leave, in one: [tokens, width]."""
+        if hidden.added is None:
+            return hidden.residual
+        added = hidden.added.float() if hidden.added.dim() == 2 else hidden.added.sum(0)
+        if hidden.scales is not None:
+            added = added * (hidden.scales[0] * hidden.scales[1].t())
+        if hidden.partial:
+            added = self.group.all_reduce(added.to(hidden.residual.dtype)).float()
+        return (hidden.residual.float() + added).to(hidden.residual.dtype)
+
+    def rebalance(self, least: int) -> bool:
+        """As `Decoder.rebalance`."""
+        return False
+
+    def expert_loads(self) -> list[int]:
+        """As `Decoder.expert_loads`."""
+        return []
 
     @abstractmethod
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
@@ -150,9 +176,22 @@ class PagedDecoder(ABC):
     def finished(self, before: Attended) -> Hidden:
         """`finish`, of all that are given."""
 
-    @abstractmethod
     def logits(self, hidden: Hidden) -> Tensor:
-        """[rows, vocab_size] in the model's dtype."""
+        """[rows, vocab_size] in the model's dtype, on every stage."""
+        if self.config.stage.last:
+            return self.group.pipeline.logits(self.own_logits(hidden))
+        return self.group.pipeline.logits(hidden.residual.new_empty(len(hidden.residual), self.config.vocab_size))
+
+    @abstractmethod
+    def own_logits(self, hidden: Hidden) -> Tensor:
+        """The same, of the last stage."""
+
+    def entering(self, ids: Tensor) -> Tensor:
+        """What the first layer here gets: [tokens, hidden_size]."""
+        if self.config.stage.first:
+            return self.embedded(ids)
+        shape = len(ids), self.config.hidden_size
+        return self.group.pipeline.receive(shape, self.embedding.dtype, self.embedding.device)
 
     def embedded(self, ids: Tensor) -> Tensor:
         """[tokens, hidden_size]."""
@@ -176,6 +215,16 @@ class PagedDecoder(ABC):
             return packed.format.linear(self.kernels, packed)
         format = NONE if layer.keeps(name) else self.quantization
         return format.quantised(self.kernels, getattr(layer, name))
+
+    def _ending(self, layer: Matrices, name: str) -> Linear:
+        """The same by one that ends a residual branch: in parts where the group's sums are ordered."""
+        found = self._linear(layer, name)
+        if not self.group.ordered:
+            return found
+        divided, packed = found.divided(self.config.parts), layer.packed.get(name)
+        if packed is not None:
+            packed.parts.clear()  # the parts are copies
+        return divided
 
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,

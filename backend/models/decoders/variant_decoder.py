@@ -79,8 +79,8 @@ class VariantDecoder(PagedDecoder):
         wide = (q_norm, k_norm) if self.variant.wide_qk_norm and q_norm is not None and k_norm is not None else None
         return VariantWeights(
             qkv=self._linear(layer, "qkv"), qkv_bias=None, q_norm=None if wide else q_norm,
-            k_norm=None if wide else k_norm, out=self._linear(layer, "out"), gate_up=self._linear(layer, "gate_up"),
-            down=self._linear(layer, "down"), attention_before=self._factor(layer.attention_before),
+            k_norm=None if wide else k_norm, out=self._ending(layer, "out"), gate_up=self._linear(layer, "gate_up"),
+            down=self._ending(layer, "down"), attention_before=self._factor(layer.attention_before),
             attention_after=self._factor(layer.attention_after), mlp_before=self._factor(layer.mlp_before),
             mlp_after=self._factor(layer.mlp_after), wide_norms=wide,
         )  # fmt: skip
@@ -90,8 +90,8 @@ class VariantDecoder(PagedDecoder):
         return weight if weight is None or not self.variant.norm_from_one else 1.0 + weight.float()
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
-        residual = self.embedded(tokens.ids)
-        if self._embedding_scale != 1.0:
+        residual = self.entering(tokens.ids)
+        if self.config.stage.first and self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
         hidden = Hidden(residual)
         with library_for(len(tokens.ids), self.embedding.device):
@@ -112,7 +112,7 @@ class VariantDecoder(PagedDecoder):
         x, residual = self._next(residual, added, layer.mlp_before)
         return Hidden(residual, self._branch(self._gated(self._product(x, layer.gate_up)), layer.down, layer.mlp_after))
 
-    def logits(self, hidden: Hidden) -> Tensor:
+    def own_logits(self, hidden: Hidden) -> Tensor:
         logits, limit = self._head(self.states(hidden)), self.variant.logit_cap
         logits = self.group.logits(logits, self.config.vocab_size)
         if self.variant.logit_scale != 1.0:
@@ -137,7 +137,7 @@ class VariantDecoder(PagedDecoder):
 
     def _branch(self, x: Tensor, weight: Linear, norm: Tensor | None) -> Tensor:
         """What attention or MLP adds to the residual."""
-        added = self.group.all_reduce(self._product(x, weight))
+        added = self.group.all_reduce(self._product(x, weight)).to(x.dtype)
         if norm is not None:
             added = self.kernels.rms_norm(added, norm, self.config.rms_norm_eps)
         return added if self.variant.residual_scale == 1.0 else added * self.variant.residual_scale
@@ -153,8 +153,9 @@ class VariantDecoder(PagedDecoder):
             return qkv
         (q_norm, k_norm), norm, eps = layer.wide_norms, self.kernels.rms_norm, self.config.rms_norm_eps
         q, k, v = qkv.tensor_split((len(q_norm), len(q_norm) + len(k_norm)), 1)
-        if not self.group.alone:
-            return torch.cat((*wide_norms(q, k, q_norm, k_norm, eps, self.group), v), 1)
+        if not self.group.alone or self.group.ordered:
+            parts = self.config.parts, self.config.kv_parts
+            return torch.cat((*wide_norms(q, k, q_norm, k_norm, eps, self.group, *parts), v), 1)
         return torch.cat((norm(q.contiguous(), q_norm, eps), norm(k.contiguous(), k_norm, eps), v), 1)
 
 

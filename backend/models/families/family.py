@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from backend.errors import CorruptCheckpoint
 from backend.kernels.moe.rule import Routing
 from backend.models.rope import Rope
+from backend.parallel.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Experts:
     """A mixture of experts in place of the MLP (Shazeer et al. 2017): each token takes `per_token` of `count`.
 
     ``intermediate_size`` is one expert's. ``normalised``: the weights of those taken add up to 1. ``dense_layers`` keep
-    an ordinary MLP.
+    an ordinary MLP. ``placement``: where ranks hold experts as wholes, who holds which; None: each holds a part of all.
+    ``parts``: as in `ModelConfig`.
     """
 
     count: int
@@ -33,6 +35,12 @@ class Experts:
     names: ExpertNames
     normalised: bool = True
     dense_layers: frozenset[int] = frozenset()
+    placement: Placement | None = None
+    parts: int = 1
+
+    def held(self, rank: int) -> tuple[int, ...]:
+        """The experts that a rank holds, or holds parts of, in the order of its slots."""
+        return tuple(range(self.count)) if self.placement is None else self.placement.slots[rank]
 
     @property
     def routing(self) -> Routing:

@@ -1,10 +1,14 @@
 """The matrices of a decoder layer, and where the modules of a checkpoint go in them."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from backend.errors import UnsupportedModel
 from backend.models.config import ModelConfig
+from backend.models.layers import in_parts
+from backend.models.layers.linear import linear
 from backend.parallel.group import SINGLE, ParallelGroup
 from backend.quantization.format import Packed, Quantization
 
@@ -36,6 +40,34 @@ class Matrices(nn.Module):
             self.packed[name] = self._quantization.empty(outputs, width, self._dtype, device, cuts)
             device = torch.device("meta")
         return nn.Parameter(torch.empty(outputs, width, dtype=self._dtype, device=device), requires_grad=False)
+
+    def arrange(self) -> None:
+        """In an ordered group: lay out what ends a residual branch as it is multiplied by. After loading."""
+        for name in ("out", "down"):
+            if hasattr(self, name):  # a mixture of experts has no MLP
+                in_parts.arrange(getattr(self, name), self._config.parts)
+
+    def qkv_of(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x: [tokens, hidden]; returns [tokens, (heads + 2 * kv_heads) * head_dim]."""
+        if not self.group.ordered:
+            return linear(x, weight, bias)
+        c = self._config
+        q, kv = c.q_width // c.parts, c.kv_width // c.kv_parts
+        return in_parts.by_rows(x, weight, [q] * c.parts + [kv] * (2 * c.kv_parts), bias)
+
+    def branch(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The product that ends attention, summed over the ranks. x: [tokens, q_width]; returns [tokens, hidden]."""
+        if not self.group.ordered:
+            return self.group.all_reduce(linear(x, weight))
+        return in_parts.summed(self.group, in_parts.product_sum(x, weight, self._config.parts), x.dtype)
+
+    def gated_branch(self, x: Tensor, gate_up: Tensor, down: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        """The MLP, summed over the ranks. x: [tokens, hidden], as what it returns."""
+        if self.group.ordered:
+            own = in_parts.gated_sum(x, gate_up, down, self._config.parts, activation)
+            return in_parts.summed(self.group, own, x.dtype)
+        gate, up = linear(x, gate_up).chunk(2, -1)
+        return self.group.all_reduce(linear(activation(gate) * up, down))
 
     def matrix_places(self) -> dict[str, Tensor]:
         """By the checkpoint's names, behind the layer's own prefix: the rows of matrices that they fill."""

@@ -3,6 +3,8 @@
 The same life as `decoder.DecoderLayer`, in plain torch for every device; the fused kernels know Llama's form only.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,9 +12,8 @@ from torch import Tensor, nn
 from backend.models.config import ModelConfig
 from backend.models.families.family import Variant
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
-from backend.models.layers.linear import linear
 from backend.models.layers.matrices import Matrices
-from backend.parallel.group import SINGLE, ParallelGroup
+from backend.parallel.group import SINGLE, ParallelGroup, tree_sum
 from backend.quantization.format import Quantization
 
 
@@ -31,14 +32,18 @@ def cap(x: Tensor, limit: float | None) -> Tensor:
 
 
 def wide_norms(
-    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, group: ParallelGroup
-) -> tuple[Tensor, Tensor]:
-    """RMSNorm of q and of k over the heads of all ranks. q, k: [tokens, width of this rank's heads]."""
-    parts = [x.float() for x in (q, k)]
-    squares = group.all_reduce(torch.stack([x.square().sum(-1) for x in parts]))
-    widths = torch.tensor([[q.shape[1] * group.size], [k.shape[1] * group.size]], device=q.device)
-    factors = torch.rsqrt(squares / widths + eps)  # copies of KV heads count in both sum and width
-    normed = [(x * factor[:, None]).to(q.dtype) for x, factor in zip(parts, factors, strict=True)]
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, group: ParallelGroup, parts: int = 1,
+    kv_parts: int = 1,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """RMSNorm of q and of k over the heads of all ranks. q, k: [tokens, width of this rank's heads]. parts, kv_parts:
+    as in `ModelConfig`."""
+    wide = [x.float() for x in (q, k)]
+    tiles = [wide[0].view(len(q), parts, -1), wide[1].view(len(k), kv_parts, -1)]
+    tiles[1] = tiles[1].repeat_interleave(parts // kv_parts, 1)  # copies of KV heads count in both sum and width
+    squares = group.all_reduce(tree_sum(torch.stack([tile.square().sum(-1).t() for tile in tiles], 1)))
+    widths = torch.tensor([[tile.shape[1] * tile.shape[2] * group.size] for tile in tiles], device=q.device)
+    factors = torch.rsqrt(squares / widths + eps)
+    normed = [(x * factor[:, None]).to(q.dtype) for x, factor in zip(wide, factors, strict=True)]
     return q_weight * normed[0], k_weight * normed[1]
 
 
@@ -79,25 +84,25 @@ class VariantLayer(Matrices):
         scale = self.variant.residual_scale
         attended = self._attended(self._norm(hidden, self.attention_before), cos, sin, attention)
         hidden = hidden + self._norm(attended, self.attention_after) * scale
-        gate, up = linear(self._norm(hidden, self.mlp_before), self.gate_up).chunk(2, -1)
-        gate = F.gelu(gate, approximate="tanh") if self.variant.gelu else F.silu(gate)
-        added = self.group.all_reduce(linear(gate * up, self.down))
+        activation = partial(F.gelu, approximate="tanh") if self.variant.gelu else F.silu
+        added = self.gated_branch(self._norm(hidden, self.mlp_before), self.gate_up, self.down, activation)
         return hidden + self._norm(added, self.mlp_after) * scale
 
     def _attended(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = len(x)
-        q, k, v = linear(x, self.qkv).tensor_split(self.cuts, 1)
+        q, k, v = self.qkv_of(x, self.qkv).tensor_split(self.cuts, 1)
         if self.q_norm is not None and self.k_norm is not None and self.variant.wide_qk_norm:
-            if self.group.alone:
+            if self.group.alone and not self.group.ordered:
                 q, k = self._norm(q, self.q_norm), self._norm(k, self.k_norm)
             else:
-                q, k = wide_norms(q, k, self.q_norm, self.k_norm, self.eps, self.group)
+                parts = self._config.parts, self._config.kv_parts
+                q, k = wide_norms(q, k, self.q_norm, self.k_norm, self.eps, self.group, *parts)
         q, k, v = (part.reshape(tokens, -1, self.head_dim) for part in (q, k, v))
         if not self.variant.wide_qk_norm:
             q, k = self._norm(q, self.q_norm), self._norm(k, self.k_norm)
         if self.turned:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        return self.group.all_reduce(linear(attention(self.index, q, k, v).reshape(tokens, -1), self.out))
+        return self.branch(attention(self.index, q, k, v).reshape(tokens, -1), self.out)
 
     def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else norm(self.variant, x, weight, self.eps)

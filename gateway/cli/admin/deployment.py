@@ -24,6 +24,8 @@ from gateway.cli.terminal.shell import (
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from regions.fleet.cards import Cards
+
 deployment_app = typer.Typer(
     name="deployment", help="Backends that come, scale, sleep and go by themselves.", no_args_is_help=True
 )
@@ -52,6 +54,9 @@ def create(
     gpu: Annotated[
         str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")
     ] = "cpu",
+    gpus: Annotated[
+        int | None, typer.Option(min=1, max=8, help="Cards of one replica; default: 1, of auto as few as do.")
+    ] = None,
     least: Least = None,
     most: Most = None,
     idle_s: Idle = None,
@@ -91,8 +96,10 @@ def create(
         for each in region:
             installation.catalogue().region(each, datetime.now(UTC).date())
         if gpu == "auto":
-            gpu = card_for(installation.models() / weights, calls=wanted.calls_each)
-        wanted = wanted.model_copy(update={"gpu": gpu})
+            cards = card_for(installation.models() / weights, calls=wanted.calls_each, count=gpus)
+        else:
+            cards = _cards(gpu, gpus)
+        wanted = wanted.model_copy(update={"gpu": str(cards)})
         Feasibility(installation, configured()).check(wanted)
         record = control.create_deployment(wanted)
     print_one(record, as_json)
@@ -239,6 +246,16 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fail(f"{first['loc'][0]}: {invalid_value(first)}", USAGE)
+
+
+def _cards(gpu: str, gpus: int | None) -> "Cards":
+    from regions.fleet.cards import Cards
+
+    try:
+        cards = Cards.parse(gpu)
+        return cards if gpus is None else Cards.parse(f"{gpus}x{cards.name}")
+    except ValueError as error:
+        fail(str(error), USAGE)
 
 
 def _euros(said: str) -> Decimal:

@@ -60,6 +60,16 @@ def test_how_it_is_computed_shows_and_is_not_taken_for_other_weights(folder: Pat
     assert one == plain != two
 
 
+@pytest.mark.parametrize(("size", "same"), [(2, True), (4, True), (8, True), (3, False), (16, False)])
+def test_in_deterministic_mode_the_number_of_ranks_shows_where_it_changes_bits(
+    folder: Path, size: int, same: bool
+) -> None:
+    one, more = (
+        fingerprint(folder, EngineConfig(model="x", batch_invariant=True, tensor_parallel_size=n)) for n in (1, size)
+    )
+    assert (one == more) is same
+
+
 @pytest.mark.parametrize("value", [None, 5, "", "two words", "x" * 65, ["fp_1"], "é"])
 def test_what_is_not_one_word_is_none(value: Any) -> None:
     assert fingerprint_of({"system_fingerprint": value}) is None

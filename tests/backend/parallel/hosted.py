@@ -44,7 +44,7 @@ class HostedEngine:
 def _host(pipe: Connection, config: EngineConfig) -> None:
     torch.set_num_threads(1)
     checkpoint = Checkpoint(Path(config.model), config.max_model_len)
-    ranks = Ranks(config, on_lost=print) if config.tensor_parallel_size > 1 else None
+    ranks = Ranks(config, on_lost=print) if config.ranks > 1 else None
     engine = Engine.from_checkpoint(checkpoint, config, team=ranks.join() if ranks else None)
     if ranks:
         ranks.await_ready()

@@ -324,7 +324,9 @@ def test_memory_is_of_each_card_and_the_smallest_number_of_cards_is_named() -> N
     assert "the weights take 131.42 GiB" in alone.refusal
     assert alone.refusal.endswith("; on 4 cards it fits (--tensor-parallel-size 4)"), alone.refusal
     assert divided(2).refusal is not None  # 66 GiB of 73 and no room for the cache that was asked for
+    assert alone.fewest_cards == divided(2).fewest_cards == 4
     four, eight = divided(4), divided(8)
+    assert eight.fewest_cards == 4
     assert four.refusal is None and eight.refusal is None
     assert four.memory.weights == pytest.approx(weight_bytes(LLAMA_70B, "bfloat16", None) / 4, rel=0.01)
     assert four.kv_bytes_per_token == 2 * eight.kv_bytes_per_token

@@ -11,6 +11,8 @@ from llguidance import LLMatcher
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.engine import Engine
 from backend.engine_config import EngineConfig
+from backend.models.families import mixtral
+from backend.models.families.family import Experts
 from tests.backend.parallel.crew import device_for
 from tests.backend.parallel.hosted import HostedEngine
 from tests.backend.tiny import generate, greedy, tiny_model, write_folder
@@ -19,51 +21,66 @@ SIZES = (2, 4) if not torch.cuda.is_available() else tuple(n for n in (2, 4) if 
 PROMPTS = [[3 + (i * 7 + k) % 300 for i in range(length)] for k, length in enumerate((1, 5, 20, 33, 70))]
 SEEDED = SamplingParams(max_tokens=12, temperature=0.9, top_p=0.95, seed=5, ignore_eos=True)
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": {"num_heads": 8, "num_kv_heads": 2, "head_dim": 16, "hidden_size": 64, "intermediate_size": 128},
     "qwen3": {
         "num_heads": 8, "num_kv_heads": 4, "head_dim": 16, "hidden_size": 64, "intermediate_size": 128,
-        "qk_norm": True, "tie_word_embeddings": False,
+        "qk_norm": True, "tie_word_embeddings": False, "num_layers": 3,
+    },
+    "mixtral": {
+        "num_heads": 8, "num_kv_heads": 4, "head_dim": 16, "hidden_size": 64, "intermediate_size": 48,
+        "experts": Experts(6, 2, 48, mixtral.NAMES),
     },
 }  # fmt: skip
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+SAID: dict[str, dict[str, Any]] = {
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"]},
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "num_local_experts": 6, "num_experts_per_tok": 2},
+}
 DATE = LLMatcher.grammar_from_regex("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+ON_CPU = not torch.cuda.is_available()
 NEAR = 0.02 if torch.cuda.is_available() else 1e-3  # kernels multiply float32 in TF32
 
 
-CASES = [case for case in (("qwen3", 2), ("llama", 4)) if case[1] in SIZES]
+Case = tuple[str, int, dict[str, Any]]  # a shape, ranks, and how the model is divided among them
+CASES: list[Case] = [
+    ("qwen3", 2, {"tensor_parallel_size": 2}),
+    (
+        "mixtral", 4,
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "expert_parallel": True, "redundant_experts": 1},
+    ),
+]  # fmt: skip
+CASES = [case for case in CASES if case[1] in SIZES and (ON_CPU or "pipeline_parallel_size" not in case[2])]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> tuple[str, int]:
-    found: tuple[str, int] = request.param
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def shape(case: tuple[str, int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shape(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = case[0]
     folder = tmp_path_factory.mktemp(name) / "model"
-    return write_folder(folder, tiny_model(7, **SHAPES[name]), architectures=[ARCHITECTURES[name]])
+    return write_folder(folder, tiny_model(7, **SHAPES[name]), **SAID[name])
 
 
-def configured(folder: Path, size: int, **changes: Any) -> EngineConfig:
+def configured(folder: Path, **changes: Any) -> EngineConfig:
     settings = {
         "model": str(folder), "device": device_for(max(SIZES, default=1)), "num_blocks": 40, "max_num_seqs": 8,
-        "max_num_batched_tokens": 64, "threads": 1, "max_model_len": 512, "tensor_parallel_size": size,
+        "max_num_batched_tokens": 64, "threads": 1, "max_model_len": 512,
     }  # fmt: skip
     return EngineConfig(**{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
 def alone(shape: Path) -> Iterator[HostedEngine]:
-    engine = HostedEngine(configured(shape, 1))
+    engine = HostedEngine(configured(shape))
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="module")
-def divided(case: tuple[str, int], shape: Path) -> Iterator[HostedEngine]:
-    engine = HostedEngine(configured(shape, case[1], speculation="ngram"))
+def divided(case: Case, shape: Path) -> Iterator[HostedEngine]:
+    engine = HostedEngine(configured(shape, speculation="ngram", **case[2]))
     yield engine
     engine.close()
 
@@ -137,3 +154,23 @@ def test_more_sequences_than_blocks_are_preempted_alike(alone: HostedEngine, div
 def test_a_form_is_followed_on_all_ranks(alone: HostedEngine, divided: HostedEngine) -> None:
     wanted = SamplingParams(max_tokens=20, temperature=0.8, seed=11, grammar=DATE)
     assert said(divided, wanted) == said(alone, wanted)
+
+
+def rested(engine: Engine) -> list[int]:
+    """As `run` does between requests."""
+    while engine.prepare():
+        pass
+    return engine.stats.expert_pairs
+
+
+def test_loads_of_ranks_that_hold_experts_are_counted_and_hot_ones_copied(case: Case, divided: HostedEngine) -> None:
+    loads: list[int] = divided.ask(rested)
+    if "expert_parallel" not in case[2]:
+        assert loads == []
+        return
+    assert len(loads) == 2 and min(loads) > 0
+    for j in range(4):  # several thousand pairs, so that copies move
+        said(divided, greedy(2), [[4 + (i * (j + 2) + k) % 290 for i in range(400)] for k in range(2)])
+    moved: list[int] = divided.ask(rested)
+    assert sum(moved) > sum(loads) + 4000
+    assert said(divided, greedy(12)) == said(divided, greedy(12))

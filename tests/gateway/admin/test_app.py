@@ -416,6 +416,18 @@ def test_a_deployment_that_cannot_run_is_refused_with_the_reason(operator, datab
         assert client.get("/tenants/acme/deployments", headers=operator).json()["items"] == []
 
 
+@pytest.mark.parametrize(
+    ("gpu", "said"), [("16xh100", "1 to 8 cards, not 16"), ("2xcpu", "write cpu"), ("h 100", "gpu"), ("4xh100", None)]
+)
+def test_a_replica_has_as_many_cards_as_a_host_may_have(client, operator, gpu, said):
+    new = {"id": "large", "model": "large", "weights": "large", "regions": ["eu-fr-par"], "gpu": gpu}
+    answer = client.post("/tenants/acme/deployments", headers=operator, json=new)
+    if said is None:
+        assert (answer.status_code, answer.json()["gpu"]) == (201, "4xh100")
+    else:
+        assert answer.status_code == 422 and said in answer.text
+
+
 def test_figures_that_could_not_be_met_are_refused_with_the_reason(operator, database, events):
     def refuse(present, scale):
         raise Invalid(f"{present.id}: {scale.max_replicas} replicas need a GPU each")

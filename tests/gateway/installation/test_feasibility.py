@@ -74,6 +74,10 @@ def check(feasibility):
     ("weights", "gpu", "fleet", "said"),
     [
         ("large", "l40s", {}, "large cannot start on l40s: the weights take 131.42 GiB"),
+        ("large", "h100", {}, "on 2 cards it fits (--gpus 2)"),
+        ("large", "2xl40s", {"gpus": [0, 1]}, "on 4 cards it fits (--gpus 4)"),
+        ("large", "2xh100", {"gpus": [0, 1]}, "large cannot start on 2xh100: no weights in large"),  # and nothing else
+        ("large", "2xh100", {}, "1 replicas need 2 GPUs each, and backends of this machine may use 1"),
         ("small", "abacus-1", {}, "no card 'abacus-1'; known are "),
         ("strange", "cpu", {}, "architecture 'Oracle' is not one of"),
         ("none", "cpu", {}, "there are no weights 'none' in the folder of models"),

@@ -94,6 +94,17 @@ async def test_what_shall_run_does_and_every_gateway_may_call_it(scene):
     await one.close()
 
 
+async def test_a_replica_of_several_cards_has_its_model_divided_among_them(scene):
+    scene.wish(gpu="4xh100")
+    one = scene.gateway()
+    await passes(one)
+    (replica,) = scene.replicas()
+    spec = one.launcher.specs[0]
+    assert (replica.gpu, spec.card, spec.cards) == ("4xh100", "h100", 4)
+    assert spec.options == ("--tensor-parallel-size", "4")
+    await one.close()
+
+
 async def test_a_pass_more_changes_nothing(scene):
     scene.wish()
     one = scene.gateway()

@@ -19,6 +19,7 @@ from regions.errors import LaunchError
 from regions.fleet.launcher import BackendSpec
 from regions.identity.identity import BackendIdentity
 from regions.launchers.local import LocalLauncher, RestartPolicy
+from regions.launchers.topology import Topology
 
 FAKE = (sys.executable, str(Path(__file__).parents[1] / "fake_backend.py"))
 IDENTITY = BackendIdentity("demo", "acme", "eu-fr-par", "acme-1")
@@ -394,6 +395,27 @@ async def test_a_backend_that_is_to_have_a_card_gets_one_of_its_own(launch, fold
         await launcher.start(on_card("acme-3"))
         assert seen(folder.with_name("acme-3"))["env"]["CUDA_VISIBLE_DEVICES"] == "4"
         assert seen(folder.with_name("acme-3"))["options"]["device"] == "cuda"
+
+
+async def test_a_backend_of_several_cards_gets_those_that_are_linked_best(launch, folder):
+    def on_cards(name, count):
+        identity = BackendIdentity("demo", "acme", "eu-fr-par", name)
+        options = ("--tensor-parallel-size", str(count))
+        return replace(spec(card="h100"), identity=identity, options=options, cards=count)
+
+    links = Topology({(4, 6): 1200, (5, 7): 1200, (4, 5): 40})
+    asked = []
+    how = {"gpus": (4, 5, 6, 7), "topology": lambda: asked.append(1) or links}
+    async with launch(**how, command=(*FAKE, "--behave", "well")) as launcher:
+        await launcher.start(on_cards("acme-1", 2))
+        await launcher.start(on_cards("acme-2", 2))
+        seen_by = [seen(folder.with_name(name)) for name in ("acme-1", "acme-2")]
+        assert [each["env"]["CUDA_VISIBLE_DEVICES"] for each in seen_by] == ["4,6", "5,7"]
+        assert seen_by[0]["options"]["tensor_parallel_size"] == "2"
+        await launcher.stop("acme-2")
+        with pytest.raises(LaunchError, match="2 GPUs of this machine are free for acme-3, which needs 4"):
+            await launcher.start(on_cards("acme-3", 4))
+    assert asked == [1]
 
 
 async def test_one_without_a_card_sees_none(launch, folder):

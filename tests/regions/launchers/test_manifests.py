@@ -88,8 +88,12 @@ def test_its_pod_is_restricted_and_has_no_account():
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"), [({}, None), ({"card": "cpu"}, None), ({"card": "h100"}, "1"), ({"gpus": (0, 1, 2, 3)}, "4")]
-)
+    ("asked", "gpus"),
+    [
+        ({}, None), ({"card": "cpu"}, None), ({"card": "h100"}, "1"), ({"gpus": (0, 1, 2, 3)}, "4"),
+        ({"card": "h100", "cards": 4, "options": ("--tensor-parallel-size", "4")}, "4"),
+    ],
+)  # fmt: skip
 def test_it_gets_as_many_gpus_as_it_is_to_have(asked, gpus):
     (container,) = pod(made(**asked))["containers"]
     assert container["resources"]["limits"].get("nvidia.com/gpu") == gpus

@@ -2,6 +2,7 @@
 rank gets the same bits."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,16 +11,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backend.kernels import reference
+from backend.kernels.linear import fp8_block_reference
+from backend.kernels.moe import reference as moe_reference
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.invariant_decoder import kind_of
 from backend.models.families import mixtral, qwen3_moe
 from backend.models.families.family import Experts
 from backend.models.loader import DTYPES, load_model
-from backend.parallel.group import SINGLE, DistributedGroup, ParallelGroup
+from backend.parallel.group import SINGLE, SINGLE_ORDERED, DistributedGroup, ParallelGroup
 from backend.parallel.shard import Shard
 from backend.quantization import of_name
 from backend.quantization.none import NONE
+from tests.backend.engine.parallel.test_same_tokens import arranged
 from tests.backend.models.decoders.test_fused_decoder import DEVICE, FullAttention, distance, fused
 from tests.backend.parallel.crew import Crews, device_for
 from tests.backend.quantization import test_int4_checkpoints as int4
@@ -242,8 +246,9 @@ def test_a_quantised_checkpoint_is_divided_by_its_formats_rule(
     crew, rows = crews[2], torch.arange(len(ids))
     whole = exact.double()(ids, rows, FullAttention(), rows)
     dense = one_of(crew.run(logits, folder, ids, "float32", "plain"))[0]
-    # The numbers of the file, whichever part a rank reads. On cards TF32 rounds each of a model's products.
-    assert distance(dense, whole) < (BOUND if DEVICE.type == "cpu" else 10 * BOUND)
+    # The numbers of the file, whichever part a rank reads. On cards TF32 may round what is multiplied: simulated on a
+    # CPU, that alone takes this model, whose heads are 128 wide, 0.0012 to 0.009 away, in any format, by the tokens.
+    assert distance(dense, whole) < (BOUND if DEVICE.type == "cpu" else 4 * BOUND)
     for found in one_of(crew.run(logits, folder, ids, "bfloat16", "kernels", STEPS, format)):
         assert distance(found, whole) < {"fp8": 0.4, "fp8-block": 0.4, "int8": 0.15}.get(format, 0.1)
 
@@ -255,3 +260,114 @@ def test_weights_of_any_checkpoint_become_fp8_on_each_rank(
     whole = logits(SINGLE, folders["qwen3"], ids, "float32", "plain")
     for found in one_of(crews[2].run(logits, folders["qwen3"], ids, "bfloat16", road, STEPS, "fp8")):
         assert distance(found, whole[0].double()) < 0.4
+
+
+def by_element(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A product each number of which depends on one row of either operand alone, as the kernel's does."""
+    y = (x[:, None].float() * weight[None].float()).sum(-1)
+    return (y if bias is None else y + bias.float()).to(x.dtype)
+
+
+def by_element_in_parts(x: Tensor, weight: Tensor, parts: int) -> Tensor:
+    pairs = zip(x.chunk(parts, 1), weight.chunk(parts, 1), strict=True)
+    return torch.stack([by_element(a.contiguous(), b.contiguous()).float() for a, b in pairs])
+
+
+def gated_by_element(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.double().chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
+
+
+def by_whole_experts(group: ParallelGroup, spare: int, ordered: bool, *arguments: Any) -> Tensor:
+    """`logits`, or `to_the_bit`, by a group whose ranks hold experts as wholes."""
+    group.spare = spare
+    try:
+        return to_the_bit(group, *arguments) if ordered else logits(group, *arguments)
+    finally:
+        group.spare = None
+
+
+@pytest.mark.parametrize(("size", "spare"), [(2, 0), (SIZES[-1], 1)])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_ranks_that_hold_experts_as_wholes_compute_the_same_by_the_kernels(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str, size: int, spare: int
+) -> None:
+    crew = crews[size]
+    whole = logits(SINGLE, folders[name], ids, "float32", "kernels")
+    for found in one_of(crew.run(by_whole_experts, spare, False, folders[name], ids, "float32", "kernels", STEPS)):
+        assert distance(found, whole[0].double()) < BOUND
+    if DEVICE.type == "cpu":
+        arguments = folders[name], ids, "float32", "invariant"
+        alone = to_the_bit(SINGLE_ORDERED, *arguments)
+        assert torch.equal(one_of(crew.run(by_whole_experts, spare, True, *arguments)), alone)
+
+
+def in_stages(group: ParallelGroup, stages: int, ordered: bool, *arguments: Any) -> Tensor:
+    """`logits`, or `to_the_bit`, by a crew arranged in so many stages."""
+    group = arranged(group, stages, None, ordered=ordered)
+    return to_the_bit(group, *arguments) if ordered else logits(group, *arguments)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="stages run on a CPU")
+@pytest.mark.parametrize(
+    ("size", "stages", "name"),
+    [(2, 2, "llama"), (2, 2, "olmo2"), (2, 2, "gemma3"), (4, 2, "qwen3-moe"), (4, 2, "granite")],
+)
+def test_stages_compute_the_same_by_the_kernels(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str, size: int, stages: int
+) -> None:
+    crew, folder = crews[size], folders[name]
+    whole = logits(SINGLE, folder, ids, "float32", "kernels")
+    for found in one_of(crew.run(in_stages, stages, False, folder, ids, "float32", "kernels", STEPS)):
+        assert distance(found, whole[0].double()) < BOUND
+    if name != "gemma3":  # whose caps and GELU are a CPU library's
+        alone = to_the_bit(SINGLE_ORDERED, folder, ids, "float32", "invariant")
+        assert torch.equal(one_of(crew.run(in_stages, stages, True, folder, ids, "float32", "invariant")), alone)
+
+
+def in_blocks_by_element(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int) -> Tensor:
+    values = x.double() * x_scale.t().repeat_interleave(128, 1)
+    return (values @ fp8_block_reference.fp8_block_dense(weight, weight_scale, span).double().t()).float()
+
+
+IN_DOUBLE = SimpleNamespace(
+    linear=lambda x, weight: (x.double() @ weight.double().t()).float(),
+    silu=lambda x: torch.nn.functional.silu(x.double()).float(),
+)
+
+
+def to_the_bit(group: ParallelGroup, *arguments: Any) -> Tensor:
+    """`in_order`, by twins that keep the kernels' promise, which the library's products on a CPU do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "invariant_linear", by_element)
+        patch.setattr(reference, "invariant_parts", by_element_in_parts)
+        patch.setattr(reference, "silu_mul", gated_by_element)
+        patch.setattr(fp8_block_reference, "_product", in_blocks_by_element)
+        patch.setattr(moe_reference, "F", IN_DOUBLE)
+        plain = isinstance(group, DistributedGroup) and not group.ordered
+        return in_order(group, *arguments) if plain else logits(group, *arguments)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernels themselves")
+@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3", "olmo2", "granite", "mixtral", "qwen3-moe"])
+def test_the_kernels_decoders_give_the_same_bits_in_any_number_of_parts(
+    crews: Crews, folders: dict[str, Path], ids: Tensor, name: str
+) -> None:
+    arguments = folders[name], ids, "float32", "invariant"
+    alone = to_the_bit(SINGLE_ORDERED, *arguments)
+    assert distance(alone[0], logits(SINGLE, *arguments)[0].double()) < BOUND
+    for size in SIZES:
+        assert torch.equal(one_of(crews[size].run(to_the_bit, *arguments)), alone)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="cards have the kernels themselves")
+@pytest.mark.parametrize("layout", ["block", "int8"])
+def test_weights_as_stored_give_the_same_bits_in_any_number_of_parts(
+    crews: Crews, ids: Tensor, layout: str, tmp_path: Path
+) -> None:
+    folder, format, exact = stored(tmp_path, layout)
+    rows = torch.arange(len(ids))
+    arguments = folder, ids, "bfloat16", "invariant", (64,), format
+    alone = to_the_bit(SINGLE_ORDERED, *arguments)
+    assert distance(alone[0], exact.double()(ids, rows, FullAttention(), rows)) < (0.4 if layout == "block" else 0.15)
+    assert torch.equal(one_of(crews[2].run(to_the_bit, *arguments)), alone)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.app import app
 from regions.errors import LaunchError
+from regions.fleet.cards import Cards
 from regions.launchers import planning
 from tests.fakes.lab import open_control
 
@@ -79,10 +80,35 @@ def test_a_name_that_leaves_no_room_for_its_replicas_is_refused(run):
 
 def test_auto_takes_the_first_card_that_the_planner_finds_enough(run, monkeypatch):
     fits = {"h100", "h200"}
-    monkeypatch.setattr(planning, "plan", lambda w, card, *, calls: {"refusal": None if card in fits else "too small"})
+    fewest = dict.fromkeys(planning.CARDS)
+    asked = []
+
+    def plan(weights, card, *, calls, cards):
+        asked.append((card, cards))
+        return {"refusal": None if card in fits else "too small", "fewest_cards": fewest[card]}
+
+    monkeypatch.setattr(planning, "plan", plan)
     assert json.loads(run(*CREATE, "--gpu", "auto", "--json"))["gpu"] == "h100"
+    run("deployment", "delete", "acme", "small", "--yes")
     fits.clear()
     assert "no card holds m.gguf: too small" in run(*CREATE, "--gpu", "auto", status=1)
+    monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0, 1, 2, 3]")
+    fewest |= {"l40s": 8, "a100-80gb": 4, "h100": 4}
+    again = [each if each != "small" else "large" for each in CREATE]
+    assert json.loads(run(*again, "--gpu", "auto", "--json"))["gpu"] == "4xa100-80gb"
+    asked.clear()
+    assert "no card holds" in run(*CREATE, "--gpu", "auto", "--gpus", "2", status=1)
+    assert {cards for _, cards in asked} == {2}
+
+
+def test_a_replica_may_have_several_cards(run, monkeypatch):
+    assert "backends of this machine may use 1; ask for 0 at most" in run(
+        *CREATE, "--gpu", "h100", "--gpus", "4", status=1
+    )
+    monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0, 1, 2, 3]")
+    assert json.loads(run(*CREATE, "--gpu", "h100", "--gpus", "4", "--json"))["gpu"] == "4xh100"
+    assert "4xh100" in run("deployment", "show", "acme", "small")
+    assert "counts processors; write cpu" in run(*CREATE, "--gpus", "2", status=2)
 
 
 def test_the_planner_itself_is_asked_by_its_command(tmp_path):
@@ -94,7 +120,8 @@ def test_the_planner_itself_is_asked_by_its_command(tmp_path):
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    assert planning.card_for(folder, calls=8) == "l40s"
+    assert planning.card_for(folder, calls=8) == Cards("l40s")
+    assert planning.card_for(folder, calls=8, count=4) == Cards("l40s", 4)
     assert planning.plan(folder, "h100", calls=8)["tokens_per_s"] > 100
     shutil.rmtree(folder)
     with pytest.raises(LaunchError, match="cannot read model"):
