@@ -2,14 +2,16 @@
 
 from typing import Any, Final
 
-from backend.wire import ChatCompletionRequest
+from backend.wire import ChatCompletionRequest, EmbeddingsRequest
 from gateway.api_format import OpenAiFormat, Translation
 from gateway.apis.messages import request as messages
 from gateway.apis.messages.errors import error_body, error_event
+from gateway.apis.ollama import request as ollama
+from gateway.apis.ollama.lines import error_line
 from gateway.apis.responses import request as responses
 from gateway.errors import GatewayError
-from gateway.openai.answer_formats import TokenCount
-from gateway.openai.endpoints import CHAT, Endpoint
+from gateway.openai.answer_formats import TokenCount, Vectors
+from gateway.openai.endpoints import CHAT, EMBEDDINGS, Endpoint
 from gateway.openai.endpoints import ENDPOINTS as OPENAI_ENDPOINTS
 
 
@@ -28,6 +30,7 @@ class MessagesFormat:
     key_header = "x-api-key"
     request_id_header = b"request-id"
     keeps_state = False
+    streams_events = True
 
     def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
         return messages.translated(body)
@@ -46,6 +49,38 @@ class TokenCountFormat(MessagesFormat):
         return messages.counted(body)
 
 
+class OllamaFormat:
+    """Ollama's chats."""
+
+    key_header = None
+    request_id_header = None
+    keeps_state = False
+    streams_events = False
+
+    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+        return ollama.chatted(body)
+
+    def error(self, error: GatewayError) -> bytes:
+        return error_line(error)
+
+    def stream_error(self, error: GatewayError) -> bytes:
+        return error_line(error) + b"\n"
+
+
+class GenerateFormat(OllamaFormat):
+    """Ollama's answers to one prompt."""
+
+    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+        return ollama.generated(body)
+
+
+class EmbedFormat(OllamaFormat):
+    """Ollama's embeddings."""
+
+    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+        return ollama.embedded(body)
+
+
 RESPONSES: Final = Endpoint(
     "responses", "/v1/responses", "responses", ChatCompletionRequest, CHAT.prompts,
     format=ResponsesFormat(), upstream=CHAT.path,
@@ -59,7 +94,21 @@ COUNT_TOKENS: Final = Endpoint(
     answer=TokenCount(), format=TokenCountFormat(), upstream="/tokenize",
     sends=frozenset({"model", "messages", "tools"}),
 )  # fmt: skip
-ENDPOINTS: Final = (*OPENAI_ENDPOINTS, RESPONSES, MESSAGES, COUNT_TOKENS)
+OLLAMA_CHAT: Final = Endpoint(
+    "ollama_chat", "/api/chat", "ollama_chat", ChatCompletionRequest, CHAT.prompts,
+    format=OllamaFormat(), upstream=CHAT.path,
+)  # fmt: skip
+OLLAMA_GENERATE: Final = Endpoint(
+    "ollama_generate", "/api/generate", "ollama_generate", ChatCompletionRequest, CHAT.prompts,
+    format=GenerateFormat(), upstream=CHAT.path,
+)  # fmt: skip
+OLLAMA_EMBED: Final = Endpoint(
+    "ollama_embed", "/api/embed", "ollama_embed", EmbeddingsRequest, EMBEDDINGS.prompts,
+    answer=Vectors(), format=EmbedFormat(), upstream=EMBEDDINGS.path,
+)  # fmt: skip
+ENDPOINTS: Final = (
+    *OPENAI_ENDPOINTS, RESPONSES, MESSAGES, COUNT_TOKENS, OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED
+)  # fmt: skip
 BATCHED: Final = (*OPENAI_ENDPOINTS, RESPONSES)
 """Those that lines of OpenAI's batches may ask for."""
 

@@ -19,6 +19,8 @@ EVENT_STREAM: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # a proxy in front must not hold the stream back
 )
+STREAMS: Final = {True: EVENT_STREAM, False: ((b"content-type", b"application/x-ndjson"), *EVENT_STREAM[1:])}
+"""Headers of streams, by whether they consist of server-sent events (`ApiFormat.streams_events`)."""
 
 
 def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None) -> list[Header]:
