@@ -2,15 +2,25 @@
 
 from typing import Any, Final
 
-from backend.wire import ChatCompletionRequest, EmbeddingsRequest
+from backend.wire import (
+    ChatCompletionRequest,
+    DetokenizeRequest,
+    EmbeddingsRequest,
+    GenerationRequest,
+    RerankRequest,
+    ScoreRequest,
+    TokenizeRequest,
+)
 from gateway.api_format import OpenAiFormat, Translation
 from gateway.apis.messages import request as messages
 from gateway.apis.messages.errors import error_body, error_event
 from gateway.apis.ollama import request as ollama
 from gateway.apis.ollama.lines import error_line
+from gateway.apis.ranking import RankingFormat
 from gateway.apis.responses import request as responses
+from gateway.apis.tokens import DetokenizeFormat, TokenizeFormat
 from gateway.errors import GatewayError
-from gateway.openai.answer_formats import TokenCount, Vectors
+from gateway.openai.answer_formats import Ranking, Scores, TextOfTokens, TokenCount, Tokens, Vectors
 from gateway.openai.endpoints import CHAT, EMBEDDINGS, Endpoint
 from gateway.openai.endpoints import ENDPOINTS as OPENAI_ENDPOINTS
 
@@ -106,9 +116,30 @@ OLLAMA_EMBED: Final = Endpoint(
     "ollama_embed", "/api/embed", "ollama_embed", EmbeddingsRequest, EMBEDDINGS.prompts,
     answer=Vectors(), format=EmbedFormat(), upstream=EMBEDDINGS.path,
 )  # fmt: skip
-ENDPOINTS: Final = (
-    *OPENAI_ENDPOINTS, RESPONSES, MESSAGES, COUNT_TOKENS, OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED
+TOKENIZE: Final = Endpoint(
+    "tokenize", "/v1/tokenize", "tokenize", TokenizeRequest, {"prompt": "text", "messages": "messages"},
+    answer=Tokens(), format=TokenizeFormat(), upstream="/tokenize",
+    sends=frozenset({"model"} | TokenizeRequest.model_fields.keys() - GenerationRequest.model_fields.keys()),
 )  # fmt: skip
+DETOKENIZE: Final = Endpoint(
+    "detokenize", "/v1/detokenize", "detokenize", DetokenizeRequest, {"tokens": "text"},
+    answer=TextOfTokens(), format=DetokenizeFormat(), upstream="/detokenize", sends=frozenset({"model", "tokens"}),
+)  # fmt: skip
+RERANK: Final = Endpoint(
+    "rerank", "/v1/rerank", "rerank", RerankRequest, {"query": "text", "documents": "text"},
+    answer=Ranking(), format=RankingFormat(),
+)  # fmt: skip
+SCORE: Final = Endpoint(
+    "score", "/v1/score", "score", ScoreRequest, {"text_1": "text", "text_2": "text"}, answer=Scores()
+)  # fmt: skip
+ENDPOINTS: Final = (
+    *OPENAI_ENDPOINTS, RESPONSES, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE, RERANK, SCORE,
+    OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED,
+)  # fmt: skip
+OTHER_PATHS: Final = {
+    "/tokenize": TOKENIZE, "/detokenize": DETOKENIZE, "/rerank": RERANK, "/v2/rerank": RERANK, "/score": SCORE,
+}  # fmt: skip
+"""Paths by which clients of vLLM, Cohere and Jina call the same routes. Record, metrics and scopes name the route."""
 BATCHED: Final = (*OPENAI_ENDPOINTS, RESPONSES)
 """Those that lines of OpenAI's batches may ask for."""
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.admin.calls.problems import problem
-from gateway.apis.endpoints import ENDPOINTS
+from gateway.apis.endpoints import ENDPOINTS, OTHER_PATHS
 from gateway.batches.routes import PATHS as BATCH_PATHS
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
@@ -33,7 +33,7 @@ from gateway.server.health import Health
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models", *BATCH_PATHS)
 """What a caller may look for: the other paths are an operator's."""
 MODELS_PATH = "/v1/models"
-_KNOWN = frozenset(ROUTES)
+_KNOWN = {path: path for path in ROUTES} | {path: endpoint.path for path, endpoint in OTHER_PATHS.items()}
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
@@ -51,7 +51,7 @@ class GatewayApp:
         self._pipeline = pipeline
         self._others = others
         self._refused = refused
-        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS}
+        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS} | OTHER_PATHS
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         endpoint = self._endpoints.get(scope.get("path", ""))
@@ -124,7 +124,7 @@ class Handlers:
         """OpenAI's error body for `error`. Nothing else stands for the request on record, so it is counted."""
         path = request.url.path
         above = next((each for each in (MODELS_PATH, *BATCH_PATHS) if path.startswith(f"{each}/")), None)
-        endpoint = above or (path if path in _KNOWN else None)
+        endpoint = above or _KNOWN.get(path)
         principal: Principal | None = getattr(request.state, "principal", None)
         self._recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
         return _answer(error)
