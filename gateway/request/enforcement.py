@@ -92,6 +92,11 @@ class PolicyEnforcement:
             )
         if not principal.scopes.allows(model=call.model, endpoint=call.endpoint.path.removeprefix("/v1/")):
             raise self._denied(request, [Reason("key.scope", None, "this key is not for that model or endpoint")])
+        naming = request.naming
+        if naming is not None and not principal.scopes.allows(
+            model=naming.asked, endpoint=call.endpoint.path.removeprefix("/v1/")
+        ):
+            raise self._denied(request, [Reason("key.scope", None, "this key is not for that name of a model")])
         if not any(principal.scopes.allows_region(candidate.region) for candidate in candidates):
             raise self._denied(
                 request, [Reason("key.scope", None, "this key is not for any region where that model runs")]

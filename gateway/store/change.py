@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from sqlalchemy import exc
 from sqlmodel import Session
@@ -24,7 +25,7 @@ from gateway.store.idempotent_answers import note_change
 from regions.errors import IdentityError
 from regions.identity.identity import check_name
 
-AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits"})
+AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits", "model_name"})
 """What of a tenant taken over from another cell is changed there; its backends here are this cell's affair."""
 
 OnEvent = Callable[[AdminEvent], None]
@@ -169,6 +170,22 @@ def checked_text(value: str, what: str) -> str:
     """A line for people: not empty, not long, nothing in it that moves a cursor. Raises Invalid."""
     if not value.strip() or len(value) > 200 or not value.isprintable():
         raise InvalidValue(f"the {what} is not one line of 1 to 200 printable characters; shorten it")
+    return value
+
+
+def checked_origin(value: str) -> str:
+    """The origin of a page as browsers send it: scheme, host and port, in lower case (RFC 6454 §6.2). Raises
+    InvalidValue, also for ``*`` and ``null``, which are many."""
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    host = parts.hostname or ""
+    written = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
+    usual = (parts.scheme, port) not in (("https", 443), ("http", 80))
+    if not host or "*" in host or value != written or not value.isascii() or not usual or len(value) > 200:
+        raise InvalidValue(f"{value[:100]!r} is no origin of a web page; write it as https://app.example.org")
     return value
 
 
