@@ -17,7 +17,8 @@ from gateway.store.model_names import model_name, model_name_record
 
 
 class ModelNameControl(Administration):
-    """A name is resolved once: it stands for models and never for another name, so no name leads back to itself."""
+    """A name is resolved once: it stands for models and never for another name, so no name leads back to itself. A name
+    may be that of a model, and begin with it: then it is the fallbacks, defaults and notices of that model."""
 
     def create_model_name(self, tenant: str, project: str, name: str, naming: ModelNaming) -> ModelNameRecord:
         """In force in every gateway within a second. Raises InvalidValue for a model that the tenant does not have and
@@ -87,7 +88,7 @@ def _check(session: Session, tenant: str, project: str, name: str, naming: Model
     models = _models(session, tenant)
     others = {row.name: row for row in session.exec(_names(tenant, project)) if row.name != name}
     for target in naming.targets:
-        if target != name and target in others:
+        if target != name and target in others and others[target].targets[0] != target:
             raise InvalidValue(f"{target!r} is itself a name of this project; name the models that it stands for")
         if target not in models:
             raise InvalidValue(f"the tenant has no model {target[:100]!r}; {_there_are(models)}")
