@@ -323,7 +323,7 @@ class AdminChanged(Event):
         "admin.policy.withdrawn",
         "admin.backend.registered",
         "admin.backend.revoked",
-        "admin.project.changed",
+        "admin.origins.changed",
         "admin.limits.changed",
         "admin.model_name.created",
         "admin.model_name.changed",

@@ -244,7 +244,7 @@ class AdminEvent(BaseModel):
         "policy.withdrawn",
         "backend.registered",
         "backend.revoked",
-        "project.changed",
+        "origins.changed",
         "limits.changed",
         "model_name.created",
         "model_name.changed",

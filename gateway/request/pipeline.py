@@ -13,6 +13,7 @@ from time import perf_counter
 
 from audit.random_pieces import RandomPieces
 from gateway.configuration.bounds import Bounds
+from gateway.content.encoded_body import coding_of, unpacked
 from gateway.content.inspection import Inspection
 from gateway.content.retained_content import subject_of
 from gateway.directory.model_names import Naming, next_model, resolved
@@ -117,7 +118,11 @@ class Pipeline:
         Raises InvalidRequest; LimitReached where a large body comes from a caller over its limits.
         """
         client, principal = authenticated.client, authenticated.principal
-        raw = await client.body(self.bounds.now.max_body_bytes, self.bounds.now.body_timeout_s)
+        most = self.bounds.now.max_body_bytes
+        coding = coding_of(client.headers) if "content-encoding" in client.headers else None
+        raw = await client.body(most, self.bounds.now.body_timeout_s)
+        if coding is not None:
+            raw = await unpacked(coding, raw, most)
         async with self.limiter.admission(principal, len(raw)) as counted:
             secret = principal.state_secret if authenticated.endpoint.format.keeps_state else None
             call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant, secret)

@@ -22,6 +22,7 @@ from gateway.admin.calls.problems import problem
 from gateway.apis.endpoints import ENDPOINTS, OTHER_PATHS
 from gateway.batches.routes import PATHS as BATCH_PATHS
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
+from gateway.directory.web_origins import WebOrigins
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
 from gateway.nearest_route import unknown_url
@@ -47,7 +48,8 @@ Refused = Callable[[Request, GatewayError], Awaitable[Response]]
 class GatewayApp:
     """Inference goes straight to the pipeline; everything else through Starlette's router and its error handlers."""
 
-    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused) -> None:
+    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused, origins: WebOrigins) -> None:
+        self._origins = origins
         self._pipeline = pipeline
         self._others = others
         self._refused = refused
@@ -55,10 +57,17 @@ class GatewayApp:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         endpoint = self._endpoints.get(scope.get("path", ""))
+        if endpoint is not None and scope["method"] == "POST":
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+            return
+        if scope["type"] == "http" and self._origins.known:
+            if scope["method"] == "OPTIONS" and (headers := self._origins.preflight(scope)) is not None:
+                await send({"type": "http.response.start", "status": 204, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
+            send = self._origins.exposing(scope, send)
         if endpoint is None:
             await self._others(scope, receive, send)
-        elif scope["method"] == "POST":
-            await self._pipeline.answer(endpoint, Client(scope, receive, send))
         else:  # whatever the method is, also one that no router knows
             error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
             answer = await self._refused(Request(scope), error)
@@ -159,9 +168,10 @@ def build_app(
     exposition: Exposition,
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
     more: Sequence[Route] = (),
+    origins: WebOrigins | None = None,
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics. `mounts`:
-    applications by path. `more`: routes of ``/v1`` that are no inference."""
+    applications by path. `more`: routes of ``/v1`` that are no inference. `origins`: of web pages that may call."""
     handlers = Handlers(pipeline, registry, health, operators, exposition)
     routes = [
         Route("/v1/models", handlers.models, methods=["GET"]),
@@ -179,7 +189,7 @@ def build_app(
     }
     others = Starlette(routes=routes, exception_handlers=of_errors)
     others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
-    return GatewayApp(pipeline, others, handlers.refused)
+    return GatewayApp(pipeline, others, handlers.refused, origins or WebOrigins())
 
 
 def _answer(error: GatewayError) -> Response:

@@ -43,6 +43,7 @@ from gateway.database.ownership import owner_of
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
+from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
@@ -144,8 +145,9 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
-            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts, batches.routes
-        )
+            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts, batches.routes,
+            memory.origins,
+        )  # fmt: skip
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
@@ -217,6 +219,7 @@ class _Memory:
     stops: Stops
     routes: Routes
     bounds: Bounds
+    origins: WebOrigins
 
     @classmethod
     def empty(cls, settings: Settings, installation: Installation) -> Self:
@@ -235,12 +238,14 @@ class _Memory:
             stops=Stops(),
             routes=Routes(fleet, registry, credentials, bounds, tracker, settings.batches.beside_interactive),
             bounds=bounds,
+            origins=WebOrigins(),
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
         self.registry.replace(directory.backends(), directory.deployments())
         self.stops.replace(directory.stops())
+        self.origins.known = directory.origins()
         living = {backend.id for backend in self.fleet}
         self.credentials.forget(living)
         self.routes.forget()
@@ -369,7 +374,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     """What a call of a model goes through."""
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
-    authenticator = Authenticator(directory, telemetry, parts.machines)
+    authenticator = Authenticator(directory, telemetry, parts.machines, memory.origins)
     enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,

@@ -4,6 +4,7 @@ If `on_event` raises, nothing has happened. So the record may hold a change whos
 one that was made.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,13 +26,15 @@ from gateway.store.idempotent_answers import note_change
 from regions.errors import IdentityError
 from regions.identity.identity import check_name
 
-AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits", "model_name"})
+AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits"})
 """What of a tenant taken over from another cell is changed there; its backends here are this cell's affair."""
 
 OnEvent = Callable[[AdminEvent], None]
 CheckPolicy = Callable[[str, str, str | None, str | None], PolicyInForce]
 """(tenant, its document, a project's or None, the operator's or None) -> what would be in force; raises what is wrong,
 failed tests too."""
+
+_HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 
 RevocableRow = TypeVar("RevocableRow", TenantRow, ProjectRow, ApiKeyRow, BackendRow, PersonRow, AccessTokenRow)
 RecordKind = TypeVar("RecordKind", bound=Record)
@@ -184,7 +187,7 @@ def checked_origin(value: str) -> str:
     host = parts.hostname or ""
     written = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
     usual = (parts.scheme, port) not in (("https", 443), ("http", 80))
-    if not host or "*" in host or value != written or not value.isascii() or not usual or len(value) > 200:
+    if not _HOST.fullmatch(host) or value != written or not usual or len(value) > 200:
         raise InvalidValue(f"{value[:100]!r} is no origin of a web page; write it as https://app.example.org")
     return value
 

@@ -116,7 +116,7 @@ class Control(
             before = project_record(row)
             row.origins, row.epoch = wanted or None, change.epoch
             record = project_record(row)
-            change.report("project.changed", tenant, project, before, record, project=project)
+            change.report("origins.changed", tenant, project, before, record, project=project)
         return record
 
     def revoke_project(self, tenant: str, project: str) -> ProjectRecord:
