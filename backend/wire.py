@@ -394,6 +394,8 @@ class Model(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    max_model_len: int | None = None
+    capabilities: dict[str, bool] | None = None
 
 
 class ModelList(BaseModel):

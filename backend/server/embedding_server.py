@@ -28,6 +28,12 @@ MEANT = {
 }  # fmt: skip
 
 
+VECTORS_ONLY = {
+    "chat": False, "completions": False, "embeddings": True, "rerank": False, "tools": False,
+    "structured_output": False, "reasoning": False, "vision": False,
+}  # fmt: skip
+
+
 class EmbeddingApi(BaseApi):
     def __init__(
         self, engine: EngineClient, text: EmbeddingText, embedding: Embedding, served_name: str, identity: Identity,
@@ -45,6 +51,10 @@ class EmbeddingApi(BaseApi):
                 "/v1/completions": self.no_text,
             }
         )
+
+    @property
+    def capabilities(self) -> dict[str, bool]:
+        return VECTORS_ONLY
 
     async def embeddings(self, request: Request) -> Response:
         arrived = time.monotonic()

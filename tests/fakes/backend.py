@@ -32,6 +32,7 @@ class FakeBackend:
     joules: object = None  # what it says that a call took; None: it does not measure
     fingerprint: object = None
     tokenizes: bool = True
+    card: dict | None = None  # what it says of its model
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -154,6 +155,11 @@ class FakeBackend:
         await asyncio.sleep(self.hangs_s)
         return web.Response(status=200 if self.ready else 503)
 
+    async def models(self, request):
+        await asyncio.sleep(self.hangs_s)
+        listed = {"id": self.model, "object": "model", **(self.card or {})}
+        return web.json_response({"object": "list", "data": [listed]}, status=200 if self.ready else 503)
+
 
 @asynccontextmanager
 async def running(backend, port=0):
@@ -164,7 +170,7 @@ async def running(backend, port=0):
     for path in ("/v1/rerank", "/v1/score", *(("/tokenize", "/detokenize") if backend.tokenizes else ())):
         app.router.add_post(path, backend.generate)
     app.router.add_get("/readyz", backend.readiness)
-    app.router.add_get("/v1/models", backend.readiness)  # by what a server that is not our engine is asked
+    app.router.add_get("/v1/models", backend.models)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
