@@ -295,6 +295,7 @@ class RerankRequest(ReadingRequest):
 
     query: NonEmpty
     documents: Annotated[list[NonEmpty], FAIL_FAST, Inputs]
+    top_n: int | None = Field(None, ge=1)
 
     def leading_texts(self) -> Iterator[str]:
         yield self.query
