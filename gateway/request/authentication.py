@@ -56,6 +56,10 @@ class Authenticator:
         with self._refusals():
             return await self._directory.authenticate_stored(line.key_id)
 
+    async def stored(self, key_id: str) -> Principal:
+        """The principal of a key for work that was handed over with it. Raises as `Directory.stored`."""
+        return await self._directory.authenticate_stored(key_id)
+
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
         """The principal of the key or token in the `authorization` header of a call from `address`.
 

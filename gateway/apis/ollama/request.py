@@ -105,7 +105,9 @@ def _now() -> str:
 
 def _begun(fields: Fields) -> tuple[dict[str, Any], dict[Place, Place]]:
     stream = fields.flag("stream")
-    made = {"model": fields.required_text("model"), "stream": stream is not False}
+    made: dict[str, Any] = {"model": fields.required_text("model")}
+    if stream is not False:
+        made["stream"] = True
     return made, {(chats,): ("options", name) for name, chats in _SAMPLING.items()}
 
 
