@@ -126,7 +126,8 @@ class ScoringApi(BaseApi):
         try:
             ids = self.text.encode(*pair, most)
         except ValueError as error:
-            raise InvalidRequest(f"{at}: {error}", param=at) from None
+            what, _, fix = str(error).partition("; ")
+            raise InvalidRequest(f"{at}: {what}; {fix}", param=at) from None
         if len(ids) > longest:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {longest} tokens; the pair has {len(ids)}", param=at

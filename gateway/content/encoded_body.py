@@ -21,7 +21,6 @@ MAX_RATIO: Final = 128
 """Conversations in JSON shrink to a fifth; what shrinks to a hundredth is made for that."""
 ANY_RATIO_BYTES: Final = 1 << 20
 """What may be unpacked whatever the ratio: a short repetitive text is no attack."""
-INVALID: Final = "invalid_encoding"
 
 
 def coding_of(headers: Mapping[str, str]) -> str | None:
@@ -48,7 +47,9 @@ async def unpacked(coding: str, raw: bytes, max_bytes: int) -> bytes:
             pieces.append(piece)
             await asyncio.sleep(0)
     except zlib.error:
-        raise InvalidRequest(f"The body is not {coding}; send what Content-Encoding says", code=INVALID) from None
+        raise InvalidRequest(
+            f"The body is not {coding}; send what Content-Encoding says", code="invalid_encoding"
+        ) from None
     return b"".join(pieces)
 
 
@@ -67,9 +68,11 @@ def _slices(coding: str, raw: bytes, max_bytes: int) -> Iterator[bytes]:
         if piece:
             yield piece
         elif not packed.eof and not rest:
-            raise InvalidRequest(f"The body ends within its {coding}; send all of it", code=INVALID)
+            raise InvalidRequest(f"The body ends within its {coding}; send all of it", code="invalid_encoding")
     if packed.unused_data:
-        raise InvalidRequest(f"The body goes on behind the end of its {coding}; send one stream", code=INVALID)
+        raise InvalidRequest(
+            f"The body goes on behind the end of its {coding}; send one stream", code="invalid_encoding"
+        )
 
 
 def _has_zlib_header(raw: bytes) -> bool:
