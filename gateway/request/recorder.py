@@ -139,9 +139,10 @@ class Recorder:
 
         What the log cannot take now, it closes by itself once it is well again, or at the next start.
         """
-        accepted, routed, received = exchange.accepted, exchange.routed, exchange.received
-        if accepted is None or routed is None or received.closed:
+        accepted, received = exchange.accepted, exchange.received
+        if accepted is None or received.closed:
             return
+        routed = exchange.routed or accepted.routed  # of another model, where the last one was refused before its turn
         received.closed = True
         if status is None or status >= 500:  # a refusal is an answer
             tenant = accepted.request.principal.tenant

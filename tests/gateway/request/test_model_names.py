@@ -34,6 +34,7 @@ NAMES = {
     "small": {"targets": ["small", "large"]},
     "abroad": {"targets": ["german", "small"]},
     "only-abroad": {"targets": ["german"]},
+    "then-abroad": {"targets": ["large", "german"]},
 }
 
 
@@ -105,7 +106,7 @@ async def test_the_next_model_answers_where_no_backend_of_the_first_does_and_why
     assert moved["decision"]["reasons"][-1]["rule"] == "model.fallback"
     assert "large did not answer" in moved["decision"]["reasons"][-1]["because"]
     assert (completed["model_served"], completed["backend_id"]) == ("small", "small-1")
-    assert made.verify().ok if hasattr(made.verify(), "ok") else made.verify()
+    assert made.verify().ok
 
 
 async def test_a_model_whose_place_the_policy_forbids_is_passed_over_and_gets_no_byte(made):
@@ -134,6 +135,16 @@ async def test_where_no_model_answers_the_last_error_is_the_clients(made):
         made.backends[name].status, made.backends[name].error = 429, {"message": "busy"}
     assert (await made.post(ask("assistant"))).status == 429
     assert last(made, "inference.aborted")["model_served"] == "small"
+
+
+async def test_a_call_whose_next_model_is_refused_is_closed_on_record(made):
+    made.backends["large-1"].status, made.backends["large-1"].error = 500, {"message": "broken"}
+    refused = await made.post(ask("then-abroad"))
+    assert refused.status == 403 and made.backends["german-1"].bodies == []
+    accepted, aborted = [event for event in made.acts() if event["type"].startswith("inference.")][-2:]
+    assert (accepted["type"], accepted["model_served"]) == ("inference.accepted", "large")
+    assert (aborted["type"], aborted["request_id"]) == ("inference.aborted", accepted["request_id"])
+    assert aborted["decision"]["outcome"] == "deny" and aborted["status"] == 403
 
 
 async def test_a_name_that_is_that_of_a_model_may_have_fallbacks(made):
