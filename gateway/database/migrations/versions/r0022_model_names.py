@@ -26,7 +26,7 @@ def upgrade() -> None:
         sa.Column("replacement", sa.String(128), nullable=True),
         sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(
-            ["tenant", "project"], ["project.tenant", "project.id"], name="fk_model_name_tenant_project_project"
+            ["tenant", "project"], ["project.tenant", "project.id"], name="fk_model_name_tenant_project"
         ),
     )
     op.create_index("ix_model_name_epoch", "model_name", ["epoch"])
