@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
+from gateway.openai.asgi_client import Client
 
 CODINGS: Final[Mapping[str, int]] = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 """Codings that are read, each by its window for zlib."""
@@ -33,6 +34,13 @@ def coding_of(headers: Mapping[str, str]) -> str | None:
             f"The body is in a coding that is not read here; send it as it is, or as {ACCEPTED}", accepts=ACCEPTED
         )
     return coding
+
+
+async def read_body(client: Client, max_bytes: int, timeout_s: float) -> bytes:
+    """The body of a request, unpacked. Raises as `Client.body`, `coding_of` and `unpacked`."""
+    coding = coding_of(client.headers) if "content-encoding" in client.headers else None
+    raw = await client.body(max_bytes, timeout_s)
+    return raw if coding is None else await unpacked(coding, raw, max_bytes)
 
 
 async def unpacked(coding: str, raw: bytes, max_bytes: int) -> bytes:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.configuration.bounds import Bounds
+from gateway.content.encoded_body import read_body
 from gateway.directory.backend_registry import no_such_model
 from gateway.errors import InvalidRequest, RouteNotFound
 from gateway.nearest_route import unknown_url
@@ -66,7 +67,7 @@ class ModelRoutes:
         """Raises ModelNotFound, InvalidRequest."""
         offered = await self._offered(request)
         client = Client(request.scope, request.receive, request._send)  # its body is read within the same bounds
-        raw = await client.body(MAX_BODY, self._bounds.now.body_timeout_s)
+        raw = await read_body(client, MAX_BODY, self._bounds.now.body_timeout_s)
         try:
             body = from_json(raw)
             asked = body.get("model") or body.get("name")

@@ -109,3 +109,7 @@ async def test_packed_calls_are_redacted_and_recorded_as_others_are(tmp_path):
             assert (refused.status, refused.error["code"]) == (status, code)
             assert (refused.headers.get("accept-encoding") == "gzip, deflate") == (status == 415)
         assert (await made.post(None, raw=b"x", headers={"content-encoding": "gzip"}, key="dom_live_x")).status == 401
+        for coding, status in (("gzip", 200), ("br", 415)):
+            packed = gzip.compress(b'{"model": "small"}')
+            shown = await made.post(None, "/api/show", raw=packed, headers={"content-encoding": coding})
+            assert shown.status == status
