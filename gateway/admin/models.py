@@ -22,12 +22,26 @@ Manager = Annotated[Actor, Depends(RequirePermission("projects.manage"))]
 Target = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+class Defaults(Body):
+    """Of parameters of sampling and length."""
+
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
 class NamedModel(Body):
     """`targets`: models of the tenant, the preferred one first. `defaults`: of parameters that calls do not set."""
 
     name: ModelName
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS)]
-    defaults: dict[str, int | float] = Field(default_factory=dict, max_length=16)
+    defaults: Defaults = Defaults()
     other_vectors: bool = False
     deprecated_at: Instant | None = None
     sunset_at: Instant | None = None
@@ -64,7 +78,8 @@ def set_model_name(
     new: NamedModel,
 ) -> ModelNameRecord:
     """Make the name, or replace what it stands for. Each target is judged by the policy when it is called."""
-    naming = named(**new.model_dump(exclude={"name"}))
+    defaults = new.defaults.model_dump(exclude_none=True)
+    naming = named(**new.model_dump(exclude={"name", "defaults"}), defaults=defaults)
     control = context.control(actor.name, expected)
     try:
         record = control.update_model_name(tenant, project, new.name, naming)

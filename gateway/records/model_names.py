@@ -42,8 +42,8 @@ class ModelNaming(BaseModel):
     def _fits(self) -> "ModelNaming":
         if len(set(self.targets)) != len(self.targets):
             raise ValueError("a model is named twice; name each once")
-        if unknown := sorted(self.defaults.keys() - DEFAULTS):
-            raise ValueError(f"{unknown[0][:40]!r} has no default here; name one of {', '.join(sorted(DEFAULTS))}")
+        if self.defaults.keys() - DEFAULTS:
+            raise ValueError(f"a parameter has no default here; name some of {', '.join(sorted(DEFAULTS))}")
         try:
             GenerationRequest.model_validate({"model": "x", **self.defaults})
         except ValidationError as error:

@@ -188,7 +188,7 @@ def checked_origin(value: str) -> str:
     written = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
     usual = (parts.scheme, port) not in (("https", 443), ("http", 80))
     if not _HOST.fullmatch(host) or value != written or not usual or len(value) > 200:
-        raise InvalidValue(f"{value[:100]!r} is no origin of a web page; write it as https://app.example.org")
+        raise InvalidValue("it is no origin of a web page; write it as https://app.example.org")
     return value
 
 

@@ -23,7 +23,7 @@ def model_name(session: Session, tenant: str, project: str, name: str) -> ModelN
     lookup.project(session, tenant, project)
     row = session.get(ModelNameRow, (tenant, project, name))
     if row is None or row.deleted_at is not None:
-        raise NotFound(f"project {project!r} has no name {name!r}; `domicile model list` shows those there are")
+        raise NotFound(f"project {project!r} has no such name; `domicile model list` shows those there are")
     return row
 
 

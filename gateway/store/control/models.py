@@ -29,7 +29,7 @@ class ModelNameControl(Administration):
             lookup.living_project(change.session, tenant, project)
             row = change.session.get(ModelNameRow, (tenant, project, name))
             if row is not None and row.deleted_at is None:
-                raise Duplicate(f"project {project!r} has the name {name!r} already; update it, or choose another one")
+                raise Duplicate(f"project {project!r} has that name already; update it, or choose another one")
             _check(change.session, tenant, project, name, naming)
             if row is None:
                 row = ModelNameRow(
@@ -87,17 +87,21 @@ def _check(session: Session, tenant: str, project: str, name: str, naming: Model
     """Raises InvalidValue."""
     models = _models(session, tenant)
     others = {row.name: row for row in session.exec(_names(tenant, project)) if row.name != name}
-    for target in naming.targets:
+    for number, target in enumerate(naming.targets):  # what was sent is never repeated
+        at = f"targets.{number}"
         if target != name and target in others and others[target].targets[0] != target:
-            raise InvalidValue(f"{target!r} is itself a name of this project; name the models that it stands for")
+            raise InvalidValue(f"{at}: it is itself a name of this project; name the models that it stands for")
         if target not in models:
-            raise InvalidValue(f"the tenant has no model {target[:100]!r}; {_there_are(models)}")
+            raise InvalidValue(f"{at}: the tenant has no such model; {_there_are(models)}")
     for other in others.values():
         if name in other.targets and naming.targets[0] != name:
-            raise InvalidValue(f"{other.name!r} stands for {name!r}, which would stand for another; change that first")
+            raise InvalidValue(
+                "name: another name stands for the model of this name, which would stand for another"
+                "; change the other one first"
+            )
     known = models | others.keys()
     if naming.replacement is not None and (naming.replacement not in known or naming.replacement == name):
-        raise InvalidValue(f"the replacement {naming.replacement!r} is not there; {_there_are(known - {name})}")
+        raise InvalidValue(f"replacement: it is not there; {_there_are(known - {name})}")
 
 
 def _there_are(names: set[str]) -> str:

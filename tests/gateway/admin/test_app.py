@@ -7,9 +7,11 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, RequirePermission
+from gateway.admin.models import Defaults
 from gateway.database.errors import Invalid
 from gateway.identity.keys import KeyHasher, generate_key
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
+from gateway.records.model_names import DEFAULTS
 from tests.gateway.admin.conftest import BODIES
 from tests.gateway.conftest import ACTIVITY, PEPPER
 from tests.gateway.parts import COMPILER
@@ -450,6 +452,10 @@ def test_a_name_of_models_is_set_replaced_and_deleted(client, objects, operator)
     gone = client.post(f"{MODELS}/delete", headers=operator, json={"name": "org/helper:1"})
     assert gone.status_code == 200 and gone.json()["deleted_at"]
     assert client.post(f"{MODELS}/delete", headers=operator, json={"name": "org/helper:1"}).status_code == 404
+
+
+def test_every_parameter_that_may_have_a_default_is_in_the_document():
+    assert Defaults.model_fields.keys() == DEFAULTS
 
 
 @pytest.mark.parametrize(

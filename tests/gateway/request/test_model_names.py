@@ -257,10 +257,10 @@ async def test_lines_of_a_batch_know_the_names(made):
 @pytest.mark.parametrize(
     ("name", "naming", "word"),
     [
-        ("x", {"targets": ["nothing"]}, "has no model"),
+        ("x", {"targets": ["nothing"]}, "has no such model"),
         ("x", {"targets": ["assistant"]}, "itself a name"),
         ("x", {"targets": ["large"], "replacement": "nothing"}, "not there"),
-        ("large", {"targets": ["german"]}, "change that first"),
+        ("large", {"targets": ["german"]}, "change the other one first"),
         ("two words", {"targets": ["large"]}, "choose another one"),
         ("", {"targets": ["large"]}, "choose another one"),
         ("x", {"targets": []}, "targets"),
