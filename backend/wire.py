@@ -11,9 +11,9 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 import re
 from collections.abc import Iterator
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from backend.sampling_parameters import field
 
@@ -32,6 +32,7 @@ MAX_JOULES = 1e9
 """No call takes more, 278 kWh: what says so did not measure."""
 MAX_FIRST_TOKEN_MS = 86_400_000
 MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
+MAX_TOKEN_IDS = 1 << 20  # of one call that turns them into text
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
 MAX_BIASES = 1024
 FAIL_FAST = Field(fail_fast=True)
@@ -218,9 +219,27 @@ class CompletionRequest(GenerationRequest):
         return _texts_of(self.prompt)
 
 
-class EmbeddingsRequest(GenerationRequest):
-    """POST /v1/embeddings. ``input``: a string, strings, token ids, or lists of token ids; at most MAX_INPUTS of them.
-    Of what asks for tokens of an answer, nothing has a meaning here."""
+class ReadingRequest(GenerationRequest):
+    """What reads texts and generates no tokens. Of what asks for tokens of an answer, nothing has a meaning here."""
+
+    @property
+    def answers(self) -> int:
+        return 1
+
+    @property
+    def sequences(self) -> int:
+        return 0
+
+    @field_validator("stream")
+    @classmethod
+    def _comes_whole(cls, stream: bool | None) -> bool | None:
+        if stream:
+            raise ValueError("this answer is not streamed; set stream to false")
+        return stream
+
+
+class EmbeddingsRequest(ReadingRequest):
+    """POST /v1/embeddings. ``input``: a string, strings, token ids, or lists of token ids; at most MAX_INPUTS."""
 
     input: (
         NonEmpty
@@ -232,26 +251,76 @@ class EmbeddingsRequest(GenerationRequest):
     encoding_format: Literal["float", "base64"] | None = None
 
     @property
-    def answers(self) -> int:
-        return 1
-
-    @property
-    def sequences(self) -> int:
-        return 0
-
-    @property
     def prompt_ids(self) -> int:
         return _ids_in(self.input)
 
     def leading_texts(self) -> Iterator[str]:
         return _texts_of(self.input)
 
-    @field_validator("stream")
-    @classmethod
-    def _comes_whole(cls, stream: bool | None) -> bool | None:
-        if stream:
-            raise ValueError("embeddings are not streamed; set stream to false")
-        return stream
+
+class TokenizeRequest(ReadingRequest):
+    """POST /v1/tokenize: of a `prompt`, or of `messages` with what the chat template takes (vLLM)."""
+
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], FAIL_FAST, Field(min_length=1)] | None = None
+    tools: Annotated[list[JsonObject], FAIL_FAST] | None = None
+    chat_template_kwargs: JsonObject | None = None
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("prompt and messages are both set or both missing; send one of the two")
+        return self
+
+    def leading_texts(self) -> Iterator[str]:
+        if self.prompt is not None:
+            yield self.prompt
+
+
+class DetokenizeRequest(ReadingRequest):
+    """POST /v1/detokenize (vLLM)."""
+
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], FAIL_FAST, Field(max_length=MAX_TOKEN_IDS)]
+
+    @property
+    def prompt_ids(self) -> int:
+        return len(self.tokens)
+
+
+class RerankRequest(ReadingRequest):
+    """POST /v1/rerank: how well each of `documents` answers `query` (Cohere, Jina, vLLM)."""
+
+    query: NonEmpty
+    documents: Annotated[list[NonEmpty], FAIL_FAST, Inputs]
+    top_n: int | None = Field(None, ge=1)
+
+    def leading_texts(self) -> Iterator[str]:
+        yield self.query
+
+
+class ScoreRequest(ReadingRequest):
+    """POST /v1/score: of pairs of texts; one on either side is compared with each of the other (vLLM)."""
+
+    text_1: NonEmpty | Annotated[list[NonEmpty], FAIL_FAST, Inputs]
+    text_2: NonEmpty | Annotated[list[NonEmpty], FAIL_FAST, Inputs]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Raises ValueError where two lists differ in length."""
+        ones, others = ([side] if isinstance(side, str) else side for side in (self.text_1, self.text_2))
+        if len(ones) == 1:
+            ones = ones * len(others)
+        return list(zip(ones, others, strict=True))
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        ones, others = (1 if isinstance(side, str) else len(side) for side in (self.text_1, self.text_2))
+        if ones not in (1, others):
+            raise ValueError("text_1 and text_2 differ in length; send one text_1, or as many as text_2")
+        return self
 
 
 TokenIds = list[int]
@@ -326,6 +395,8 @@ class Model(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    max_model_len: int | None = None
+    capabilities: dict[str, bool] | None = None
 
 
 class ModelList(BaseModel):

@@ -58,7 +58,8 @@ class Translation(Protocol):
 class ApiFormat(Protocol):
     """The format of one API. `key_header`: where its clients send the key, if not as a bearer token.
     `request_id_header`: where they look for the id of their call, if not in ``x-request-id`` alone. `keeps_state`: its
-    answers hold state that is sealed to the caller (`Principal.state_secret`).
+    answers hold state that is sealed to the caller (`Principal.state_secret`). `streams_events`: its streams are
+    server-sent events, in which comments may stand; else lines of JSON.
     """
 
     @property
@@ -69,6 +70,9 @@ class ApiFormat(Protocol):
 
     @property
     def keeps_state(self) -> bool: ...
+
+    @property
+    def streams_events(self) -> bool: ...
 
     def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
         """The chat body that asks for the same as `body`, and how the call is answered; None: as a chat is.
@@ -94,6 +98,7 @@ class OpenAiFormat:
     key_header = None
     request_id_header = None
     keeps_state = False
+    streams_events = True
 
     def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
         return body, None

@@ -4,11 +4,12 @@
     ├── InvalidRequest            400  malformed JSON, wrong types, unsupported parameter
     │   ├── RequestTooLarge       413
     │   ├── BodyTooComplex        400  more values, messages or tools than one request may have
-    │   ├── UnsupportedEncoding   415  a compressed body
+    │   ├── UnsupportedEncoding   415  a body in a coding that is not read
     │   ├── ObjectNotFound        404  no such file or batch in the caller's project
     │   ├── ObjectInUse           409  a file that a batch reads, a batch that is over
     │   └── MethodNotAllowed      405
     ├── NotAuthenticated          401  absent, malformed, unknown, expired or revoked key
+    ├── OriginNotAllowed          403  a web page that may not call for the key's project
     ├── PolicyDenied              403  the written policy says no; carries the decision's reasons
     ├── ModelNotFound             404  no backend of this tenant serves that model
     ├── RouteNotFound             404
@@ -118,10 +119,17 @@ class BodyTooComplex(InvalidRequest):
 
 
 class UnsupportedEncoding(InvalidRequest):
-    """Nothing is unpacked here: a kilobyte could become a gigabyte."""
+    """`accepts`: the codings that the resource takes, for the Accept-Encoding field (RFC 9110 §12.5.3, §15.5.16)."""
 
     status = 415
     code = "unsupported_encoding"
+
+    def __init__(self, message: str, *, accepts: str = "identity") -> None:
+        super().__init__(message)
+        self.accepts = accepts
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"accept-encoding", self.accepts.encode())]
 
 
 class MethodNotAllowed(InvalidRequest):
@@ -172,6 +180,13 @@ class NotAuthenticated(GatewayError):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"www-authenticate", b'Bearer realm="domicile"')]
+
+
+class OriginNotAllowed(GatewayError):
+    fix = "add it to the project's origins, or call from a server"
+    status = 403
+    type = "invalid_request_error"
+    code = "origin_not_allowed"
 
 
 class PolicyDenied(GatewayError):

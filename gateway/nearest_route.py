@@ -28,9 +28,17 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "/v1/containers": "run tools on the client, and send their results with the next call",
         "/v1/evals": "run evaluations on the client, as batches at /v1/batches",
         "/v1/complete": "use /v1/messages",
+        "/api/pull": "ask the operator for a deployment of the model",
+        "/api/push": "ask the operator for a deployment of the model",
+        "/api/create": "ask the operator for a deployment of the model",
+        "/api/copy": "give a model another name with `domicile model create`",
+        "/api/delete": "ask the operator to end the deployment of the model",
+        "/api/blobs": "ask the operator for a deployment of the model",
+        "/api/embeddings": "use /api/embed",
     }
 )
-"""Routes of OpenAI's and Anthropic's APIs that are not offered, by their beginning, with what to use instead."""
+"""Routes of OpenAI's, Anthropic's and Ollama's APIs that are not offered, by their beginning, with what to use
+instead."""
 
 
 def unknown_url(method: str, path: str, routes: Sequence[str]) -> str:
@@ -47,7 +55,8 @@ def unknown_url(method: str, path: str, routes: Sequence[str]) -> str:
 def not_offered(path: str) -> tuple[str, str] | None:
     """The route of another API that `path` leads to, and what to use instead."""
     plain = "/" + "/".join(part for part in path.lower().split("/") if part)
-    plain = plain if plain.startswith("/v1/") else f"/v1{plain}"
+    plain = plain.removeprefix("/v1")
+    plain = plain if plain.startswith("/api/") else f"/v1{plain}"
     found = next((name for name in NOT_OFFERED if plain == name or plain.startswith(f"{name}/")), None)
     return None if found is None else (found, NOT_OFFERED[found])
 

@@ -22,8 +22,9 @@ from gateway.cli.app import app
 from gateway.configuration.settings import Settings
 from gateway.request.telemetry import STEPS
 from gateway.server import connection
+from gateway.store.control.models import named
 from tests.fakes.backend import FakeBackend
-from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 from tests.gateway.batches.test_metrics import METRICS as BATCH_METRICS
 from tests.gateway.request.test_telemetry import METRICS
 
@@ -192,13 +193,22 @@ BODIES = {
     "/v1/responses": {"model": "small", "input": "hi"},
     "/v1/messages": chat("hi", max_tokens=8),
     "/v1/messages/count_tokens": chat("hi"),
+    "/v1/tokenize": {"model": "small", "prompt": "hi"},
+    "/v1/detokenize": {"model": "small", "tokens": [1]},
+    "/v1/rerank": {"model": "small", "query": "hi", "documents": ["ho"]},
+    "/v1/score": {"model": "small", "text_1": "hi", "text_2": "ho"},
+    "/api/chat": chat("hi"),
+    "/api/generate": {"model": "small", "prompt": "hi"},
+    "/api/embed": {"model": "small", "input": "hi"},
+    "/api/show": {"model": "small"},
 }
 """Of routes that refuse members of other routes."""
 
 
 async def test_every_path_is_documented_and_answers_and_no_other_is_in_the_application(tmp_path):
     told = {tuple(row[0].strip("`").split()) for row in rows("docs/api.md") if re.match("`[A-Z]+ /", row[0])}
-    routed = {path.replace(":path", "") for path in re.findall(r'Route\("([^"]+)"', read("gateway/server/app.py"))}
+    sources = read("gateway/server/app.py") + read("gateway/offers/routes.py")
+    routed = {path.replace(":path", "") for path in re.findall(r'Route\("([^"]+)"', sources)}
     of_batches = {
         (method, route.path)
         for route in BatchRoutes(None, None, None, None).routes()
@@ -207,7 +217,7 @@ async def test_every_path_is_documented_and_answers_and_no_other_is_in_the_appli
     assert of_batches <= told, "their own tests call them"
     told -= of_batches
     assert {path for _, path in told} == routed | {endpoint.path for endpoint in ENDPOINTS}
-    async with lab(tmp_path) as made:
+    async with lab(tmp_path, set_up=lambda made: made.tenant("acme", OPEN_POLICY)) as made:
         for method, path in told:
             body = BODIES.get(path, chat("hi", prompt="hi", input="hi")) if method == "POST" else None
             answer = await (made.post(body, path) if body else made.get(path.replace("{model}", "small")))
@@ -225,7 +235,9 @@ def test_every_metric_is_documented_with_its_labels_and_no_other():
 
 
 async def test_every_header_of_an_answer_is_documented_and_every_documented_one_comes(tmp_path):
-    told = {row[0].strip("`") for row in rows("docs/api.md") if re.match("`(x-|retry|www)", row[0])}
+    told = {
+        row[0].strip("`") for row in rows("docs/api.md") if re.match("`(x-|retry|www|deprecation|sunset|link)", row[0])
+    }
     ours = {"content-type", "content-length", "cache-control", "x-accel-buffering", "date", "transfer-encoding"}
     seen = set()
     backend = FakeBackend()
@@ -234,8 +246,12 @@ async def test_every_header_of_an_answer_is_documented_and_every_documented_one_
         made.tenant("acme", POLICY + "limits: {rpm: 100, tpm: 100000}\n")
 
     async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}, set_up=set_up) as made:
+        notice = {"deprecated_at": "2026-11-01T00:00:00Z", "sunset_at": "2027-11-01T00:00:00Z", "replacement": "small"}
+        made.control.create_model_name("acme", "main", "old", named(targets=["small"], **notice))
+        await made.taken_over()
         for answer in (
             await made.post(chat("hi")),
+            await made.post({**chat("hi"), "model": "old"}),
             await made.post(chat("hi", max_tokens=200000)),
             await made.post(chat("hi", stream=True)),
             await made.post(chat("hi"), key="sk-wrong"),

@@ -27,7 +27,7 @@ class Systems:
 
     def take_call(self, system: dict[str, Any], event: dict[str, Any]) -> None:
         system["projects"].add(event["project"])
-        system["models"].add(event["model_requested"])
+        system["models"].add(event.get("model_served") or event["model_requested"])
         if "risk_class" in event:
             system["risk_classes"].add(event["risk_class"])
         if event["type"] == "inference.accepted":

@@ -43,7 +43,8 @@ class Systems:
         if isinstance(event, InferenceAccepted | InferenceDenied) and event.ai_system_id is not None:
             system = self._of(event.ai_system_id)
             system.projects.add(event.project)
-            system.models.add(event.model_requested)
+            served = event.model_served if isinstance(event, InferenceAccepted) else None
+            system.models.add(served or event.model_requested)  # a name of a project's own is no model
             if event.risk_class is not None:
                 system.risk_classes.add(event.risk_class)
             if isinstance(event, InferenceAccepted):

@@ -4,6 +4,7 @@ them."""
 import asyncio
 import base64
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,7 @@ class EmbeddingResponse(Response):
             await asyncio.sleep(RETRY_S)
 
     def _body(self, vectors: list[bytes]) -> bytes:
+        """The answer."""
         data = [{"object": "embedding", "index": i, "embedding": self._form.of(v)} for i, v in enumerate(vectors)]
         tokens = self._tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -157,3 +159,24 @@ class EmbeddingResponse(Response):
         if self._started is not None:
             self._metrics.input_tokens.inc(self._tokens)
             self._metrics.count_run(self._arrived, self._started, now, len(self._sequences))
+
+
+class ScoringResponse(EmbeddingResponse):
+    """The same of pairs of texts, each of which has one number. `write`: makes the body of scores and tokens."""
+
+    def __init__(
+        self, metrics: Metrics, engine: Engines, sequences: list[AddSequence],
+        write: Callable[[list[float], int], dict[str, Any]], *, squashed: bool, id: str, arrived: float,
+        deadline_s: float | None,
+    ) -> None:  # fmt: skip
+        form = Form(None, normalised=False, in_base64=False)
+        super().__init__(
+            metrics, engine, sequences, form, model="", id=id, arrived=arrived, deadline_s=deadline_s
+        )  # fmt: skip
+        self._write = write
+        self._squashed = squashed
+
+    def _body(self, vectors: list[bytes]) -> bytes:
+        numbers = np.array([np.frombuffer(vector, "<f4")[0] for vector in vectors], np.float64)
+        scores = 1 / (1 + np.exp(-numbers)) if self._squashed else numbers
+        return msgspec.json.encode(self._write(scores.tolist(), self._tokens))

@@ -89,6 +89,16 @@ class ChatModel:
         self._takes_system = template is not None and _takes_system(template)
         self._calling = self._thinking.showing(self._format.markers if self._format else ())
 
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the model's calls of tools are read."""
+        return self._format is not None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model's thoughts are told from its answers."""
+        return self._thinks
+
     def turn(self, request: ChatCompletionRequest) -> Turn:
         """Raises InvalidRequest."""
         extra = request.model_extra or {}

@@ -45,7 +45,7 @@ def plan(
             fail(f"there is no card {gpu!r}; name one of {', '.join(CARDS)}", USAGE)
         checkpoint = Checkpoint(resolve(model), context)
         if checkpoint.embedding is not None:
-            raise ConfigError("this model makes embeddings; plans are of models that write text")
+            raise ConfigError("this model makes embeddings or scores; plans are of models that write text")
         shape = checkpoint.config
         length = context or shape.max_position
         tokens_in = prompt or min(512, max(1, length // 2))

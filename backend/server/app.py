@@ -70,6 +70,19 @@ class GenerationApi(BaseApi):
             }
         )
 
+    @property
+    def capabilities(self) -> dict[str, bool]:
+        return {
+            "chat": True,
+            "completions": True,
+            "embeddings": False,
+            "rerank": False,
+            "tools": self.chats.calls_tools,
+            "structured_output": bool(self.text_model.eos_ids),
+            "reasoning": self.chats.thinks,
+            "vision": False,
+        }
+
     async def close(self) -> None:
         """End the process that checks grammars."""
         await self._grammars.close()

@@ -94,8 +94,20 @@ class BaseApi:
         return guarded
 
     async def models(self, _: Request) -> Response:
-        model = Model(id=self.served_name, created=self._created, owned_by=self.identity.tenant or "domicile")
-        return Response(ModelList(data=[model]).model_dump_json(), media_type=JSON)
+        ready = self.engine.ready
+        model = Model(
+            id=self.served_name,
+            created=self._created,
+            owned_by=self.identity.tenant or "domicile",
+            max_model_len=None if ready is None else ready.max_model_len,
+            capabilities=self.capabilities,
+        )
+        return Response(ModelList(data=[model]).model_dump_json(exclude_none=True), media_type=JSON)
+
+    @property
+    def capabilities(self) -> dict[str, bool]:
+        """What the model can be asked for, by the words of ``/v1/models``."""
+        return {}
 
     async def healthz(self, _: Request) -> Response:
         """This process answers."""

@@ -20,11 +20,17 @@ from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import AddSequence
 from backend.process.replicas import Engines
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
-from backend.wire import EmbeddingsRequest
+from backend.wire import EmbeddingsRequest, ReadingRequest
 
 MEANT = {
     "model", "input", "dimensions", "encoding_format", "user", "priority", "cache_salt", "deadline_s", "stream",
     "truncate_prompt_tokens",
+}  # fmt: skip
+
+
+VECTORS_ONLY = {
+    "chat": False, "completions": False, "embeddings": True, "rerank": False, "tools": False,
+    "structured_output": False, "reasoning": False, "vision": False,
 }  # fmt: skip
 
 
@@ -46,10 +52,14 @@ class EmbeddingApi(BaseApi):
             }
         )
 
+    @property
+    def capabilities(self) -> dict[str, bool]:
+        return VECTORS_ONLY
+
     async def embeddings(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self.body(request, EmbeddingsRequest)
-        _refuse_what_asks_for_tokens(wire)
+        refuse_what_asks_for_tokens(wire, MEANT, "embeddings")
         texts = await self.run_in_thread_if_long(self._tokens, wire, _characters(wire.input))
         self._check(texts, one=isinstance(wire.input, str) or isinstance(wire.input[0], int))
         width = self.ready().vector_size
@@ -110,12 +120,12 @@ class EmbeddingApi(BaseApi):
                 )
 
 
-def _refuse_what_asks_for_tokens(wire: EmbeddingsRequest) -> None:
-    """Raises InvalidRequest naming the first parameter that has no meaning here."""
-    for name in sorted(wire.model_fields_set & (set(type(wire).model_fields) - MEANT)):
+def refuse_what_asks_for_tokens(wire: ReadingRequest, meant: set[str], what: str) -> None:
+    """Raises InvalidRequest naming the first parameter that has no meaning for `what`."""
+    for name in sorted(wire.model_fields_set & (set(type(wire).model_fields) - meant)):
         if getattr(wire, name) is not None:
             raise InvalidRequest(
-                f"{name} has no meaning for embeddings; remove it", param=name, code="unsupported_parameter"
+                f"{name} has no meaning for {what}; remove it", param=name, code="unsupported_parameter"
             )
     refuse_unsupported(wire)
 

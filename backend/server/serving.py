@@ -34,6 +34,7 @@ from backend.server.base_api import Identity
 from backend.server.embedding_server import EmbeddingApi
 from backend.server.heartbeat import beat
 from backend.server.request_lock import RequestLock, read_key
+from backend.server.scoring_server import ScoringApi
 from backend.server.tls import TlsFiles, reload_when_renewed, server_context
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,9 @@ def _app(
 ) -> tuple[ASGIApp, GenerationApi | None]:
     """The application that serves the checkpoint, and its API for text; None where it makes embeddings."""
     name, identity = options.served_name, options.identity
+    if checkpoint.embedding is not None and checkpoint.scores_pairs:
+        scoring = ScoringApi(engine, checkpoint.pair_text, checkpoint.embedding, name, identity, meter)
+        return scoring.app(), None
     if checkpoint.embedding is not None:
         embedding = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, name, identity, meter)
         return embedding.app(), None

@@ -78,6 +78,7 @@ PROMPT = "Say something of fifty tokens."
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}),
     "responses": ("/v1/responses", {"input": PROMPT}),
+    "ollama": ("/api/chat", {"stream": False, "messages": [{"role": "user", "content": PROMPT}]}),
     "messages": ("/v1/messages", {"max_tokens": 64, "messages": [{"role": "user", "content": PROMPT}]}),
 }
 """Path and body of each route that is measured: the same question."""

@@ -6,7 +6,19 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import backends, deployments, keys, limits, login, oversight, people, policies, tenants, usage
+from gateway.admin import (
+    backends,
+    deployments,
+    keys,
+    limits,
+    login,
+    models,
+    oversight,
+    people,
+    policies,
+    tenants,
+    usage,
+)
 from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
@@ -36,6 +48,7 @@ def build_admin(context: AdminContext) -> FastAPI:
         people.bootstrap_router,
         login.router,
         tenants.router,
+        models.router,
         policies.tenant_router,
         policies.operator_router,
         study.router,

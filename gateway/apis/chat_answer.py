@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from backend.wire import Usage
 from gateway.openai.answer import THOUGHT_FIELDS, clean_saying
+from gateway.openai.finite_json import read
 
 MAX_TEXT: Final = 64 << 20
 """Characters of one streamed answer that are held for the events that repeat the whole of it."""
@@ -54,6 +55,17 @@ def thought_in(said: Mapping[str, Any]) -> str | None:
         if isinstance(text := said.get(field), str) and text:
             return text
     return None
+
+
+def arguments_of(written: Any) -> dict[str, Any]:
+    """The arguments of a call as an object; under ``arguments`` as they are where a model wrote no such JSON."""
+    if not written:
+        return {}
+    try:
+        made = read(str(written).encode("utf-8", "surrogatepass"))
+    except ValueError:
+        made = None
+    return made if isinstance(made, dict) else {"arguments": written}
 
 
 def detail(usage: Usage, holder: str, name: str) -> int:

@@ -21,6 +21,7 @@ from gateway.batches.objects import (
     purpose_of,
 )
 from gateway.configuration.bounds import Bounds
+from gateway.content.encoded_body import read_body
 from gateway.content.retained_content import SUBJECT_HEADER
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
 from gateway.identity.principal import Principal
@@ -96,7 +97,7 @@ class BatchRoutes:
     async def create_batch(self, request: Request) -> Response:
         principal = await self._principal(request)
         client = Client(request.scope, request.receive, request._send)  # its body is read within the same bounds
-        raw = await client.body(MAX_BATCH_BODY, self.bounds.now.body_timeout_s)
+        raw = await read_body(client, MAX_BATCH_BODY, self.bounds.now.body_timeout_s)
         batch, said = await self.batches.create(principal, new_batch(raw))
         return _json(batch_object(batch, said))
 

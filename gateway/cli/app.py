@@ -35,6 +35,9 @@ PARTS = {
         "A tenant's applications, each bound to a processing activity.", ("gateway.cli.admin.tenant:project_app",)
     ),
     "key": LazyCommand("API keys of a project.", ("gateway.cli.admin.key:key_app",)),
+    "model": LazyCommand(
+        "Names of models in a project: aliases, fallbacks, defaults, notices.", ("gateway.cli.admin.model:model_app",)
+    ),
     "policy": LazyCommand(
         "Activate policies and see what is in force.",
         ("gateway.cli.admin.policy:app", "policy.cli:app"),

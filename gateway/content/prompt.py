@@ -196,6 +196,9 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
     is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
     if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+    if not (generates or is_identity) and call.body.get("return_token_strs"):
+        param = "return_token_strs"
+        raise InvalidRequest(f"{param} would tell what redaction hides; ask without it", param=param)
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if place := place_in_queue(priority, fields.pop("priority", None)):

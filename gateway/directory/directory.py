@@ -32,6 +32,7 @@ from gateway.records.control import UNBOUNDED, BackendRecord, ProjectRecord, Sco
 from gateway.records.prices import Price, PriceBook
 from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE
+from gateway.store.model_names import NamesByProject, merged
 from gateway.store.oversight import Place, StopRecord
 from gateway.store.uses import Rehash, write_rehashes, write_uses
 from regions.fleet.deployment import Deployment
@@ -69,6 +70,7 @@ class Snapshot:
     prices: Mapping[tuple[str, int], Price] = field(default_factory=dict)
     stops: Mapping[Place, StopRecord] = field(default_factory=dict)
     deployments: Mapping[tuple[str, str], Deployment | None] = field(default_factory=dict)
+    model_names: NamesByProject = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
     machines: dict[Machine, Principal] = field(default_factory=dict)
     mark: object = field(default_factory=object)
@@ -86,6 +88,7 @@ class Snapshot:
             {**self.prices, **changes.prices},
             {**self.stops, **changes.stops},
             {**self.deployments, **changes.deployments},
+            merged(self.model_names, changes.model_names),
         )
 
     def is_living(self, tenant: str) -> bool:
@@ -279,6 +282,12 @@ class Directory:
             return False
         return principal.expires_at is None or principal.expires_at > self._now()
 
+    def origins(self) -> frozenset[str]:
+        """Of web pages whose scripts may call for some project that is not revoked."""
+        snapshot = self._snapshot
+        living = (each for each in snapshot.projects.values() if each.origins and each.revoked_at is None)
+        return frozenset(origin for each in living if snapshot.is_living(each.tenant) for origin in each.origins)
+
     def backends(self) -> tuple[BackendRecord, ...]:
         """Every backend that may get requests: neither it nor its tenant is revoked."""
         snapshot = self._snapshot
@@ -326,6 +335,8 @@ class Directory:
                 snapshot.limits,
                 None if isinstance(in_force, str) else in_force.policy.limits,
             ),
+            names=snapshot.model_names.get((project.tenant, project.id), {}),
+            origins=project.origins,
             as_of=snapshot.mark,
         )
 

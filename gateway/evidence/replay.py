@@ -100,6 +100,7 @@ async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, 
     asked = {one.kept.field: one.value for one in await read(context, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
     values = {one.kept.field: one.value for one in await read(context, tenant, outcome_seq, actor=actor, reason=REASON)}
+    model = outcome.model_served or intent.model_requested
     return RecordedCall(
         tenant=tenant,
         seq=intent_seq,
@@ -112,7 +113,7 @@ async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, 
         sent=asked["input"].encode(),
         output=values["output"],
         fingerprint=outcome.fingerprint,
-        changed=await context.in_thread(lambda: _changes(context, tenant, intent.model_requested, intent_seq)),
+        changed=await context.in_thread(lambda: _changes(context, tenant, model, intent_seq)),
     )
 
 

@@ -1,11 +1,13 @@
 """Who acts, for what, under which rules: all that a request's way through the gateway needs to know of its caller."""
 
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gateway.records.control import LegalBasis, RiskClass, Scopes
+from gateway.records.model_names import ModelNameRecord
 
 if TYPE_CHECKING:
     from gateway.limits.limiter import Counter
@@ -26,7 +28,8 @@ class Principal:
     """The bearer of a valid key. Where `in_force` is None, `policy_error` gives the reason, and every request is
     denied.
 
-    `counters`: the quotas that bind it, of key, project and tenant. `as_of`: the state of the directory that it was
+    `counters`: the quotas that bind it, of key, project and tenant. `names`: what names of models stand for in its
+    project. `origins`: of web pages whose scripts may call for that. `as_of`: the state of the directory that it was
     made from, by which `Directory.is_current` recognises it.
     """
 
@@ -43,6 +46,8 @@ class Principal:
     in_force: PolicyInForce | None
     policy_error: str | None
     counters: "tuple[Counter, ...]" = ()
+    names: Mapping[str, ModelNameRecord] = field(default_factory=dict, repr=False)
+    origins: tuple[str, ...] = ()
     as_of: object = field(default=None, compare=False, repr=False)
 
     @property

@@ -74,6 +74,101 @@ class TokenCount:
         return ReadAnswer({"count": count}, [], Usage())
 
 
+class Tokens:
+    """The tokens of a prompt, as ``/tokenize`` of our engine and vLLM lists them. Nothing is used up by that."""
+
+    is_generated = False
+
+    def read(self, raw: bytes) -> ReadAnswer:
+        try:
+            said = read(raw)
+            spelled = said.get("token_strs")
+            body = {
+                "count": _number(said["count"], MAX_TOKENS),
+                "max_model_len": _number(said.get("max_model_len", 0), MAX_TOKENS),
+                "tokens": [_number(token, 1 << 31) for token in said["tokens"]],
+                "token_strs": None if spelled is None else [None if each is None else str(each) for each in spelled],
+            }
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BackendFailed("The backend's answer is not a list of tokens") from None
+        return ReadAnswer(body, [], Usage())
+
+
+class TextOfTokens:
+    """The text of tokens, as ``/detokenize`` says it. It is filtered as a completion's text is."""
+
+    is_generated = True
+
+    def read(self, raw: bytes) -> ReadAnswer:
+        try:
+            text = read(raw)["prompt"]
+        except (ValueError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise BackendFailed("The backend's answer is not the text of tokens")
+        choices = [{"index": 0, "text": text}]
+        return ReadAnswer({"choices": choices}, choices, Usage())
+
+
+class Ranking:
+    """Relevance by document, as Cohere, Jina and vLLM say it. Everything but indexes, scores and usage is removed."""
+
+    is_generated = False
+
+    def read(self, raw: bytes) -> ReadAnswer:
+        try:
+            said = read(raw)
+            usage = _read_tokens(said)
+            results = [
+                {"index": _number(each["index"], MAX_TOKENS), "relevance_score": _finite(each["relevance_score"])}
+                for each in said["results"]
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BackendFailed("The backend's answer is not a ranking") from None
+        return ReadAnswer({"results": results}, [], usage)
+
+
+class Scores:
+    """Scores of pairs of texts, as vLLM says them. Everything but indexes, scores, model and usage is removed."""
+
+    is_generated = False
+
+    def read(self, raw: bytes) -> ReadAnswer:
+        try:
+            said = read(raw)
+            usage = _read_tokens(said)
+            data = [
+                {"object": "score", "index": _number(each["index"], MAX_TOKENS), "score": _finite(each["score"])}
+                for each in said["data"]
+            ]
+            body: dict[str, Any] = {"object": "list", "data": data, "model": str(said.get("model", ""))}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BackendFailed("The backend's answer is not a list of scores") from None
+        if usage is not None:
+            body["usage"] = {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens}
+        return ReadAnswer(body, [], usage)
+
+
+def _read_tokens(said: dict[str, Any]) -> Usage | None:
+    """The usage of what reads texts: some servers count the total alone."""
+    usage = usage_of(said.get("usage"))
+    if usage is None or usage.prompt_tokens:
+        return usage
+    return usage.model_copy(update={"prompt_tokens": usage.total_tokens})
+
+
+def _number(value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError("not such a number")
+    return value
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isfinite(number := float(value)):
+        raise ValueError("not finite")
+    return number
+
+
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
     """A backend's answer reduced to vectors, their indexes, the model and the usage; and the usage by itself.
 

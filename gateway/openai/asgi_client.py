@@ -7,7 +7,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
 
-from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
+from gateway.errors import InvalidRequest, RequestTooLarge
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -73,15 +73,17 @@ class BatchLine:
 
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
-    `held`: nothing of the answer is. `batch`: the line that a worker of batches sends; None for all others."""
+    `held`: nothing of the answer is. `batch`: the line that a worker of batches sends; None for all others. `shared`:
+    headers of every answer to it, for the page that it is of."""
 
     __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "batch", "gone", "headers", "held",
-                 "started", "status")  # fmt: skip
+                 "shared", "started", "status")  # fmt: skip
 
     def __init__(
         self, scope: MutableMapping[str, Any], receive: Receive, send: Send, batch: BatchLine | None = None
     ) -> None:
         self.batch = batch
+        self.shared: tuple[Header, ...] = ()
         self.headers = headers_of(scope)
         self.address = caller_address(scope)
         self._receive = receive
@@ -95,13 +97,11 @@ class Client:
         self.status = 0
 
     async def body(self, max_bytes: int, timeout_s: float) -> bytes:
-        """The whole request body.
+        """The whole request body, as it was sent (`gateway.content.encoded_body` unpacks it).
 
-        Raises RequestTooLarge above `max_bytes`, UnsupportedEncoding for a compressed one, InvalidRequest when it takes
-        longer than `timeout_s` seconds, ClientGone when the connection closes first.
+        Raises RequestTooLarge above `max_bytes`, InvalidRequest when it takes longer than
+        `timeout_s` seconds, ClientGone when the connection closes first.
         """
-        if self.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
-            raise UnsupportedEncoding("The body is compressed; send it as it is, without Content-Encoding")
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > max_bytes:  # before the client is asked for it with a 100
             raise _too_large(max_bytes)
@@ -173,7 +173,7 @@ class Client:
             await self.write(b"".join(ours) + b"\n")
             return
         self.started, self.status = True, status
-        sent = list(headers)
+        sent = [*headers, *self.shared]
         if self._more_body and "expect" in self.headers:  # whether the body still comes is up to the client
             sent.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": sent})

@@ -161,12 +161,12 @@ class PolicyStudy:
         gone: dict[str, BackendFacts] = {}
         counts: Counter[tuple[str, str, str | None]] = Counter()
         for event in self._recorded(tenant, since):
-            backend = None
+            backend, model = None, event.model_requested
             if isinstance(event, InferenceAccepted):
-                backend = event.backend_id
+                backend, model = event.backend_id, event.model_served or model
                 if backend not in today:
                     gone[backend] = _recorded_facts(event)
-            counts[event.project, event.model_requested, backend] += 1
+            counts[event.project, model, backend] += 1
         for (project, model, backend), count in counts.items():
             if (record := projects.get(project)) is None:
                 continue

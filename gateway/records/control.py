@@ -41,7 +41,12 @@ class TenantRecord(Record):
     revoked_at: datetime | None
 
 
+Origins = Annotated[tuple[str, ...], BeforeValidator(lambda value: () if value is None else value)]
+
+
 class ProjectRecord(Record):
+    """`origins`: of web pages whose scripts may call for it (Fetch Standard, CORS)."""
+
     tenant: str
     id: str
     purpose: str
@@ -49,6 +54,7 @@ class ProjectRecord(Record):
     data_classes: tuple[str, ...]
     risk_class: RiskClass
     ai_system_id: str | None
+    origins: Origins = ()
     revoked_at: datetime | None
 
 
@@ -238,7 +244,11 @@ class AdminEvent(BaseModel):
         "policy.withdrawn",
         "backend.registered",
         "backend.revoked",
+        "origins.changed",
         "limits.changed",
+        "model_name.created",
+        "model_name.changed",
+        "model_name.deleted",
         "price.set",
         "cell.registered",
         "cell.allowed",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from gateway.directory.directory import Address, Directory, DirectoryStale
+from gateway.directory.web_origins import WebOrigins
 from gateway.errors import DirectoryUnavailable, IdentityUnavailable, NotAuthenticated
 from gateway.identity.jwt import looks_like_jwt, reason_of
 from gateway.identity.keys import KeyElsewhere, KeyExpired, KeyRefused, KeyRevoked
@@ -22,9 +23,17 @@ BEARER = "bearer "
 
 
 class Authenticator:
-    """`machines`: machine identities of the identity provider, if they may call models."""
+    """`machines`: machine identities of the identity provider, if they may call models. `origins`: of web pages that
+    may call."""
 
-    def __init__(self, directory: Directory, telemetry: Telemetry, machines: Machines | None = None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        telemetry: Telemetry,
+        machines: Machines | None = None,
+        origins: WebOrigins | None = None,
+    ) -> None:
+        self._origins = origins or WebOrigins()
         self._directory = directory
         self._machines = machines
         self._telemetry = telemetry
@@ -34,6 +43,8 @@ class Authenticator:
         header = endpoint.format.key_header
         if header is not None and "authorization" not in client.headers and header in client.headers:
             client.headers["authorization"] = BEARER + client.headers[header]
+        if "origin" in client.headers:
+            client.shared = self._origins.headers(client.headers["origin"])
         return Authenticated(endpoint, client, await self.principal_of(client))
 
     async def principal_of(self, client: Client) -> Principal:
@@ -45,16 +56,25 @@ class Authenticator:
         with self._refusals():
             return await self._directory.authenticate_stored(line.key_id)
 
+    async def stored(self, key_id: str) -> Principal:
+        """The principal of a key for work that was handed over with it. Raises as `Directory.stored`."""
+        return await self._directory.authenticate_stored(key_id)
+
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
         """The principal of the key or token in the `authorization` header of a call from `address`.
 
-        Raises NotAuthenticated; DirectoryUnavailable or IdentityUnavailable when its validity cannot be checked now.
+        Raises NotAuthenticated, OriginNotAllowed; DirectoryUnavailable or IdentityUnavailable when its validity
+        cannot be checked now.
         """
         bearer = _bearer(headers.get("authorization", ""))
         with self._refusals():
             if self._machines is not None and looks_like_jwt(bearer):
-                return await self._directory.authenticate_machine(await self._machines.identify(bearer))
-            return await self._directory.authenticate(bearer, address)
+                principal = await self._directory.authenticate_machine(await self._machines.identify(bearer))
+            else:
+                principal = await self._directory.authenticate(bearer, address)
+        if "origin" in headers:
+            self._origins.check(principal, headers["origin"])
+        return principal
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

@@ -66,6 +66,16 @@ class PolicyEnforcement:
         """Whether `tenant` has a model of that name."""
         return bool(self._registry.facts(tenant, model))
 
+    def may_call(self, principal: Principal, model: str) -> bool:
+        """Whether a call of `principal` for `model` would be allowed now, as far as no prompt is needed to say so."""
+        scopes = principal.scopes
+        if principal.in_force is None or not (scopes.models is None or model in scopes.models):
+            return False
+        candidates = self._registry.facts(principal.tenant, model)
+        if not any(scopes.allows_region(candidate.region) for candidate in candidates):
+            return False
+        return self._decision(principal, principal.in_force.policy, model, candidates).allowed
+
     def holds(self, request: Parsed, decision: Decision) -> bool:
         """Whether `decide` would return this decision now. Compares its inputs by identity, without evaluating again;
         False also if it is no longer cached."""
@@ -92,6 +102,11 @@ class PolicyEnforcement:
             )
         if not principal.scopes.allows(model=call.model, endpoint=call.endpoint.path.removeprefix("/v1/")):
             raise self._denied(request, [Reason("key.scope", None, "this key is not for that model or endpoint")])
+        naming = request.naming
+        if naming is not None and not principal.scopes.allows(
+            model=naming.asked, endpoint=call.endpoint.path.removeprefix("/v1/")
+        ):
+            raise self._denied(request, [Reason("key.scope", None, "this key is not for that name of a model")])
         if not any(principal.scopes.allows_region(candidate.region) for candidate in candidates):
             raise self._denied(
                 request, [Reason("key.scope", None, "this key is not for any region where that model runs")]

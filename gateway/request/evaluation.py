@@ -117,7 +117,8 @@ class Evaluation:
         body = redacted.prompt.body_for(route.backend)
         if redacted.content is not None:
             redacted.content.leaves(body)
-        return Routed(redacted.request, redacted, route, others, len(attempts.tried) - 1, body)
+        number = attempts.of_others + len(attempts.tried) - 1
+        return Routed(redacted.request, redacted, route, others, number, body)
 
     def check(self, routed: Routed) -> None:
         """Raises Superseded unless everything that `routed` was decided by is in force at this moment."""

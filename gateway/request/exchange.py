@@ -5,7 +5,7 @@ stage that they need (`gateway.request.stages`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import GatewayError
@@ -23,7 +23,7 @@ class Attempts:
 
     `broken`: attempts in which a backend failed while it answered. `evaluations`: how often the call was evaluated
     after the first time. `waiting_since`: when it began to wait for a backend, `perf_counter` seconds. `comments`: sent
-    to keep a waiting stream open.
+    to keep a waiting stream open. `of_others`: attempts at models that were asked before the present one.
     """
 
     tried: list[str] = field(default_factory=list)
@@ -32,6 +32,7 @@ class Attempts:
     evaluations: int = 0
     waiting_since: float | None = None
     comments: int = 0
+    of_others: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +56,15 @@ class Exchange:
     received: ReceivedAnswer = field(default_factory=ReceivedAnswer)
     attempts: Attempts = field(default_factory=Attempts)
     refused_model: str = ""
+
+    def falls_back(self, request: Parsed, reserved: Reserved) -> Reserved:
+        """Begin again with `request`, of another model; nothing of the attempts before was sent to the client."""
+        tried, waited = len(self.attempts.tried), self.attempts.comments
+        self.attempts = Attempts(comments=waited, of_others=self.attempts.of_others + tried)
+        self.parsed, self.reserved = request, replace(reserved, request=request)
+        self.decision = self.redacted = self.routed = None
+        self.received = ReceivedAnswer()
+        return self.reserved
 
     @property
     def principal(self) -> Principal | None:

@@ -73,7 +73,8 @@ class Parking:
                 if deployment is None:
                     return True  # drained, deleted, or its tenant revoked: the call is evaluated again
                 _check_patience(deployment, perf_counter() - since)  # before the comment, which sends the status
-                if request.call.stream and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
+                commented = request.call.stream and request.call.endpoint.format.streams_events
+                if commented and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
                     attempts.comments += 1
                     await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)], COMMENT)
                 with suppress(TimeoutError):

@@ -7,17 +7,20 @@ takes the stage that it needs and returns the next (`gateway.request.stages`), o
 
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 
 from audit.random_pieces import RandomPieces
 from gateway.configuration.bounds import Bounds
+from gateway.content.encoded_body import coding_of, unpacked
 from gateway.content.inspection import Inspection
 from gateway.content.retained_content import subject_of
+from gateway.directory.model_names import Naming, next_model, resolved
+from gateway.errors import GatewayError
 from gateway.openai.asgi_client import Client
 from gateway.openai.endpoints import Endpoint
-from gateway.request.answer.attempt import Attempt
+from gateway.request.answer.attempt import MAX_BROKEN, Attempt
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.authentication import Authenticator
@@ -28,7 +31,7 @@ from gateway.request.outcome import Outcome
 from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Authenticated, Parsed
+from gateway.request.stages import Accepted, Authenticated, Parsed, Reserved
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.client import Answer, Upstream
 
@@ -68,30 +71,46 @@ class Pipeline:
         async with held as reserved:
             exchange.reserved = reserved
             while True:  # one attempt; after a failed one all that is in force is evaluated again
-                decided = await self.evaluation.decide(reserved, exchange)  # 4. decide: by policy and facts
-                exchange.redacted = redacted = await self.evaluation.redact(decided, exchange)  # 5. redact: or deny
-                routed = await self.evaluation.route(redacted, exchange)  # 6. route: the best backend that is allowed
-                if routed is None:  # it has waited for a backend
+                try:
+                    decided = await self.evaluation.decide(reserved, exchange)  # 4. decide: by policy and facts
+                    exchange.redacted = redacted = await self.evaluation.redact(decided, exchange)  # 5. redact: or deny
+                    # 6. route: the best backend that is allowed
+                    routed = await self.evaluation.route(redacted, exchange)
+                    if routed is None:  # it has waited for a backend
+                        continue
+                    exchange.routed = routed
+                    finished: Awaitable[None] | None = None
+                    in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
+                    with in_flight as call, Attempt(exchange, routed, call):
+                        with step("write_ahead"):  # 7. write_ahead: durable before the first byte leaves
+                            exchange.accepted = accepted = await self.recorder.accepted(routed, exchange.accepted)
+                        received = exchange.received
+                        received.called = perf_counter()
+                        silence = self.delivery.keep_alive(accepted, received)
+                        with step("call"):  # 8. call: mutual TLS, exact identity
+                            async with self._call(accepted, silence) as answer:
+                                # 9. restore
+                                answered = await self.delivery.restore(accepted, answer, received, call, silence)
+                                with step("record"):  # 10. record: durable before the last byte
+                                    receipt = await self.recorder.completed(accepted, received)
+                                finished = self.delivery.finish(answered, receipt)
+                except GatewayError as error:  # a name may stand for other models, each judged as the first
+                    reserved = self._next_model(exchange, reserved, error)
                     continue
-                exchange.routed = routed
-                finished: Awaitable[None] | None = None
-                in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
-                with in_flight as call, Attempt(exchange, routed, call):
-                    with step("write_ahead"):  # 7. write_ahead: durable before the first byte leaves
-                        exchange.accepted = accepted = await self.recorder.accepted(routed, exchange.accepted)
-                    received = exchange.received
-                    received.called = perf_counter()
-                    silence = self.delivery.keep_alive(accepted, received)
-                    with step("call"):  # 8. call: mutual TLS, exact identity
-                        async with self._call(accepted, silence) as answer:
-                            # 9. restore
-                            answered = await self.delivery.restore(accepted, answer, received, call, silence)
-                            with step("record"):  # 10. record: durable before the last byte
-                                receipt = await self.recorder.completed(accepted, received)
-                            finished = self.delivery.finish(answered, receipt)
                 if finished is not None:  # the backend has done its part, however slowly the client reads
                     await finished
                     return
+
+    def _next_model(self, exchange: Exchange, reserved: Reserved, error: GatewayError) -> Reserved:
+        """The same call of the model that its name stands for after the present one. Raises `error` where there is
+        none, and where the client has received something."""
+        request = reserved.request if exchange.parsed is None else exchange.parsed
+        unsent = request.client.held or not request.client.started
+        if request.naming is None or not unsent or exchange.attempts.broken > MAX_BROKEN:
+            raise error
+        call, naming = next_model(request.call, request.naming, error)
+        offered = self.enforcement.offers(request.principal.tenant, call.model)
+        return exchange.falls_back(replace(request, call=call, naming=naming, offered=offered), reserved)
 
     async def _parse(self, authenticated: Authenticated) -> Parsed:
         """Read and check the body. From then on the request is cancelled when its client leaves.
@@ -99,16 +118,32 @@ class Pipeline:
         Raises InvalidRequest; LimitReached where a large body comes from a caller over its limits.
         """
         client, principal = authenticated.client, authenticated.principal
-        raw = await client.body(self.bounds.now.max_body_bytes, self.bounds.now.body_timeout_s)
+        most = self.bounds.now.max_body_bytes
+        coding = coding_of(client.headers) if "content-encoding" in client.headers else None
+        raw = await client.body(most, self.bounds.now.body_timeout_s)
+        if coding is not None:
+            raw = await unpacked(coding, raw, most)
         async with self.limiter.admission(principal, len(raw)) as counted:
             secret = principal.state_secret if authenticated.endpoint.format.keeps_state else None
             call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant, secret)
+        naming: Naming | None = None
+        if principal.names and (record := principal.names.get(call.model)) is not None:
+            call, naming = resolved(call, record)
         subject = subject_of(client.headers, call.body)
         trace_id = self.telemetry.trace_id(client.headers)
         offered = self.enforcement.offers(principal.tenant, call.model)
         client.cancel_when_gone()
         return Parsed(
-            f"req-{_random_id().hex()}", client, principal, call, subject, trace_id, offered, counted, perf_counter()
+            f"req-{_random_id().hex()}",
+            client,
+            principal,
+            call,
+            subject,
+            trace_id,
+            offered,
+            counted,
+            perf_counter(),
+            naming,
         )
 
     def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[Answer]:

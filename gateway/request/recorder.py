@@ -69,11 +69,14 @@ class Recorder:
             await self._moved(routed, before)
             return Accepted(routed.request, routed, before.intent)
         decision = redacted.allowed
+        reasons, naming = decision.reasons, routed.request.naming
+        if naming is not None:
+            reasons = (*reasons, *naming.passed)
         notices = [notice.name for notice in decision.notices]
         intent = await self._append(
             InferenceAccepted(
                 **_call(routed.request, decision, redacted.prompt.counts) | _route(routed),
-                decision=_decision("allow", decision.reasons),
+                decision=_decision("allow", reasons),
                 art50_notice=notices[0] if notices else None,
             ),
             redacted.content.asked() if redacted.content else None,
@@ -86,10 +89,10 @@ class Recorder:
         if routed.route == recorded.route and not redecided:
             return  # what is on record still holds
         moved = routed.route.backend.id != recorded.route.backend.id
-        event = RoutingDecision(
-            **_route(routed) | (_allowed_again(redacted) if redecided else {}),
-            reason="backend_unavailable" if moved and routed.attempt else "decision_changed",
-        )
+        reason = "backend_unavailable" if moved and routed.attempt else "decision_changed"
+        if routed.request.call.model != before.request.call.model:
+            reason = "model_fallback"
+        event = RoutingDecision(**_route(routed) | (_allowed_again(redacted) if redecided else {}), reason=reason)
         await self._append(event, redacted.content.asked() if redecided and redacted.content else None)
 
     async def completed(self, accepted: Accepted, received: ReceivedAnswer) -> Receipt:
@@ -120,6 +123,7 @@ class Recorder:
         reasons = _reasons_of(error)
         if not reasons or exchange.parsed is None:
             return error, False
+        reasons = _with_passed(exchange.parsed, reasons)
         fields = _call(exchange.parsed, exchange.decision, exchange.redactions_in)
         try:
             await self._append(InferenceDenied(**fields, decision=_decision("deny", reasons), status=error.http_status))
@@ -135,9 +139,10 @@ class Recorder:
 
         What the log cannot take now, it closes by itself once it is well again, or at the next start.
         """
-        accepted, routed, received = exchange.accepted, exchange.routed, exchange.received
-        if accepted is None or routed is None or received.closed:
+        accepted, received = exchange.accepted, exchange.received
+        if accepted is None or received.closed:
             return
+        routed = exchange.routed or accepted.routed  # of another model, where the last one was refused before its turn
         received.closed = True
         if status is None or status >= 500:  # a refusal is an answer
             tenant = accepted.request.principal.tenant
@@ -231,7 +236,7 @@ def _call(request: Parsed, decision: PolicyDecision | None, findings: Mapping[st
         "risk_class": principal.risk_class,
         "endpoint": call.endpoint.path,
         "stream": call.stream,
-        "model_requested": call.model[:256],
+        "model_requested": (call.model if request.naming is None else request.naming.asked)[:256],
         "bytes_in": len(call.raw),
         "redaction": _redaction(findings),
     }
@@ -257,7 +262,7 @@ def _allowed_again(redacted: Redacted) -> dict[str, Any]:
     decision = redacted.allowed
     return {
         **_by(decision),
-        "decision": _decision("allow", decision.reasons),
+        "decision": _decision("allow", _with_passed(redacted.request, decision.reasons)),
         "redaction": _redaction(redacted.prompt.counts),
     }
 
@@ -277,9 +282,14 @@ def _reasons_of(error: GatewayError) -> Sequence[Reason]:
     return ()
 
 
+def _with_passed(request: Parsed, reasons: Sequence[Reason]) -> Sequence[Reason]:
+    """`reasons`, with why models before this one did not answer."""
+    return reasons if request.naming is None else (*reasons, *request.naming.passed)
+
+
 def _route(routed: Routed) -> dict[str, Any]:
-    route, facts = routed.route, routed.route.facts
-    return {
+    route, facts, naming = routed.route, routed.route.facts, routed.request.naming
+    return ({} if naming is None else {"model_served": routed.request.call.model[:256]}) | {
         "tenant": routed.request.principal.tenant,
         "request_id": routed.request.request_id,
         "backend_id": route.backend.id,

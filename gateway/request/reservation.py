@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Protocol
 
 from gateway.configuration.bounds import Bounds
+from gateway.directory.model_names import Naming
 from gateway.errors import InvalidRequest, LimitReached, PolicyDenied, RequestExceedsLimit
 from gateway.identity.principal import Principal
 from gateway.limits.limit_kinds import KINDS
@@ -28,7 +29,10 @@ _NOT_COUNTED: Final = nullcontext(False)
 
 
 class Consumption(Protocol):
-    """What becomes of a call."""
+    """What becomes of a call. `parsed`: the call itself, of the model that answers it."""
+
+    @property
+    def parsed(self) -> Parsed | None: ...
 
     @property
     def used(self) -> Used | None:
@@ -88,13 +92,34 @@ class CallLimiter:
         if request.counted:
             counters = tuple(counter for counter in counters if counter.kind.is_held)
         try:
-            reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
+            cost = _cost(prompt, answer, 0, price)
+            if request.naming is not None:
+                cost = self._costliest(request, request.naming, prompt, answer, cost)
+            reservation = await self._limiter.reserve(counters, cost)
         except LimitExceeded as error:
             refused = _refused(error)
             refused.rates = rate_headers(counters, error.used)
             raise refused from None
         reserved = Reserved(request, prompt, rate_headers(counters, reservation.used))
-        return HeldReservation(self._limiter, reservation, reserved, consumption, price)
+        return HeldReservation(self._limiter, reservation, reserved, consumption, price, self._price_of_call)
+
+    def _price_of_call(self, request: Parsed) -> Price | None:
+        price = self._price_of(request.call.model)
+        return price.in_batch() if price is not None and request.client.batch is not None else price
+
+    def _costliest(self, request: Parsed, naming: Naming, prompt: int, answer: int, cost: Cost) -> Cost:
+        """Of the models that may answer, so that no fallback exceeds a budget. Raises PolicyDenied where one of them
+        has no price and a budget is set."""
+        is_budgeted = any(counter.kind.measure == "money" for counter in request.principal.counters)
+        for model in naming.left:
+            price = self._price_of(model)
+            if price is None and is_budgeted:
+                because = f"a budget is set, and no price is known for {model[:80]}"
+                raise PolicyDenied([Reason("limits.price", None, because)])
+            if price is not None and request.client.batch is not None:
+                price = price.in_batch()
+            cost = max(cost, _cost(prompt, answer, 0, price), key=lambda each: each.money)
+        return cost
 
 
 def _refused(error: LimitExceeded) -> LimitReached:
@@ -106,7 +131,7 @@ def _refused(error: LimitExceeded) -> LimitReached:
 class HeldReservation:
     """A reservation as an asynchronous context: leaving it settles what the call used, whether it failed or not."""
 
-    __slots__ = ("_consumption", "_limiter", "_price", "_reservation", "_reserved")
+    __slots__ = ("_consumption", "_limiter", "_price", "_price_of", "_reservation", "_reserved")
 
     def __init__(
         self,
@@ -115,7 +140,10 @@ class HeldReservation:
         reserved: Reserved,
         consumption: Consumption,
         price: Price | None,
+        price_of: Callable[[Parsed], Price | None],
     ) -> None:
+        """`price`: of the model that was asked first; `price_of`: of another one that a call fell back to."""
+        self._price_of = price_of
         self._limiter = limiter
         self._reservation = reservation
         self._reserved = reserved
@@ -130,8 +158,10 @@ class HeldReservation:
     ) -> None:
         if not self._reservation.counters:
             return
-        used = self._consumption.used
-        actual = NOTHING if used is None else _cost(used.prompt, used.answer, used.cached, self._price)
+        used, request, price = self._consumption.used, self._consumption.parsed, self._price
+        if request is not None and request.naming is not None:
+            price = self._price_of(request)
+        actual = NOTHING if used is None else _cost(used.prompt, used.answer, used.cached, price)
         await self._limiter.settle(self._reservation, actual)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from audit.log.receipt import Receipt
 from gateway.content.prompt import Prompt
 from gateway.content.retained_content import RetainedContent
+from gateway.directory.model_names import Naming
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, Header
 from gateway.openai.checked_call import Call
@@ -50,7 +51,7 @@ class Parsed:
 
     `trace_id`: of the trace that the request belongs to. `offered`: the tenant has such a model; another name may not
     become a label of a metric. `counted`: as a request already, when its body was read. `started`: `perf_counter`
-    seconds.
+    seconds. `naming`: how the call came to its model, where the client sent a name of the project.
     """
 
     request_id: str
@@ -62,6 +63,7 @@ class Parsed:
     offered: bool
     counted: bool
     started: float
+    naming: Naming | None = None
 
 
 @dataclass(frozen=True, slots=True)

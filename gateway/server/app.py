@@ -17,23 +17,25 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from backend.wire import Model, ModelList
 from gateway.admin.calls.problems import problem
-from gateway.apis.endpoints import ENDPOINTS
+from gateway.apis.endpoints import ENDPOINTS, OTHER_PATHS
+from gateway.apis.ollama.lines import error_line
 from gateway.batches.routes import PATHS as BATCH_PATHS
-from gateway.directory.backend_registry import BackendRegistry, no_such_model
+from gateway.directory.backend_registry import BackendRegistry
+from gateway.directory.web_origins import WebOrigins
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
 from gateway.nearest_route import unknown_url
-from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
+from gateway.offers.routes import MODELS
+from gateway.offers.routes import PATHS as MODEL_PATHS
+from gateway.openai.asgi_client import Client, Receive, Send, caller_address
 from gateway.openai.endpoints import Endpoint
 from gateway.request.pipeline import Pipeline
 from gateway.server.health import Health
 
-ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models", *BATCH_PATHS)
+ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), *MODEL_PATHS, *BATCH_PATHS)
 """What a caller may look for: the other paths are an operator's."""
-MODELS_PATH = "/v1/models"
-_KNOWN = frozenset(ROUTES)
+_KNOWN = {path: path for path in ROUTES} | {path: endpoint.path for path, endpoint in OTHER_PATHS.items()}
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
@@ -47,18 +49,26 @@ Refused = Callable[[Request, GatewayError], Awaitable[Response]]
 class GatewayApp:
     """Inference goes straight to the pipeline; everything else through Starlette's router and its error handlers."""
 
-    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused) -> None:
+    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused, origins: WebOrigins) -> None:
+        self._origins = origins
         self._pipeline = pipeline
         self._others = others
         self._refused = refused
-        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS}
+        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS} | OTHER_PATHS
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         endpoint = self._endpoints.get(scope.get("path", ""))
+        if endpoint is not None and scope["method"] == "POST":
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+            return
+        if scope["type"] == "http" and self._origins.known:
+            if scope["method"] == "OPTIONS" and (headers := self._origins.preflight(scope)) is not None:
+                await send({"type": "http.response.start", "status": 204, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
+            send = self._origins.exposing(scope, send)
         if endpoint is None:
             await self._others(scope, receive, send)
-        elif scope["method"] == "POST":
-            await self._pipeline.answer(endpoint, Client(scope, receive, send))
         else:  # whatever the method is, also one that no router knows
             error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
             answer = await self._refused(Request(scope), error)
@@ -89,21 +99,6 @@ class Handlers:
         self._operators = operators
         self._started = int(time())
 
-    async def models(self, request: Request) -> Response:
-        """The models that the caller's tenant may ask for."""
-        return _json(200, ModelList(data=await self._offered(request)).model_dump_json().encode())
-
-    async def model(self, request: Request) -> Response:
-        """One of them, by its name. Raises ModelNotFound where the tenant is offered none of that name, and
-        RouteNotFound without a name."""
-        asked, known = request.path_params["model"], await self._offered(request)
-        if not asked:
-            raise RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
-        for each in known:
-            if each.id == asked:
-                return _json(200, each.model_dump_json().encode())
-        raise no_such_model([each.id for each in known])
-
     async def alive(self, request: Request) -> Response:
         """200 while the event loop runs."""
         return _json(200, b'{"status":"alive"}')
@@ -121,13 +116,13 @@ class Handlers:
         return Response(await self._exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
     async def refused(self, request: Request, error: GatewayError) -> Response:
-        """OpenAI's error body for `error`. Nothing else stands for the request on record, so it is counted."""
+        """OpenAI's or Ollama's error body. Nothing else stands for the request on record, so it is counted."""
         path = request.url.path
-        above = next((each for each in (MODELS_PATH, *BATCH_PATHS) if path.startswith(f"{each}/")), None)
-        endpoint = above or (path if path in _KNOWN else None)
+        above = next((each for each in (MODELS, *BATCH_PATHS) if path.startswith(f"{each}/")), None)
+        endpoint = above or _KNOWN.get(path)
         principal: Principal | None = getattr(request.state, "principal", None)
         self._recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
-        return _answer(error)
+        return _answer(error, error_line(error) if path.startswith("/api/") else error.body())
 
     async def http_error(self, request: Request, error: HTTPException) -> Response:
         """What Starlette's router raises, as the admin API's problem or as the gateway's own error."""
@@ -143,13 +138,6 @@ class Handlers:
         address = caller_address(request.scope)
         return address is not None and any(address in network for network in self._operators())
 
-    async def _offered(self, request: Request) -> list[Model]:
-        """The models of the caller's tenant; the principal is left in the request's state, for `refused`."""
-        principal = await self._authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
-        request.state.principal = principal
-        tenant = principal.tenant
-        return [Model(id=name, created=self._started, owned_by=tenant) for name in self._registry.models(tenant)]
-
 
 def build_app(
     pipeline: Pipeline,
@@ -159,13 +147,12 @@ def build_app(
     exposition: Exposition,
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
     more: Sequence[Route] = (),
+    origins: WebOrigins | None = None,
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics. `mounts`:
-    applications by path. `more`: routes of ``/v1`` that are no inference."""
+    applications by path. `more`: routes of ``/v1`` that are no inference. `origins`: of web pages that may call."""
     handlers = Handlers(pipeline, registry, health, operators, exposition)
     routes = [
-        Route("/v1/models", handlers.models, methods=["GET"]),
-        Route("/v1/models/{model:path}", handlers.model, methods=["GET"]),
         Route("/healthz", handlers.alive, methods=["GET"]),
         Route("/readyz", handlers.ready, methods=["GET"]),
         Route("/metrics", handlers.metrics, methods=["GET"]),
@@ -179,11 +166,11 @@ def build_app(
     }
     others = Starlette(routes=routes, exception_handlers=of_errors)
     others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
-    return GatewayApp(pipeline, others, handlers.refused)
+    return GatewayApp(pipeline, others, handlers.refused, origins or WebOrigins())
 
 
-def _answer(error: GatewayError) -> Response:
-    response = _json(error.http_status, error.body())
+def _answer(error: GatewayError, body: bytes) -> Response:
+    response = _json(error.http_status, body)
     for name, value in error.headers():
         response.headers[name.decode()] = value.decode()
     return response

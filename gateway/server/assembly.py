@@ -15,6 +15,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Self
 
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
@@ -43,6 +44,7 @@ from gateway.database.ownership import owner_of
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
+from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
@@ -52,6 +54,9 @@ from gateway.installation.installation import Installation
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.offers.cards import Cards
+from gateway.offers.offer import Offers
+from gateway.offers.routes import ModelRoutes
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
@@ -67,7 +72,7 @@ from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
-from gateway.server.app import Exposition, build_app
+from gateway.server.app import ROUTES, Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
@@ -124,7 +129,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         installation, memory = base.installation, base.memory
         _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
         pipeline = _pipeline(base, parts)
-        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet)
+        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards)
         health = Health(
             {
                 "audit": _durable(parts.log),
@@ -144,8 +149,9 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
-            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts, batches.routes
-        )
+            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts,
+            [*_model_routes(pipeline, memory), *batches.routes], memory.origins,
+        )  # fmt: skip
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
@@ -217,6 +223,8 @@ class _Memory:
     stops: Stops
     routes: Routes
     bounds: Bounds
+    origins: WebOrigins
+    cards: Cards
 
     @classmethod
     def empty(cls, settings: Settings, installation: Installation) -> Self:
@@ -235,15 +243,19 @@ class _Memory:
             stops=Stops(),
             routes=Routes(fleet, registry, credentials, bounds, tracker, settings.batches.beside_interactive),
             bounds=bounds,
+            origins=WebOrigins(),
+            cards=Cards(),
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
         self.registry.replace(directory.backends(), directory.deployments())
         self.stops.replace(directory.stops())
+        self.origins.known = directory.origins()
         living = {backend.id for backend in self.fleet}
         self.credentials.forget(living)
         self.routes.forget()
+        self.cards.forget(living)
         upstream.forget(living)
         self.parking.look()
 
@@ -369,7 +381,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     """What a call of a model goes through."""
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
-    authenticator = Authenticator(directory, telemetry, parts.machines)
+    authenticator = Authenticator(directory, telemetry, parts.machines, memory.origins)
     enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
@@ -387,6 +399,11 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         telemetry=telemetry,
         bounds=memory.bounds,
     )
+
+
+def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:
+    offers = Offers(memory.registry, pipeline.enforcement, memory.cards)
+    return ModelRoutes(pipeline.authenticator, offers, memory.bounds, ROUTES).routes()
 
 
 def _start_background(

@@ -9,6 +9,7 @@ import re
 from contextlib import suppress
 
 from backend.wire import PING_PATH
+from gateway.offers.cards import Cards, parse_cards
 from gateway.request.routes import Routes
 from gateway.upstream.client import Upstream
 from regions.fleet.fleet import Backend, EngineReport, Fleet
@@ -37,7 +38,9 @@ _SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:to
 class BackendProbe:
     """A `regions.fleet.health.Probe`: True if ready; raises if it does not answer. Its report goes to the fleet."""
 
-    def __init__(self, upstream: Upstream, routes: Routes, fleet: Fleet) -> None:
+    def __init__(self, upstream: Upstream, routes: Routes, fleet: Fleet, cards: Cards | None = None) -> None:
+        """`cards`: takes what each backend says of its models, once it is ready."""
+        self._cards = cards
         self._upstream = upstream
         self._routes = routes
         self._fleet = fleet
@@ -47,6 +50,10 @@ class BackendProbe:
         path = PING_PATH if backend.kind == "domicile" else MODELS_PATH
         if not await self._upstream.ready(target, path, TIMEOUT_S):
             return False
+        if self._cards is not None and not self._cards.knows(backend.id, backend):
+            listed = await self._upstream.fetch(target, MODELS_PATH, TIMEOUT_S)
+            if listed is not None:
+                self._cards.note(backend.id, backend, parse_cards(listed))
         said = await self._upstream.fetch(target, METRICS_PATH, TIMEOUT_S)
         if said is not None and (report := parse_report(said)) is not None:
             self._fleet.mark_report(backend, report)

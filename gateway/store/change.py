@@ -4,10 +4,12 @@ If `on_event` raises, nothing has happened. So the record may hold a change whos
 one that was made.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from sqlalchemy import exc
 from sqlmodel import Session
@@ -31,6 +33,8 @@ OnEvent = Callable[[AdminEvent], None]
 CheckPolicy = Callable[[str, str, str | None, str | None], PolicyInForce]
 """(tenant, its document, a project's or None, the operator's or None) -> what would be in force; raises what is wrong,
 failed tests too."""
+
+_HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 
 RevocableRow = TypeVar("RevocableRow", TenantRow, ProjectRow, ApiKeyRow, BackendRow, PersonRow, AccessTokenRow)
 RecordKind = TypeVar("RecordKind", bound=Record)
@@ -169,6 +173,22 @@ def checked_text(value: str, what: str) -> str:
     """A line for people: not empty, not long, nothing in it that moves a cursor. Raises Invalid."""
     if not value.strip() or len(value) > 200 or not value.isprintable():
         raise InvalidValue(f"the {what} is not one line of 1 to 200 printable characters; shorten it")
+    return value
+
+
+def checked_origin(value: str) -> str:
+    """The origin of a page as browsers send it: scheme, host and port, in lower case (RFC 6454 §6.2). Raises
+    InvalidValue, also for ``*`` and ``null``, which are many."""
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    host = parts.hostname or ""
+    written = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
+    usual = (parts.scheme, port) not in (("https", 443), ("http", 80))
+    if not _HOST.fullmatch(host) or value != written or not usual or len(value) > 200:
+        raise InvalidValue("it is no origin of a web page; write it as https://app.example.org")
     return value
 
 

@@ -22,6 +22,7 @@ from gateway.records.fleet import deployment_of
 from gateway.records.prices import Price
 from gateway.records.usage import limits_of, price_of
 from gateway.store.lookup import backend_record
+from gateway.store.model_names import NamesByProject, read_model_names
 from gateway.store.oversight import Place, StopRecord, read_stops
 from regions.fleet.deployment import Deployment
 
@@ -60,6 +61,7 @@ class Changes:
     prices: Mapping[tuple[str, int], Price]
     stops: Mapping[Place, StopRecord]
     deployments: Mapping[tuple[str, str], Deployment | None]
+    model_names: NamesByProject
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -93,6 +95,7 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
         deployments={
             (row.tenant, row.id): deployment_of(row) if row.deleted_at is None else None for row in deployments
         },
+        model_names=read_model_names(session, cell, since),
     )
 
 

@@ -194,7 +194,7 @@ def _accepted(tenant: str, event: dict[str, Any]) -> dict[str, Any]:
         "request_id": event["request_id"],
         "project": event["project"],
         "key_id": event["key_id"],
-        "model": event["model_requested"],
+        "model": event.get("model_served") or event["model_requested"],
         "region": event["region"],
         "backend": event["backend_id"],
         "accepted_at": datetime.fromisoformat(event["ts"]).timestamp(),
@@ -265,6 +265,7 @@ def _charge_lines_once(connection: Connection, tenant: str, rows: Sequence[dict[
 
 def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dict[str, Any]:
     """The outcome's figures; the price is that of the moment of admission, by which its budget was counted."""
+    row["model"] = event.get("model_served") or row["model"]
     price = prices.at(row["model"], row["accepted_at"])
     if price is not None and row["batch"] is not None:
         price = price.in_batch()

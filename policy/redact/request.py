@@ -166,7 +166,8 @@ def _prompt(prompt: Any, name: str, rewrite: Rewrite) -> Any:
         return rewrite(prompt, name)
     if isinstance(prompt, list) and all(isinstance(item, str) for item in prompt):
         return [rewrite(item, f"{name}[{i}]") for i, item in enumerate(prompt)]
-    raise _unreadable(name, "token ids cannot be inspected while redaction is on; send text")
+    hint = "send text (langchain-openai sends it with check_embedding_ctx_length=False)"
+    raise _unreadable(name, f"token ids cannot be inspected while redaction is on; {hint}")
 
 
 def _value(value: Any, position: str, rewrite: Rewrite, depth: int) -> Any:

@@ -76,6 +76,35 @@ def write_encoder(folder: Path, pooling: str = "mean", *, kind: str = "Bert", **
     return model
 
 
+def write_scorer(folder: Path, kind: str = "Bert", *, labels: int = 1, **more: Any) -> Any:
+    """A cross-encoder, whose head makes one number of a pair of texts. Returns transformers' model."""
+    import transformers
+
+    own = {"type_vocab_size": 1, "pad_token_id": 1} if kind != "Bert" else {}
+    config = getattr(transformers, f"{kind}Config")(**{**ENCODER, **own, "num_labels": labels})
+    model = randomised(getattr(transformers, f"{kind}ForSequenceClassification")(config))
+    model.save_pretrained(folder)
+    tokenizer = wordpieces()
+    second = "$B:1 [SEP]:1" if kind == "Bert" else "[SEP] $B [SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] {second}", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if more:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
+    return model
+
+
+def scored(model: Any, folder: Path, one: str, other: str) -> float:
+    """What transformers computes of a pair, before the logistic function."""
+    pair = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(one, other)
+    with torch.no_grad():
+        logits = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([pair.type_ids])).logits
+    return float(logits[0, 0])
+
+
 def wordpieces() -> Tokenizer:
     """Letter by letter, with BERT's frame around a text."""
     letters = [chr(i) for i in range(ord("a"), ord("z") + 1)]

@@ -128,8 +128,64 @@ async def _langchain(model: Any, mail: str) -> dict[str, Any]:
     }
 
 
+async def ollama(base: str, key: str, mail: str) -> dict[str, Any]:
+    from ollama import AsyncClient
+
+    client = AsyncClient(base, headers={"authorization": f"Bearer {key}"})
+    assert [model.model for model in (await client.list()).models] == ["small"]
+    assert (await client.show("small")).capabilities == ["completion"]
+
+    def said(text: str) -> list[Any]:
+        return [{"role": "user", "content": text}]
+
+    async def loop(streams: bool) -> str:
+        messages = said(f"look up {mail}")
+        while True:
+            if streams:
+                pieces = [
+                    piece.message async for piece in await client.chat("small", messages, tools=[look], stream=True)
+                ]
+                text = "".join(piece.content or "" for piece in pieces)
+                calls = [call for piece in pieces for call in piece.tool_calls or ()]
+                messages.append({"role": "assistant", "content": text, "tool_calls": calls})
+            else:
+                answer = (await client.chat("small", messages, tools=[look])).message
+                text, calls = answer.content or "", list(answer.tool_calls or ())
+                messages.append(answer)
+            if not calls:
+                return text
+            for call in calls:
+                told = look(**call.function.arguments)
+                messages.append({"role": "tool", "tool_name": call.function.name, "content": told})
+
+    streamed = ""
+    async for piece in await client.chat("small", said(f"write to {mail}"), stream=True):
+        streamed += piece.message.content or ""
+    generated = await client.generate("small", f"write to {mail}")
+    whole = await client.chat("small", said(f"write to {mail}"))
+    assert generated.response == whole.message.content and whole.done and whole.eval_count
+    assert (await client.embed("small", [mail])).embeddings == [[0.5, -1.0]]
+    return {
+        "said": whole.message.content,
+        "streamed": streamed,
+        "tool": await loop(False),
+        "tool_streamed": await loop(True),
+    }
+
+
+async def langchain_embeddings(base: str, key: str, mail: str) -> dict[str, Any]:
+    """With the setting that the refusal of token ids names; without it a tokenizer is fetched to make these."""
+    from langchain_openai import OpenAIEmbeddings
+
+    made = OpenAIEmbeddings(
+        model="small", base_url=f"{base}/v1", api_key=key, max_retries=0, check_embedding_ctx_length=False
+    )
+    return {"vectors": await made.aembed_documents([mail]), "query": await made.aembed_query(mail)}
+
+
 LIBRARIES = {each.__name__: each for each in (
-    openai_agents, pydantic_ai_responses, pydantic_ai_anthropic, langchain_responses, langchain_anthropic,
+    openai_agents, pydantic_ai_responses, pydantic_ai_anthropic, langchain_responses, langchain_anthropic, ollama,
+    langchain_embeddings,
 )}  # fmt: skip
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class FakeBackend:
     joules: object = None  # what it says that a call took; None: it does not measure
     fingerprint: object = None
     tokenizes: bool = True
+    card: dict | None = None  # what it says of its model
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -61,8 +62,8 @@ class FakeBackend:
         if self.status != 200:
             headers = {"retry-after": self.retry_after} if self.retry_after else {}
             return web.json_response({"error": self.error}, status=self.status, headers=headers)
-        if request.path == "/tokenize":
-            return web.json_response({"count": len(json.dumps(body["messages"]).split()), "max_model_len": 4096})
+        if (told := self.read(request.path, body)) is not None:
+            return web.json_response(told)
         if request.path.endswith("/embeddings"):
             vector = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
             return web.json_response({"object": "list", "model": self.model, "data": [vector], "usage": USAGE})
@@ -75,6 +76,25 @@ class FakeBackend:
             self.left += 1
             raise
         return web.json_response(self.whole(body, chat))
+
+    def read(self, path, body):
+        """What it says on routes that read a text and write none: a token is a word, and a score is a length."""
+        if path == "/tokenize":
+            said = body["prompt"] if body.get("prompt") is not None else json.dumps(body["messages"])
+            words = said.split()
+            return {"count": len(words), "max_model_len": 4096, "tokens": [*map(len, words)], "token_strs": words}
+        if path == "/detokenize":
+            return {"prompt": self.say if isinstance(self.say, str) else " ".join(map(str, body["tokens"]))}
+        if path.endswith("/rerank"):
+            ranked = sorted(range(len(body["documents"])), key=lambda at: -len(body["documents"][at]))
+            scores = [{"index": at, "relevance_score": len(body["documents"][at]) / 100} for at in ranked]
+            results = [{**score, "document": {"text": body["documents"][score["index"]]}} for score in scores]
+            return {"id": "r", "results": results, "usage": {"total_tokens": 7}}
+        if path.endswith("/score"):
+            others = [body["text_2"]] if isinstance(body["text_2"], str) else body["text_2"]
+            data = [{"index": at, "score": len(other) / 100, "echo": other} for at, other in enumerate(others)]
+            return {"data": data, "model": self.model, "usage": USAGE}
+        return None
 
     def whole(self, body, chat):
         said = {"message": {"role": "assistant", "content": self.text(body)}} if chat else {"text": self.text(body)}
@@ -135,6 +155,11 @@ class FakeBackend:
         await asyncio.sleep(self.hangs_s)
         return web.Response(status=200 if self.ready else 503)
 
+    async def models(self, request):
+        await asyncio.sleep(self.hangs_s)
+        listed = {"id": self.model, "object": "model", **(self.card or {})}
+        return web.json_response({"object": "list", "data": [listed]}, status=200 if self.ready else 503)
+
 
 @asynccontextmanager
 async def running(backend, port=0):
@@ -142,10 +167,10 @@ async def running(backend, port=0):
     app.router.add_post("/v1/chat/completions", backend.generate)
     app.router.add_post("/v1/completions", backend.generate)
     app.router.add_post("/v1/embeddings", backend.generate)
-    if backend.tokenizes:
-        app.router.add_post("/tokenize", backend.generate)
+    for path in ("/v1/rerank", "/v1/score", *(("/tokenize", "/detokenize") if backend.tokenizes else ())):
+        app.router.add_post(path, backend.generate)
     app.router.add_get("/readyz", backend.readiness)
-    app.router.add_get("/v1/models", backend.readiness)  # by what a server that is not our engine is asked
+    app.router.add_get("/v1/models", backend.models)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

@@ -24,6 +24,7 @@ CASES = 50_000 if CAMPAIGN else 120
 SCHEMA_CASES = 500 if CAMPAIGN else 3
 SEED = 20261129
 AT_ONCE = 8
+REDACTION = POLICY[POLICY.index("redaction:") : POLICY.index("retention:")]
 LIMITED = POLICY + "limits: {rpm: 100000000, tpm: 100000000000000, eur_per_month: 1000000}\n"
 
 NUMBERS = (
@@ -172,6 +173,25 @@ BASES = {
         "model": "small", "system": "x", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
         "tools": [{"name": "f", "input_schema": {"type": "object"}}],
     },
+    "tokenize": {"model": "small", "prompt": "write to carl@example.org", "add_special_tokens": True},
+    "detokenize": {"model": "small", "tokens": [1, 2, 3]},
+    "rerank": {"model": "small", "query": "x", "documents": ["carl@example.org", {"text": "x"}], "top_n": 1},
+    "score": {"model": "small", "text_1": "x", "text_2": ["carl@example.org", "x"]},
+    "ollama_chat": {
+        "model": "small", "stream": False, "think": True, "format": {"type": "object"}, "keep_alive": "5m",
+        "messages": [
+            {"role": "user", "content": "write to carl@example.org"},
+            {"role": "assistant", "thinking": "x", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"role": "tool", "tool_name": "f", "content": "x"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "options": {"temperature": 0.5, "num_predict": 9, "stop": ["x"], "num_ctx": 4096},
+    },
+    "ollama_generate": {
+        "model": "small", "stream": False, "prompt": "write to carl@example.org", "system": "x", "format": "json",
+        "options": {"seed": 5, "num_predict": -1},
+    },
+    "ollama_embed": {"model": "small", "input": ["write to carl@example.org"], "truncate": True, "dimensions": 2},
 }  # fmt: skip
 
 
@@ -219,9 +239,11 @@ def drawn(chance, endpoint):
     return raw
 
 
-def gateway(tmp_path):
+def gateway(tmp_path, endpoint=None):
+    """Token ids, of which some routes consist, are refused where prompts are redacted."""
+    policy = LIMITED if endpoint is None or endpoint.name != "detokenize" else LIMITED.replace(REDACTION, "")
     prices = {"small": {"input_eur_per_million": 1, "output_eur_per_million": 2}}
-    return lab(tmp_path, set_up=lambda made: made.tenant("acme", LIMITED), prices=prices)
+    return lab(tmp_path, set_up=lambda made: made.tenant("acme", policy), prices=prices)
 
 
 @pytest.mark.campaign
@@ -241,7 +263,7 @@ async def test_no_body_makes_the_gateway_fail(tmp_path, endpoint, record_propert
         if answer.status >= 500 or b'"internal_error"' in answer.body:
             failed.append((answer.status, answer.body[:300], raw[:2000], headers))
 
-    async with gateway(tmp_path) as made:
+    async with gateway(tmp_path, endpoint) as made:
         for first in range(0, CASES, AT_ONCE):
             await asyncio.gather(*(ask(made) for _ in range(min(AT_ONCE, CASES - first))))
     for status, count in seen.items():

@@ -1,5 +1,5 @@
-"""The same conversation through chats, responses, messages and completions, whole and streamed: the same verdict, the
-same body for the backend, the same text for the client, the same findings on record.
+"""The same conversation through chats, responses, messages, Ollama's chats, completions and lines of a batch, whole and
+streamed: the same verdict, the same body for the backend, the same text for the client, the same findings on record.
 
 Random conversations of texts with and without personal data, with thoughts, tool calls and their results. A backend
 that repeats what it was sent thinks, says and calls with it, and adds personal data of its own.
@@ -9,7 +9,9 @@ import json
 import random
 import re
 import sqlite3
+from collections import Counter
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
 from aiohttp import web
@@ -18,10 +20,14 @@ from tests.conftest import CAMPAIGN, seed_of
 from tests.fakes.backend import USAGE, FakeBackend
 from tests.fakes.lab import POLICY, lab
 from tests.gateway.apis.recorded import events
+from tests.gateway.batches.conftest import CHAT, begin, client
+from tests.gateway.batches.conftest import outcome as outcome_of_batch
 
 CASES = 1_000 if CAMPAIGN else 24
+LINES = 50  # of one batch
 SEED = 20261130
 NONCE = re.compile(r"(?<=[A-Z]_)(\d+)_[a-z0-9]{6,12}\b")
+KEEPS = "content: 'encrypted, 7d'"
 LIMITS = {
     "acme": POLICY,
     "block": POLICY.replace("email: pseudonymise", "email: block"),
@@ -128,6 +134,19 @@ class Case:
         asked = {"messages": [*made, {"role": "user", "content": self.last}], "max_tokens": 64}
         return asked | ({"system": self.system} if self.system is not None else {})
 
+    def ollama(self):
+        messages = [{"role": "system", "content": self.system}] if self.system is not None else []
+        for kind, *told in self.turns:
+            if kind == "call":
+                name, arguments, result = told
+                call = {"id": name, "function": {"name": "look", "arguments": json.loads(arguments)}}
+                messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+                messages.append({"role": "tool", "tool_name": "look", "content": result})
+            else:
+                messages.append({"role": kind, "content": told[0]})
+        asked = [*messages, {"role": "user", "content": self.last}]
+        return {"messages": asked, "options": {"num_predict": 64}, "stream": False}
+
     def completions(self):
         return {"prompt": self.last, "max_tokens": 64}
 
@@ -136,10 +155,11 @@ class Echo(FakeBackend):
     """Answers with what it was sent, as thoughts, text and the arguments of a call."""
 
     case = None
+    cases: ClassVar[dict] = {}  # by what is sent, where several are under way
 
     def said(self, body):
         sent = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
-        case = self.case
+        case = self.cases.get(normal_text([normal(body)]), self.case) if self.cases else self.case
         message = {"content": f"You said {sent} and I say {OWN} too"}
         if "prompt" not in body and case.thinks:
             message["reasoning_content"] = f"They said {sent}"
@@ -282,10 +302,22 @@ def of_messages(answer, stream):
     return said
 
 
+def of_ollama(answer, stream):
+    said = Said()
+    for line in map(json.loads, answer.body.splitlines()):
+        assert "error" not in line
+        told = line["message"]
+        said.thought += told.get("thinking", "")
+        said.text += told["content"]
+        said.calls += ((call["function"]["name"], call["function"]["arguments"]) for call in told.get("tool_calls", ()))
+    return said
+
+
 ROUTES = {
     "chat": ("/v1/chat/completions", Case.chat, of_chat),
     "responses": ("/v1/responses", Case.responses, of_responses),
     "messages": ("/v1/messages", Case.messages, of_messages),
+    "ollama": ("/api/chat", Case.ollama, of_ollama),
     "completions": ("/v1/completions", Case.completions, of_chat),
 }
 
@@ -296,7 +328,8 @@ async def tenants(tmp_path):
 
     def set_up(made):
         for tenant, policy in LIMITS.items():
-            made.tenant(tenant, policy)
+            kept = policy.replace("content: none", KEEPS)
+            made.tenant(tenant, kept if kept != policy else f"{policy}retention: {{{KEEPS}}}\n")
 
     async with lab(tmp_path, set_up=set_up, backends=backends) as made:
         yield made
@@ -334,7 +367,8 @@ async def outcome(made, case, name, stream):
     sent = [normal(each) for each in backend.bodies]
     found = findings(made, case.tenant, path)
     if answer.status != 200:
-        return {"verdict": answer.error["code"], "sent": sent, "found": found, "said": None}
+        code = answer.json["code"] if name == "ollama" else answer.error["code"]
+        return {"verdict": code, "sent": sent, "found": found, "said": None}
     broken = b"answer_blocked" in answer.body  # after something was sent
     said = None if broken else read(answer, stream)
     return {"verdict": "answer_blocked" if broken else "allowed", "sent": sent, "found": found, "said": said}
@@ -343,18 +377,24 @@ async def outcome(made, case, name, stream):
 @pytest.mark.campaign
 async def test_a_conversation_has_the_same_outcome_on_every_route(tmp_path):
     draw = random.Random(seed_of(SEED))
-    seen = set()
+    seen, chats = set(), []
     async with tenants(tmp_path) as made:
         for number in range(CASES):
             case = Case(draw)
             for stream in (False, True):
                 chat = await outcome(made, case, "chat", stream)
-                for name in ("responses", "messages"):
+                for name in ("responses", "messages", "ollama"):
                     other = await outcome(made, case, name, stream)
                     assert other == chat, (number, name, stream, case.tenant)
                 if case.alone:
                     compare_completion(case, chat, await outcome(made, case, "completions", stream))
+                if not stream:
+                    chats.append((case, chat))
                 seen.add((chat["verdict"], stream))
+        for tenant in LIMITS:
+            theirs = [each for each in chats if each[0].tenant == tenant]
+            for first in range(0, len(theirs), LINES):
+                await compare_batch(made, tenant, theirs[first : first + LINES])
     assert seen == {(verdict, stream) for verdict in VERDICTS for stream in (False, True)}, "all of them are met"
 
 
@@ -365,3 +405,46 @@ def compare_completion(case, chat, completion):
         assert sent["prompt"] == told["messages"][-1]["content"]
     if completion["said"] is not None:
         assert completion["said"].text == chat["said"].text
+
+
+class Line:
+    """The answer of a line of a batch, as `of_chat` reads answers."""
+
+    def __init__(self, result):
+        self.status, self.json = result["response"]["status_code"], result["response"]["body"]
+
+
+async def compare_batch(made, tenant, cases):
+    """`cases` as lines of one batch: each has the outcome that it had as a chat."""
+    if not cases:
+        return
+    backend = made.backends[f"{tenant}-1"]
+    backend.bodies.clear()
+    backend.cases = {normal_text(chat["sent"]): case for case, chat in cases if chat["sent"]}
+    lines = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": CHAT,
+            "body": {"model": "small", **case.chat()},
+        }
+        for number, (case, _) in enumerate(cases)
+    ]
+    async with client(made, key=f"{tenant}/main") as sdk:
+        _, results = await outcome_of_batch(sdk, await begin(sdk, *lines))
+    sent = Counter(normal_text([normal(body)]) for body in backend.bodies)
+    assert sent == Counter(normal_text(chat["sent"]) for _, chat in cases if chat["sent"])
+    for number, (_, chat) in enumerate(cases):
+        line = Line(results[str(number)])
+        verdict = "allowed" if line.status == 200 else line.json["error"]["code"]
+        assert verdict == chat["verdict"], (number, tenant)
+        if line.status == 200:
+            assert of_chat(line, False) == chat["said"], (number, tenant)
+    backend.cases = {}
+
+
+def normal_text(sent):
+    """What left for a backend, but for its place in the queue."""
+    return json.dumps(
+        [{name: each for name, each in body.items() if name != "priority"} for body in sent], sort_keys=True
+    )

@@ -1,4 +1,4 @@
-"""One step of an embedding model that is an encoder: whole texts in, their vectors out. Nothing is kept of them."""
+"""One step of an encoder: whole texts in, their vectors out, or the scores of pairs. Nothing is kept of them."""
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class EncoderRunner:
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Pooled:
         states = self.model([s.sequence.tokens for s in batch])
+        if self._pooling is Pooling.SCORE:
+            return Pooled(as_bytes([self.model.score(own[0]).float() for own in states]))
         return Pooled(as_bytes([self._pooled(own.float()) for own in states]))
 
     def _pooled(self, states: Tensor) -> Tensor:
@@ -36,6 +38,8 @@ class EncoderRunner:
                 return states[0]
             case Pooling.LAST:
                 return states[-1]
+            case Pooling.SCORE:
+                raise AssertionError("a score is made by the model's head")
 
     def profile_run(self, lengths: list[int]) -> None:
         """Dummy forward pass over such texts, for warm-up and profiling."""

@@ -9,7 +9,7 @@ from backend.models.bert import EncoderConfig
 from backend.models.checkpoints import gguf, pooling, safetensors, tensor_table, tokenizer
 from backend.models.checkpoints.demo import find_demo_model
 from backend.models.checkpoints.generation_config import SamplingDefaults, sampling_defaults
-from backend.models.checkpoints.pooling import Embedding, EmbeddingText
+from backend.models.checkpoints.pooling import Embedding, EmbeddingText, PairText, Pooling
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.models.config import ModelConfig
 
@@ -52,11 +52,20 @@ class Checkpoint:
     @cached_property
     def is_encoder(self) -> bool:
         """An embedding model of BERT's kind, which `encoder_config` describes and `config` does not."""
-        return self.embedding is not None and bert.is_encoder(safetensors.read_json(self.path / "config.json"))
+        if self.embedding is None:
+            return False
+        return self.scores_pairs or bert.is_encoder(safetensors.read_json(self.path / "config.json"))
+
+    @property
+    def scores_pairs(self) -> bool:
+        """It says how well two texts go together, and makes no vectors."""
+        return self.embedding is not None and self.embedding.pooling is Pooling.SCORE
 
     @cached_property
     def encoder_config(self) -> EncoderConfig:
-        return bert.from_hugging_face(safetensors.read_json(self.path / "config.json")).within(self._text_length)
+        separator = self.pair_text.separator if self.scores_pairs else None
+        config = bert.from_hugging_face(safetensors.read_json(self.path / "config.json"), separator)
+        return config.within(self._text_length)
 
     @property
     def _text_length(self) -> int | None:
@@ -66,6 +75,10 @@ class Checkpoint:
     @cached_property
     def embedding_text(self) -> EmbeddingText:
         return EmbeddingText(tokenizer.read_tokenizer(self.path))
+
+    @cached_property
+    def pair_text(self) -> PairText:
+        return PairText(tokenizer.read_tokenizer(self.path))
 
     @cached_property
     def text(self) -> TextModel:

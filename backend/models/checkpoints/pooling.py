@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from backend.errors import CorruptCheckpoint, UnsupportedModel
+from backend.models import bert
 from backend.models.checkpoints.safetensors import read_json, read_list
 from backend.models.checkpoints.tokenizer import encoded
 
@@ -22,20 +23,26 @@ MODE = "pooling_mode_"
 
 class Pooling(StrEnum):
     """Whose hidden state, behind the last layer and its norm, is the text's: of its last token, of its first, or the
-    mean of all."""
+    mean of all. SCORE: a head makes one number of the first, which says how well a pair of texts goes together."""
 
     LAST = "lasttoken"
     FIRST = "cls"
     MEAN = "mean"
+    SCORE = "score"
+
+
+POOLED = (Pooling.LAST, Pooling.FIRST, Pooling.MEAN)
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """normalised: vectors have length 1. max_tokens: of a text, if the checkpoint says less than its positions do."""
+    """normalised: vectors have length 1. max_tokens: of a text, if the checkpoint says less than its positions do.
+    squashed: of a score, whether the logistic function of it is given."""
 
     pooling: Pooling
     normalised: bool
     max_tokens: int | None
+    squashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +69,44 @@ class EmbeddingText:
         return [*ids[: max(0, end - surplus)], *ids[end:]][:most]
 
 
+@dataclass(frozen=True, slots=True)
+class PairText:
+    """The text side of a model that scores pairs of texts."""
+
+    tokenizer: Tokenizer
+
+    @property
+    def separator(self) -> int | None:
+        """The token behind which the second text's segment begins; None where a model knows no segments."""
+        pair = self.tokenizer.encode_batch([("a", "a")], add_special_tokens=True)[0]
+        return pair.ids[pair.type_ids.index(1) - 1] if 1 in pair.type_ids else None
+
+    def encode(self, one: str, other: str, most: int | None = None) -> list[int]:
+        """The pair in the model's frame. `most`: tokens, beyond which the second text is cut at its end.
+
+        Raises ValueError where a text spells the model's separator, so that no segment could be told from another, and
+        where the first text alone is too long.
+        """
+        pair = self.tokenizer.encode_batch([(one, other)], add_special_tokens=True)[0]
+        ids: list[int] = pair.ids
+        if pair.type_ids != bert.segments(ids, self.separator):
+            raise ValueError("it spells the separator of this model; remove that")
+        surplus = 0 if most is None else max(0, len(ids) - most)
+        if not surplus:
+            return ids
+        second = [at for at, text in enumerate(pair.sequence_ids) if text == 1]
+        if surplus >= len(second):
+            raise ValueError("the first text leaves no room for the second; shorten it")
+        return [*ids[: second[-surplus]], *ids[second[-1] + 1 :]]
+
+
 def read(folder: Path) -> Embedding | None:
-    """None where there is no ``modules.json``. Raises UnsupportedModel for steps that are not computed,
-    CorruptCheckpoint for what is no such file."""
+    """None where there is no ``modules.json``, and no head that scores pairs of texts.
+
+    Raises UnsupportedModel for steps that are not computed, CorruptCheckpoint for what is no such file.
+    """
     if not (folder / STEPS).is_file():
-        return None
+        return _scoring(folder / "config.json")
     steps = [step if isinstance(step, dict) else {} for step in read_list(folder / STEPS)]
     kinds = [str(step.get("type", "")).rpartition(".")[2] for step in steps]
     if tuple(kinds) not in (SEQUENCE, SEQUENCE[:2]):
@@ -83,6 +123,13 @@ def read(folder: Path) -> Embedding | None:
     return Embedding(_pooling(read_json(folder / path / "config.json")), "Normalize" in kinds, most)
 
 
+def _scoring(file: Path) -> Embedding | None:
+    config = read_json(file) if file.is_file() else {}
+    if not bert.scores_pairs(config):
+        return None
+    return Embedding(Pooling.SCORE, False, None, bert.squashes(config))
+
+
 def _pooling(config: dict[str, Any]) -> Pooling:
     """Either spelling: one word, or a flag for each."""
     named = config.get("pooling_mode")
@@ -90,7 +137,7 @@ def _pooling(config: dict[str, Any]) -> Pooling:
         name.removeprefix(MODE).removesuffix("_tokens").removesuffix("_token")
         for name, on in config.items() if name.startswith(MODE) and on is True
     ]  # fmt: skip
-    if len(chosen) != 1 or chosen[0] not in list(Pooling):
+    if len(chosen) != 1 or chosen[0] not in POOLED:
         raise UnsupportedModel(f"pooling by {' and '.join(map(str, chosen)) or 'nothing'}; computed is one of "
-                               f"{', '.join(Pooling)}")  # fmt: skip
+                               f"{', '.join(POOLED)}")  # fmt: skip
     return Pooling(chosen[0])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backend.models.bert import EncoderConfig
+from backend.models.bert import EncoderConfig, segments
 from backend.models.layers.linear import linear
 from backend.models.tensors import Expected
 
@@ -138,6 +138,8 @@ class Encoder(nn.Module):
         self.types = table(config.type_vocab_size)
         self.norm = Affine((hidden,), dtype, on)
         self.layers = nn.ModuleList(EncoderLayer(config, dtype, on) for _ in range(config.num_layers))
+        self.dense = Affine((hidden, hidden), dtype, on) if config.scores else None
+        self.out = Affine((1, hidden), dtype, on) if config.scores else None
 
     @torch.inference_mode()
     def forward(self, texts: list[list[int]]) -> list[Tensor]:
@@ -147,14 +149,29 @@ class Encoder(nn.Module):
         batch = BatchLayout(lengths, device)
         ids = torch.tensor([token for text in texts for token in text], device=device)
         places = torch.cat([torch.arange(length) for length in lengths]).to(device) + self.config.first_position
-        hidden = F.embedding(ids, self.words) + self.types[0] + F.embedding(places, self.positions)
+        hidden = F.embedding(ids, self.words) + self._segments(texts) + F.embedding(places, self.positions)
         hidden = layer_norm(hidden, self.norm, self.config.eps)
         for layer in self.layers:
             hidden = layer(hidden, batch)
         return list(hidden.split_with_sizes(lengths))
 
+    def _segments(self, texts: list[list[int]]) -> Tensor:
+        """The embeddings of the tokens' segments, or of the one that all are in."""
+        if self.config.separator is None:
+            return self.types[0]
+        kinds = [kind for text in texts for kind in segments(text, self.config.separator)]
+        return F.embedding(torch.tensor(kinds, device=self.types.device), self.types)
+
+    @torch.inference_mode()
+    def score(self, first: Tensor) -> Tensor:
+        """first: [hidden_size], the state of a pair's first token. Of the head [1], in the model's dtype."""
+        if self.dense is None or self.out is None:
+            raise AssertionError("this model has no head")
+        return F.linear(torch.tanh(F.linear(first, self.dense.weight, self.dense.bias)), self.out.weight, self.out.bias)
+
     def expected(self) -> Expected:
-        return Expected(self.places(), NOT_NEEDED)
+        places = self.places()
+        return Expected(places, NOT_NEEDED - places.keys())
 
     def own_names(self, names: list[str]) -> list[str | None]:
         """As `places` spells them."""
@@ -173,6 +190,13 @@ class Encoder(nn.Module):
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, EncoderLayer)  # noqa: S101  (ModuleList forgets its element type)
             places |= {f"encoder.layer.{i}.{name}": place for name, place in layer.places().items()}
+        if self.dense is not None and self.out is not None:
+            names = (
+                ("pooler.dense", "classifier")
+                if self.config.has_pooler
+                else ("classifier.dense", "classifier.out_proj")
+            )
+            places |= self.dense.places(names[0]) | self.out.places(names[1])
         return places
 
 

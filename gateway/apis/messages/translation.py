@@ -6,10 +6,10 @@ from typing import Any
 
 from backend.wire import Usage
 from gateway.api_format import EventWriter, Place, moved
-from gateway.apis.chat_answer import first_choice, said_in, thought_in
+from gateway.apis.chat_answer import arguments_of, first_choice, said_in, thought_in
 from gateway.apis.messages.events import MessageEvents
 from gateway.apis.messages.message_object import MessageObject, tool_id
-from gateway.openai.finite_json import read, write
+from gateway.openai.finite_json import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,9 @@ class TokenCountTranslation(MessagesTranslation):
 def _tool_use(call: Mapping[str, Any], number: int) -> dict[str, Any]:
     function = call.get("function") or {}
     name = str(function.get("name") or "")
-    return {"type": "tool_use", "id": tool_id(call, number), "name": name, "input": _input(function.get("arguments"))}
-
-
-def _input(arguments: Any) -> dict[str, Any]:
-    """The arguments as an object; under ``arguments`` as they are where a model wrote no such JSON."""
-    if not arguments:
-        return {}
-    try:
-        made = read(str(arguments).encode("utf-8", "surrogatepass"))
-    except ValueError:
-        made = None
-    return made if isinstance(made, dict) else {"arguments": arguments}
+    return {
+        "type": "tool_use",
+        "id": tool_id(call, number),
+        "name": name,
+        "input": arguments_of(function.get("arguments")),
+    }

@@ -15,7 +15,9 @@ from pydantic_core import from_json
 from gateway.batches.work.line_client import Collected, line_client
 from gateway.batches.work.lines import BadLine, LineRequest, parse_line
 from gateway.batches.work.results import ApiAnswer, LineResult, answered, erased, failed
+from gateway.directory.directory import DirectoryStale
 from gateway.errors import GatewayError, PolicyDenied
+from gateway.identity.keys import KeyRefused
 from gateway.openai.asgi_client import BatchLine, Client
 from gateway.openai.endpoints import Endpoint
 from gateway.records.batches import BatchRecord
@@ -79,7 +81,7 @@ class LineAnswerer:
     async def _called(self, request: LineRequest, key_id: str) -> LineResult | None:
         batch, number = self.batch, request.number
         line = BatchLine(batch.id, number, request.custom_id, batch.key_id)
-        model = _model_of(request.body)
+        model = await self._target(_model_of(request.body))
         failures, wait_s = 0, FIRST_WAIT_S
         while True:
             if self.now() >= batch.expires_at:
@@ -116,6 +118,14 @@ class LineAnswerer:
                 if any(reason.rule == "retention.content" for reason in denied.reasons):
                     return denied
         return None
+
+    async def _target(self, model: str) -> str:
+        """The model that is asked first by the name `model`, for whose turn the line waits."""
+        with suppress(KeyRefused, DirectoryStale):  # which the call itself finds
+            names = (await self.pipeline.authenticator.stored(self.batch.key_id)).names
+            if model in names:
+                return names[model].targets[0]
+        return model
 
     async def _room(self, model: str) -> bool:
         """Wait until interactive calls leave room; whether the work goes on."""

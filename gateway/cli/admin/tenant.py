@@ -7,6 +7,7 @@ import typer
 from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
+    USAGE,
     AsJson,
     Data,
     Project,
@@ -161,6 +162,30 @@ def show_project(tenant: Tenant, project: Project, data: Data = DEFAULT_DATA, as
     """
     with opened_inventory(data) as inventory:
         record = inventory.project(tenant, project)
+    print_one(record, as_json)
+
+
+@project_app.command("update")
+def update_project(
+    ctx: typer.Context,
+    tenant: Tenant,
+    project: Project,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="Of web pages whose scripts may call for it, as https://app.example.org."),
+    ] = None,
+    no_origins: Annotated[bool, typer.Option("--no-origins", help="No web page may.")] = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the origins of web pages whose scripts may call for a project (CORS). Without any, no page may.
+
+    Example: domicile project update acme support --origin https://app.example.org
+    """
+    if bool(origin) == no_origins:
+        fail("no origin is named, or both options are; name one by --origin, or use --no-origins", USAGE)
+    with opened_control(ctx, data) as control:
+        record = control.set_origins(tenant, project, origin or ())
     print_one(record, as_json)
 
 

@@ -117,6 +117,7 @@ class ProjectRow(Changed, Row, table=True):
     data_classes: list[str] = Field(sa_type=JSON)
     risk_class: str
     ai_system_id: str | None = None
+    origins: list[str] | None = Field(None, sa_type=JSON)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

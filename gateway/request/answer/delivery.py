@@ -20,7 +20,7 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call as AskedCall
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.answer.headers import EVENT_STREAM, JSON, provenance
+from gateway.request.answer.headers import JSON, STREAMS, provenance
 from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
@@ -61,9 +61,11 @@ class Delivery:
         self._step = telemetry.step
 
     def keep_alive(self, accepted: Accepted, received: ReceivedAnswer) -> KeepAlive | None:
-        """What fills the silences of this attempt; None for a whole answer, and where no comments are wanted."""
-        every_s = self._bounds.now.comment_after_s
-        return KeepAlive(accepted, received, every_s) if every_s and accepted.request.call.stream else None
+        """What fills the silences of this attempt; None for a whole answer, and where no comments are wanted or none
+        can be written."""
+        every_s, call = self._bounds.now.comment_after_s, accepted.request.call
+        fills = every_s and call.stream and call.endpoint.format.streams_events
+        return KeepAlive(accepted, received, every_s) if fills else None
 
     def restore(
         self,
@@ -207,7 +209,8 @@ class _Sender:
         self.begun = True
         routed = self._accepted.routed
         receipt = self._accepted.intent
-        await self._client.start(200, [*EVENT_STREAM, *provenance(routed.redacted, routed.route, receipt)])
+        headers = STREAMS[self._accepted.request.call.endpoint.format.streams_events]
+        await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt)])
 
     def send(self, piece: bytes) -> Awaitable[None]:
         self._received.bytes_out += len(piece)

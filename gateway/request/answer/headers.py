@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 from audit.log.receipt import Receipt
+from gateway.directory.model_names import headers as naming_headers
 from gateway.openai.asgi_client import Header
 from gateway.request.stages import Parsed, Redacted, Route
 from policy.decision.decision import Decision
@@ -19,12 +20,17 @@ EVENT_STREAM: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # a proxy in front must not hold the stream back
 )
+STREAMS: Final = {True: EVENT_STREAM, False: ((b"content-type", b"application/x-ndjson"), *EVENT_STREAM[1:])}
+"""Headers of streams, by whether they consist of server-sent events (`ApiFormat.streams_events`)."""
 
 
 def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None) -> list[Header]:
     """What the client may keep as evidence: where its call ran, under which policy, and its receipt. Without the parts
     that are not known yet."""
-    headers = [*request_id(redacted.request), *redacted.decided.reserved.rates]
+    request = redacted.request
+    headers = [*request_id(request), *redacted.decided.reserved.rates]
+    if request.naming is not None:
+        headers += naming_headers(request.naming, request.call.model)
     if receipt is not None:
         headers.append((b"x-domicile-receipt", str(receipt).encode()))
     headers += _same_each_time(redacted.allowed, route)

@@ -13,11 +13,12 @@ from gateway.database.errors import Duplicate, Invalid, InvalidValue
 from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
-from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
+from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_origin, checked_text
 from gateway.store.control.cells import CellControl
 from gateway.store.control.deployments import DeploymentControl
 from gateway.store.control.keys import KeyControl
 from gateway.store.control.limits import LimitControl
+from gateway.store.control.models import ModelNameControl
 from gateway.store.control.oversight import OversightControl
 from gateway.store.control.policies import PolicyControl
 from gateway.store.control.sessions import SessionControl
@@ -25,11 +26,20 @@ from gateway.store.lookup import backend_record, project_record, tenant_record
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 
+MAX_ORIGINS = 64
+
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
 class Control(
-    KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl, DeploymentControl, CellControl
+    KeyControl,
+    SessionControl,
+    LimitControl,
+    PolicyControl,
+    OversightControl,
+    DeploymentControl,
+    CellControl,
+    ModelNameControl,
 ):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 
@@ -91,6 +101,22 @@ class Control(
             change.insert(row, f"project {project!r} of tenant {tenant!r}")
             record = project_record(row)
             change.report("project.created", tenant, project, None, record, project=project)
+        return record
+
+    def set_origins(self, tenant: str, project: str, origins: Sequence[str]) -> ProjectRecord:
+        """Replace the origins of web pages whose scripts may call for the project; none: no page may.
+
+        Raises Invalid for what is no origin, NotFound.
+        """
+        wanted = [checked_origin(origin) for origin in dict.fromkeys(origins)]
+        if len(wanted) > MAX_ORIGINS:
+            raise InvalidValue(f"a project has at most {MAX_ORIGINS} origins; name fewer")
+        with self._change() as change:
+            row = lookup.living_project(change.session, tenant, project)
+            before = project_record(row)
+            row.origins, row.epoch = wanted or None, change.epoch
+            record = project_record(row)
+            change.report("origins.changed", tenant, project, before, record, project=project)
         return record
 
     def revoke_project(self, tenant: str, project: str) -> ProjectRecord:

@@ -23,7 +23,7 @@ def test_a_model_of_vectors_is_refused_by_name(write: Any, tmp_path: Path) -> No
     write(tmp_path)
     result = CliRunner().invoke(app, ["plan", "--model", str(tmp_path)])
     assert result.exit_code == 1
-    assert "this model makes embeddings; plans are of models that write text" in result.output
+    assert "this model makes embeddings or scores; plans are of models that write text" in result.output
 
 
 def test_a_mixture_of_experts_is_planned_like_the_rest(tmp_path: Path) -> None:

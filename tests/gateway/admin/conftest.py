@@ -9,6 +9,7 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext
 from gateway.identity.keys import KeyHasher
 from gateway.policies.study import PolicyStudy
+from gateway.store.control.models import named
 from regions.catalogue.catalogue import Catalogue
 from regions.fleet.deployment import Deployment
 from regions.identity.identity import BackendIdentity
@@ -88,6 +89,7 @@ def objects(acme):
     acme.register_backend(
         theirs, url="https://10.0.0.7:8000", models=["small"], kind="openai", trust=Trust(pin="0" * 64)
     )
+    acme.create_model_name("acme", "support", "assistant", named(targets=["small"]))
     return {
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
         "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par", "deployment": deployment.id,
@@ -95,6 +97,9 @@ def objects(acme):
 
 
 BODIES = {
+    "set_model_name": {"name": "helper", "targets": ["small"], "defaults": {"temperature": 0.5}},
+    "delete_model_name": {"name": "assistant"},
+    "set_origins": {"origins": ["https://app.example.org"]},
     "create_tenant": {"id": "initech"},
     "create_project": {"id": "extra", **ACTIVITY},
     "check_policy": {"document": DOCUMENT},

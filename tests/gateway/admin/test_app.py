@@ -7,9 +7,11 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, RequirePermission
+from gateway.admin.models import Defaults
 from gateway.database.errors import Invalid
 from gateway.identity.keys import KeyHasher, generate_key
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
+from gateway.records.model_names import DEFAULTS
 from tests.gateway.admin.conftest import BODIES
 from tests.gateway.conftest import ACTIVITY, PEPPER
 from tests.gateway.parts import COMPILER
@@ -69,7 +71,8 @@ def test_every_route_opens_to_exactly_the_roles_of_the_table(client, objects, lo
             url = path.format(**{**objects, **(_staff(client, login) if "staff" in path else {})})
             allowed = permission in ROLE_TABLE[role] and not (permission in INSTALLATION and headers is own)
             # What would end an object is asked for a state it is not in: it is let through, and then changes nothing.
-            stale = {"if-match": '"stale"'} if "revoke" in name or name in {"set_roles", "rotate_key"} else {}
+            ends = "revoke" in name or name in {"set_roles", "rotate_key", "delete_model_name"}
+            stale = {"if-match": '"stale"'} if ends else {}
             answer = client.request(method, url, headers={**headers, **stale}, json=BODIES.get(name))
             let_through = (412,) if stale else (200, 201, 409)
             assert answer.status_code in (let_through if allowed else (403,)), (name, role, answer.text)
@@ -443,3 +446,51 @@ def test_figures_that_could_not_be_met_are_refused_with_the_reason(operator, dat
         scaled = client.put("/tenants/acme/deployments/small/scale", headers=headers, json={"max_replicas": 9})
         assert (scaled.status_code, "9 replicas need a GPU each" in scaled.text) == (422, True)
         assert client.get("/tenants/acme/deployments/small", headers=operator).json()["max_replicas"] == 1
+
+
+MODELS = "/tenants/acme/projects/support/models"
+
+
+def test_a_name_of_models_is_set_replaced_and_deleted(client, objects, operator):
+    made = client.put(MODELS, headers=operator, json={"name": "org/helper:1", "targets": ["small"]})
+    assert made.status_code == 200 and made.json()["targets"] == ["small"]
+    assert [one["name"] for one in client.get(MODELS, headers=operator).json()] == ["assistant", "org/helper:1"]
+    body = {"name": "org/helper:1", "targets": ["large", "small"], "defaults": {"max_tokens": 9}}
+    stale = {**operator, "if-match": '"0"'}
+    assert client.put(MODELS, headers=stale, json=body).status_code == 412
+    replaced = client.put(MODELS, headers={**operator, "if-match": made.headers["etag"]}, json=body)
+    assert replaced.json()["defaults"] == {"max_tokens": 9} and replaced.headers["etag"] != made.headers["etag"]
+    assert client.get(MODELS, headers=operator, params={"name": "org/helper:1"}).json() == [replaced.json()]
+    gone = client.post(f"{MODELS}/delete", headers=operator, json={"name": "org/helper:1"})
+    assert gone.status_code == 200 and gone.json()["deleted_at"]
+    assert client.post(f"{MODELS}/delete", headers=operator, json={"name": "org/helper:1"}).status_code == 404
+
+
+def test_every_parameter_that_may_have_a_default_is_in_the_document():
+    assert Defaults.model_fields.keys() == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"targets": ["nothing"]},
+        {"targets": ["assistant"]},
+        {"targets": []},
+        {"targets": ["small"], "defaults": {"temperature": 9}},
+        {"targets": ["small"], "defaults": {"model": 1}},
+        {"targets": ["small"], "sunset_at": "2027-01-01T00:00:00Z"},
+        {"targets": ["small"], "replacement": "nothing"},
+        {"targets": ["small"], "name": "two words"},
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_with_what_to_do(client, objects, operator, wrong):
+    answer = client.put(MODELS, headers=operator, json={"name": "helper", **wrong})
+    assert answer.status_code in (409, 422), answer.json()
+
+
+def test_origins_are_a_projects_and_each_is_one_page(client, objects, operator):
+    url = "/tenants/acme/projects/support/origins"
+    body = {"origins": ["https://app.example.org"]}
+    assert client.put(url, headers=operator, json=body).json()["origins"] == body["origins"]
+    assert client.put(url, headers=operator, json={"origins": ["*"]}).status_code in (409, 422)
+    assert client.put(url, headers=operator, json={"origins": []}).json()["origins"] == []

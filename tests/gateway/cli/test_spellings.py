@@ -124,6 +124,7 @@ CHECKED_BEFORE_THE_FOLDER = {
     "policy activate": "needs a FILE or --proposal",
     "policy simulate": "needs a FILE or --no-dpf-accepted",
     "limit update": "needs a limit",
+    "project update": "needs an origin",
     "usage create-price": "the made-up amount is not a number",
     "audit ai-act": "needs a system or a day",
     "audit erase": "needs what to erase",

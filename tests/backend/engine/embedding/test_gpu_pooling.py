@@ -17,7 +17,7 @@ from backend.engine.embedding.gpu_pooling import GpuPoolingRunner
 from backend.engine_config import CacheSize, EngineConfig
 from backend.kernels.interface import kernels_for
 from backend.models.bert import EncoderConfig
-from backend.models.checkpoints.pooling import Pooling
+from backend.models.checkpoints.pooling import POOLED, Pooling
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import BatchLayout, Encoder, one_by_one, together
 from backend.models.decoders.invariant_decoder import kind_of
@@ -72,7 +72,7 @@ def model(request: pytest.FixtureRequest) -> Decoder:
 @pytest.mark.parametrize(
     "changes", [{}, {"max_num_batched_tokens": 16}, {"max_num_batched_tokens": 512, "block_size": 32}], ids=str
 )
-@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("pooling", POOLED)
 def test_vectors_are_those_of_the_plain_road(model: Decoder, pooling: Pooling, changes: dict[str, Any]) -> None:
     expected = vectors(EmbeddingEngine(model, config(), SIZE, pooling), TEXTS)
     for found, wanted in zip(vectors(on_card(model, pooling, **changes), TEXTS), expected, strict=True):
@@ -163,7 +163,7 @@ def test_texts_that_are_padded_together_see_what_they_see_alone(lengths: list[in
     assert sum(len(group.rows) for group in texts.groups) == sum(lengths)
 
 
-@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("pooling", POOLED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_an_encoders_vectors_on_the_device_at_hand_are_those_of_the_cpu(dtype: torch.dtype, pooling: Pooling) -> None:
     settings = config(max_num_batched_tokens=160)

@@ -7,7 +7,7 @@ import pytest
 from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models.checkpoints import pooling
 from backend.models.checkpoints.checkpoint import Checkpoint
-from backend.models.checkpoints.pooling import Embedding, Pooling
+from backend.models.checkpoints.pooling import POOLED, Embedding, Pooling
 from tests.backend.embedding_models import NORMALIZE, POOLING, TRANSFORMER, say_how, write_decoder, write_encoder
 
 
@@ -17,7 +17,7 @@ def say(folder: Path, steps: Any, config: dict[str, Any] | None = None) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config or {"pooling_mode_mean_tokens": True}))
 
 
-@pytest.mark.parametrize("mode", list(Pooling))
+@pytest.mark.parametrize("mode", POOLED)
 @pytest.mark.parametrize("normalised", [True, False])
 def test_how_vectors_are_made_is_read_from_the_files(mode: Pooling, normalised: bool, tmp_path: Path) -> None:
     say_how(tmp_path, mode, normalised=normalised, max_tokens=99)

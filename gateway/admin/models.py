@@ -1,0 +1,121 @@
+"""Names that projects give to models, and the web origins that may call for a project."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
+
+from gateway.admin.calls.access import Context, IfMatch, RequirePermission
+from gateway.admin.calls.idempotency import IdempotentRoute
+from gateway.admin.calls.schemas import Body, Instant, tagged
+from gateway.database.errors import NotFound
+from gateway.identity.roles import Actor
+from gateway.records.control import ProjectRecord
+from gateway.records.model_names import MAX_TARGETS, ModelName, ModelNameRecord
+from gateway.store.control.models import named
+from gateway.store.model_names import model_names_in
+
+router = APIRouter(tags=["models"], route_class=IdempotentRoute)
+
+Reading = Depends(RequirePermission("tenant.read"))
+Manager = Annotated[Actor, Depends(RequirePermission("projects.manage"))]
+Target = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Defaults(Body):
+    """Of parameters of sampling and length."""
+
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+class NamedModel(Body):
+    """`targets`: models of the tenant, the preferred one first. `defaults`: of parameters that calls do not set."""
+
+    name: ModelName
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS)]
+    defaults: Defaults = Defaults()
+    other_vectors: bool = False
+    deprecated_at: Instant | None = None
+    sunset_at: Instant | None = None
+    replacement: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+
+
+class DeletedName(Body):
+    name: ModelName
+
+
+class Origins(Body):
+    """As browsers send them: scheme, host and port."""
+
+    origins: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=64)]
+
+
+@router.get("/tenants/{tenant}/projects/{project}/models", dependencies=[Reading])
+def list_model_names(
+    context: Context, tenant: str, project: str, name: Annotated[ModelName | None, Query()] = None
+) -> list[ModelNameRecord]:
+    """All names of the project, or the one."""
+    found = model_names_in(context.database, tenant, project)
+    return found if name is None else [record for record in found if record.name == name]
+
+
+@router.put("/tenants/{tenant}/projects/{project}/models")
+def set_model_name(
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+    new: NamedModel,
+) -> ModelNameRecord:
+    """Make the name, or replace what it stands for. Each target is judged by the policy when it is called."""
+    defaults = new.defaults.model_dump(exclude_none=True)
+    naming = named(**new.model_dump(exclude={"name", "defaults"}), defaults=defaults)
+    control = context.control(actor.name, expected)
+    try:
+        record = control.update_model_name(tenant, project, new.name, naming)
+    except NotFound:
+        record = control.create_model_name(tenant, project, new.name, naming)
+    tagged(response, record)
+    return record
+
+
+@router.post("/tenants/{tenant}/projects/{project}/models/delete")
+def delete_model_name(
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+    gone: DeletedName,
+) -> ModelNameRecord:
+    """From then on the name is that of a model, where there is one."""
+    record = context.control(actor.name, expected).delete_model_name(tenant, project, gone.name)
+    tagged(response, record)
+    return record
+
+
+@router.put("/tenants/{tenant}/projects/{project}/origins")
+def set_origins(
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+    wanted: Origins,
+) -> ProjectRecord:
+    """Replace the origins of web pages whose scripts may call for the project; none: no page may."""
+    record = context.control(actor.name, expected).set_origins(tenant, project, wanted.origins)
+    tagged(response, record)
+    return record
