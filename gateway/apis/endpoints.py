@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from backend.wire import ChatCompletionRequest
-from gateway.api_format import OpenAiFormat, Translation
+from gateway.api_format import CallState, OpenAiFormat, Translation
 from gateway.apis.messages import request as messages
 from gateway.apis.messages.errors import error_body, error_event
 from gateway.apis.responses import request as responses
@@ -18,8 +18,8 @@ class ResponsesFormat(OpenAiFormat):
 
     keeps_state = True
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
-        return responses.translated(body, secret)
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
+        return responses.translated(body, state)
 
 
 class MessagesFormat:
@@ -29,7 +29,7 @@ class MessagesFormat:
     request_id_header = b"request-id"
     keeps_state = False
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return messages.translated(body)
 
     def error(self, error: GatewayError) -> bytes:
@@ -42,7 +42,7 @@ class MessagesFormat:
 class TokenCountFormat(MessagesFormat):
     """The count of the tokens of a Messages prompt."""
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return messages.counted(body)
 
 

@@ -28,6 +28,7 @@ from gateway.nearest_route import unknown_url
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
 from gateway.openai.endpoints import Endpoint
 from gateway.request.pipeline import Pipeline
+from gateway.responses.routes import PATH as RESPONSES_PATH
 from gateway.server.health import Health
 
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models", *BATCH_PATHS)
@@ -123,7 +124,8 @@ class Handlers:
     async def refused(self, request: Request, error: GatewayError) -> Response:
         """OpenAI's error body for `error`. Nothing else stands for the request on record, so it is counted."""
         path = request.url.path
-        above = next((each for each in (MODELS_PATH, *BATCH_PATHS) if path.startswith(f"{each}/")), None)
+        parents = (MODELS_PATH, RESPONSES_PATH, *BATCH_PATHS)
+        above = next((each for each in parents if path.startswith(f"{each}/")), None)
         endpoint = above or (path if path in _KNOWN else None)
         principal: Principal | None = getattr(request.state, "principal", None)
         self._recorder.turned_away(error, endpoint, caller_address(request.scope), principal)

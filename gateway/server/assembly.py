@@ -5,7 +5,7 @@ registers its closing on the stack of `open_gateway`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from starlette.types import ASGIApp
 
@@ -67,6 +67,10 @@ from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
+from gateway.responses.assembly import OpenResponses, open_responses
+from gateway.responses.background import WaitingResponses
+from gateway.responses.responses import Responses
+from gateway.responses.routes import ResponseRoutes
 from gateway.server.app import Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
@@ -112,6 +116,7 @@ class Gateway:
     bounds: Bounds
     settings: LiveSettings
     batches: OpenBatches
+    responses: OpenResponses
 
 
 @asynccontextmanager
@@ -123,7 +128,13 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         parts = await _open_parts(stack, base, member)
         installation, memory = base.installation, base.memory
         _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
-        pipeline = _pipeline(base, parts)
+        on_event = recorded_from_threads(parts.log)
+        context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
+        enforcement = PolicyEnforcement(memory.registry, base.telemetry, stops=memory.stops, sinks=sinks_of(settings))
+        responses = open_responses(
+            settings, installation, base.database, parts.directory, context, enforcement, memory.bounds
+        )
+        pipeline = _pipeline(base, parts, enforcement, responses.responses)
         is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet)
         health = Health(
             {
@@ -133,10 +144,17 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             },
             lambda: _backend_checks(memory.fleet, is_ready),
         )
-        on_event = recorded_from_threads(parts.log)
-        context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
-        batches = open_batches(settings, installation, base.database, parts.directory, context, pipeline, memory.bounds)
-        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, batches)
+        batches = open_batches(
+            settings, installation, base.database, parts.directory, context, pipeline, memory.bounds,
+            WaitingResponses(responses.responses, pipeline),
+        )  # fmt: skip
+        responses.wakes.append(batches.worker.wake)
+        recurring = {
+            "batches": batches.worker.run,
+            "files": batches.retention.run,
+            "responses": responses.retention.run,
+        }
+        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         mounts = {
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
@@ -144,8 +162,9 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
-            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts, batches.routes
-        )
+            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts,
+            [*batches.routes, *ResponseRoutes(pipeline.authenticator, responses.responses).routes()],
+        )  # fmt: skip
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
@@ -162,6 +181,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             memory.bounds,
             _live_settings(settings, memory.bounds, parts.directory, operations),
             batches,
+            responses,
         )
 
 
@@ -365,12 +385,11 @@ async def _open_log(base: _Base, node: str) -> AuditLog:
     )
 
 
-def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
+def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, responses: Responses) -> Pipeline:
     """What a call of a model goes through."""
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
     authenticator = Authenticator(directory, telemetry, parts.machines)
-    enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
         limiter=CallLimiter(parts.limiter, lambda model: directory.prices.at(model, time()), memory.bounds),
@@ -386,6 +405,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         outcome=Outcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,
+        responses=responses,
     )
 
 
@@ -396,9 +416,10 @@ def _start_background(
     prober: Prober,
     on_event: OnEvent,
     context: AuditContext,
-    batches: OpenBatches,
+    recurring: Mapping[str, Callable[[], Coroutine[Any, Any, None]]],
 ) -> None:
-    """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
+    """Starts what recurs beside the calls, also `recurring`, by name. `stack` ends it one after the other, and then
+    closes the recorder."""
     settings, installation = base.settings, base.installation
     chores = Maintenance(context, installation.audit_log.parent, settings.audit, installation.learn_successions)
 
@@ -415,8 +436,7 @@ def _start_background(
         asyncio.create_task(chores.run(), name="chores"),
         asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
         asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
-        asyncio.create_task(batches.worker.run(), name="batches"),
-        asyncio.create_task(batches.retention.run(), name="files"),
+        *(asyncio.create_task(run(), name=name) for name, run in recurring.items()),
     ]
     if settings.cells.pull:
         tasks.append(asyncio.create_task(_pull(settings, installation, base.signer, by_itself), name="bundles"))

@@ -19,6 +19,17 @@ class MessagesTranslation:
     message: MessageObject
     places: Mapping[Place, Place]
 
+    @property
+    def storage(self) -> None:
+        """Messages are not kept: their clients send the whole conversation."""
+        return None
+
+    def kept(self) -> "MessagesTranslation":
+        return self
+
+    def waiting(self) -> bytes:
+        return b""
+
     def place(self, place: Place) -> Place:
         return moved(place, self.places)
 

@@ -9,6 +9,7 @@ from anthropic.types import RawMessageStreamEvent
 from anthropic.types.beta import message_create_params as beta_messages
 from openai.types.responses import ResponseStreamEvent, response_create_params
 
+from gateway.api_format import CallState
 from gateway.apis.endpoints import MESSAGES, RESPONSES
 from gateway.errors import InvalidRequest
 from gateway.openai.checked_call import parse_call
@@ -38,7 +39,7 @@ def parameters(endpoint):
 
 def error(endpoint, **more):
     try:
-        parse_call(endpoint, json.dumps(GOOD[endpoint] | more).encode(), bytes(32))
+        parse_call(endpoint, json.dumps(GOOD[endpoint] | more).encode(), CallState(bytes(32)))
     except InvalidRequest as refused:
         return refused
     return None

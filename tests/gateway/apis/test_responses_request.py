@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gateway.api_format import CallState
 from gateway.apis.endpoints import RESPONSES
 from gateway.apis.responses.sealed_state import NotOurs, opened, sealed
 from gateway.errors import InvalidRequest
@@ -15,7 +16,7 @@ TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "s
 
 
 def call(secret=SECRET, **body):
-    return parse_call(RESPONSES, json.dumps({"model": "m", "input": "hi", **body}).encode(), secret)
+    return parse_call(RESPONSES, json.dumps({"model": "m", "input": "hi", **body}).encode(), CallState(secret))
 
 
 def chat(**body):
