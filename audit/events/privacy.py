@@ -105,7 +105,8 @@ class RetentionRun(Event):
 
 
 class DsarAnswered(Event):
-    """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form."""
+    """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form. `content` counts
+    what files and responses hold of them."""
 
     is_access: ClassVar[bool] = True
     kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
@@ -117,6 +118,7 @@ class DsarAnswered(Event):
     key_id: Uuid7
     records: Count
     values: Count
+    content: Count | None = None
     package_sha256: Sha256
 
 

@@ -62,6 +62,12 @@ def opened(side: ValueStore, tenant: str, key_ids: Collection[str]) -> Mapping[s
     return {key: AESGCM(raw) for key, raw in zip(known, side.unwrapped(tenant, list(known.values())), strict=True)}
 
 
+def of_person(side: ValueStore, tenant: str, key_id: str) -> AESGCM | None:
+    """A person's data key for an access request, also where their data is restricted; None where it was destroyed."""
+    rows = list(side.rows("SELECT wrapped FROM data_key WHERE tenant = ? AND id = ?", (tenant, key_id)))
+    return AESGCM(side.unwrapped(tenant, [bytes(rows[0][0])])[0]) if rows else None
+
+
 def release(side: ValueStore, tenant: str, holder: str) -> int:
     """Destroy the keys that nothing but `holder` uses; how many. Raises HeldError, with nothing destroyed, where a
     legal hold covers any of what it uses."""

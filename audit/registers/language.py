@@ -154,6 +154,9 @@ ENGLISH = Language(
         "actor": "who acted",
         "client_ip": "network address of the caller",
         "client_request_id": "identifier of the request, as the caller gave it",
+        "file_line": "line of a file of requests",
+        "file_result": "result of such a line",
+        "response": "answer that is kept, and what was asked",
         "findings": "what redaction found",
     },
     bases={
@@ -273,6 +276,9 @@ GERMAN = Language(
         "actor": "wer gehandelt hat",
         "client_ip": "Netzadresse des Aufrufers",
         "client_request_id": "Kennung der Anfrage, wie der Aufrufer sie angab",
+        "file_line": "Zeile einer Datei mit Anfragen",
+        "file_result": "Ergebnis einer solchen Zeile",
+        "response": "aufbewahrte Antwort und was gefragt wurde",
         "findings": "was die Schwärzung fand",
     },
     bases={
