@@ -13,6 +13,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY
 from tests.gateway.batches.conftest import KEEPING, client, gateway
 from tests.gateway.responses.conftest import MAIL, WAITING, backends, over
+from tests.gateway.test_installation_identity import CONTROL, RECORD, fresh_database
 
 
 def acts(made, kind):
@@ -39,6 +40,26 @@ async def test_a_response_is_queued_answered_and_polled(kept):
     assert len(kept.backends["acme-1"].bodies[-1]["messages"]) == 3, "without the instructions of before"
     assert [item.role async for item in kept.sdk.responses.input_items.list(again.id)] == ["user", "assistant", "user"]
     assert (await kept.sdk.batches.list()).data == [], "it is no batch of the project's"
+
+
+async def test_conversations_and_the_queue_are_in_postgresql_too(tmp_path, monkeypatch, postgresql_url):
+    for variable in (CONTROL, RECORD, "DOMICILE_VALUES_DATABASE_URL"):
+        monkeypatch.setenv(variable, fresh_database(postgresql_url))
+    async with gateway(tmp_path, backends=backends("acme")) as made, client(made) as sdk:
+        first = await sdk.responses.create(model="small", input=f"I am {MAIL}")
+        queued = await sdk.responses.create(
+            model="small", input="and?", background=True, previous_response_id=first.id, safety_identifier="alice"
+        )
+        assert (await over(sdk, queued)).output_text == "You said and?"
+        cancelled = await sdk.responses.cancel(queued.id)
+        assert cancelled.status == "completed"
+        await sdk.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            await sdk.responses.create(model="small", input="x", previous_response_id=queued.id)
+        responses = made.gateway.responses
+        now = responses.responses.now
+        object.__setattr__(responses.responses, "now", lambda: now() + 8 * 86_400)
+        assert await responses.retention.expire() == 1
 
 
 async def test_an_end_is_final_and_a_cancelled_one_is_not_answered(tmp_path):
