@@ -103,7 +103,8 @@ async def test_the_node_sdks_responses_work_unchanged(node, tmp_path):
             "text": said, "status": "completed", "total": 12, "numbered": True, "deltas": said, "accumulated": said,
             "about": mail, "second": f"It says: {mail} is out", "parsed": {"city": "Paris", "population": 2100000},
             "errors": {
-                "stored": ["BadRequestError", 400, "unsupported_parameter", "store"],
+                "stored": ["PermissionDeniedError", 403, "retention.content", None],
+                "gone": ["NotFoundError", 404, "previous_response_not_found", "previous_response_id"],
                 "hosted": ["BadRequestError", 400, "unsupported_parameter", "tools.0.type"],
                 "unknownModel": ["NotFoundError", 404, "model_not_found", "model"],
             },

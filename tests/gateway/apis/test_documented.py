@@ -9,7 +9,7 @@ from anthropic.types import RawMessageStreamEvent
 from anthropic.types.beta import message_create_params as beta_messages
 from openai.types.responses import ResponseStreamEvent, response_create_params
 
-from gateway.api_format import CallState
+from gateway.api_format import CallState, GoesOn
 from gateway.apis.endpoints import MESSAGES, RESPONSES
 from gateway.errors import InvalidRequest
 from gateway.openai.checked_call import parse_call
@@ -42,6 +42,8 @@ def error(endpoint, **more):
         parse_call(endpoint, json.dumps(GOOD[endpoint] | more).encode(), CallState(bytes(32)))
     except InvalidRequest as refused:
         return refused
+    except GoesOn:  # it names what is kept
+        return None
     return None
 
 
