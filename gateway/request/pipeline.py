@@ -35,7 +35,7 @@ from gateway.request.outcome import Outcome
 from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Answered, Authenticated, Parsed, Reserved
+from gateway.request.stages import Accepted, Authenticated, LastBytes, Parsed, Reserved
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.client import Answer, Upstream
 
@@ -98,7 +98,10 @@ class Pipeline:
                             # 9. restore
                             answered = await self.delivery.restore(accepted, answer, received, call, silence)
                             with step("record"):  # 10. record: durable before the last byte
-                                receipt = await self._completed(accepted, answered, received)
+                                if answered.kept is None:
+                                    receipt = await self.recorder.completed(accepted, received)
+                                else:
+                                    receipt = await self._kept(accepted, received, answered.kept)
                             finished = self.delivery.finish(answered, receipt)
                 if finished is not None:  # the backend has done its part, however slowly the client reads
                     await finished
@@ -143,14 +146,14 @@ class Pipeline:
         await request.client.start(200, queued_headers(body, request_id(request)))
         await request.client.end(body)
 
-    async def _completed(self, accepted: Accepted, answered: Answered, received: ReceivedAnswer) -> Receipt:
-        """The outcome on record; before that, what is kept of the answer to be asked for again."""
-        if answered.kept is None:
-            return await self.recorder.completed(accepted, received)
-        await self.responses.keep(accepted, answered.kept.taken())
+    async def _kept(self, accepted: Accepted, received: ReceivedAnswer, answer: LastBytes) -> Receipt:
+        """The outcome on record, of a call whose answer is kept: before that, so that who has the id finds it."""
+        keeping = asyncio.ensure_future(self.responses.keep(accepted, answer.taken()))
         try:
+            await asyncio.shield(keeping)
             return await self.recorder.completed(accepted, received)
         except BaseException:
+            await asyncio.gather(keeping, return_exceptions=True)  # what a thread has begun ends first
             await asyncio.shield(self.responses.discard(accepted))
             raise
 

@@ -214,7 +214,8 @@ def _read_storage(
 ) -> Storage:
     """What is to be kept of the call. Raises GoesOn where it goes on with a response whose items are not there yet."""
     wanted, background = fields.flag("store"), bool(fields.flag("background"))
-    if fields.identifier("previous_response_id") is not None:
+    if fields.has("previous_response_id"):
+        fields.identifier("previous_response_id")
         raise GoesOn
     if background:
         if wanted is False:

@@ -1,16 +1,21 @@
 """Responses that are kept: read, listed, gone on with, deleted, as the official SDK does it."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import openai
 import pytest
 from openai.types.responses import Response, ResponseItem
 from pydantic import TypeAdapter
 
+from gateway.database.errors import DatabaseUnavailable
+from gateway.errors import AuditUnavailable
 from tests.conformance.test_openai_python import strictly
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, lab
 from tests.fakes.tool_user import ToolUser
+from tests.gateway.apis.recorded import events
 from tests.gateway.batches.conftest import KEEPING, client, gateway, keeping
 from tests.gateway.responses.conftest import MAIL, backends
 
@@ -276,6 +281,50 @@ async def test_an_answer_that_fails_is_not_kept(tmp_path):
         assert events[-1].type == "response.failed"
         with pytest.raises(openai.NotFoundError):
             await sdk.responses.retrieve(events[-1].response.id)
+
+
+def left_of(made):
+    with made.control._database.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT count(*) FROM stored_response").scalar_one()
+    with closing(sqlite3.connect(made.data / "audit" / "side.db")) as side:
+        return rows, side.execute("SELECT count(*) FROM key_use").fetchone()[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fails", ["database", "record"])
+async def test_what_cannot_be_kept_or_recorded_is_no_answer_and_leaves_nothing(kept, monkeypatch, stream, fails):
+    async def unrecorded(accepted, received):
+        received.closed = False
+        raise AuditUnavailable("The call cannot be recorded; try again later")
+
+    def unreachable(record):
+        raise DatabaseUnavailable("the database does not answer; start it")
+
+    if fails == "database":
+        monkeypatch.setattr(kept.gateway.responses.responses.stored, "add", unreachable)
+    else:
+        monkeypatch.setattr(kept.gateway.batches.worker.pipeline.recorder, "completed", unrecorded)
+    answer = await kept.post({"model": "small", "input": MAIL, "stream": stream}, "/v1/responses")
+    code = "content_unavailable" if fails == "database" else "audit_unavailable"
+    if stream:
+        names = [name for name, _ in events(answer.body)]
+        assert names[-2:] == ["error", "response.failed"] and code in answer.body.decode()
+    else:
+        assert (answer.status, answer.error["code"]) == (503, code)
+    assert left_of(kept) == (0, 0)
+    assert kept.types()[-1] == "inference.aborted"
+
+
+async def test_a_client_that_leaves_finds_no_response(tmp_path):
+    slow = backends("acme", delay_s=0.1, pieces=20)
+    async with gateway(tmp_path, backends=slow) as made, client(made) as sdk:
+        stream = await sdk.responses.create(model="small", input="x" * 60, stream=True)
+        first = await anext(aiter(stream))
+        await stream.close()
+        assert await made.backends["acme-1"].abandoned(1)
+        with pytest.raises(openai.NotFoundError):
+            await sdk.responses.retrieve(first.response.id)
+        assert left_of(made) == (0, 0)
 
 
 async def test_a_long_conversation_is_bounded_by_the_bytes_of_a_body(tmp_path):
