@@ -31,13 +31,14 @@ class ResponseRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route(f"{PATH}/{{id}}", self.response, methods=["GET"]),
-            Route(f"{PATH}/{{id}}", self.delete, methods=["DELETE"]),
+            Route(f"{PATH}/{{id}}", self.response, methods=["GET", "DELETE"]),  # one, so that a 405 names both
             Route(f"{PATH}/{{id}}/cancel", self.cancel, methods=["POST"]),
             Route(f"{PATH}/{{id}}/input_items", self.input_items, methods=["GET"]),
         ]
 
     async def response(self, request: Request) -> Response:
+        if request.method == "DELETE":
+            return await self.delete(request)
         principal, query = await self._principal(request), request.query_params
         _check_include(query)
         if query.get("stream", "false") != "false" or "starting_after" in query:

@@ -24,7 +24,7 @@ from gateway.batches.routes import PATHS as BATCH_PATHS
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
-from gateway.nearest_route import unknown_url
+from gateway.nearest_route import not_offered, unknown_url
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
 from gateway.openai.endpoints import Endpoint
 from gateway.request.pipeline import Pipeline
@@ -192,10 +192,10 @@ def _answer(error: GatewayError) -> Response:
 
 
 def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
-    if error.status_code == 405:
+    if error.status_code == 405 and not_offered(request.url.path) is None:
         allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow)
-    if error.status_code == 404:
+    if error.status_code in (404, 405):
         return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
     return InternalError("The gateway failed")
 

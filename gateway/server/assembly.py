@@ -149,11 +149,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             WaitingResponses(responses.responses, pipeline),
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
-        recurring = {
-            "batches": batches.worker.run,
-            "files": batches.retention.run,
-            "responses": responses.retention.run,
-        }
+        recurring = (batches.worker.run, batches.retention.run, responses.retention.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         mounts = {
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
@@ -416,9 +412,9 @@ def _start_background(
     prober: Prober,
     on_event: OnEvent,
     context: AuditContext,
-    recurring: Mapping[str, Callable[[], Coroutine[Any, Any, None]]],
+    recurring: Sequence[Callable[[], Coroutine[Any, Any, None]]],
 ) -> None:
-    """Starts what recurs beside the calls, also `recurring`, by name. `stack` ends it one after the other, and then
+    """Starts what recurs beside the calls, also `recurring`. `stack` ends it one after the other, and then
     closes the recorder."""
     settings, installation = base.settings, base.installation
     chores = Maintenance(context, installation.audit_log.parent, settings.audit, installation.learn_successions)
@@ -436,7 +432,7 @@ def _start_background(
         asyncio.create_task(chores.run(), name="chores"),
         asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
         asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
-        *(asyncio.create_task(run(), name=name) for name, run in recurring.items()),
+        *(asyncio.create_task(run(), name=run.__qualname__) for run in recurring),
     ]
     if settings.cells.pull:
         tasks.append(asyncio.create_task(_pull(settings, installation, base.signer, by_itself), name="bundles"))

@@ -340,3 +340,13 @@ async def test_a_long_conversation_is_bounded_by_the_bytes_of_a_body(tmp_path):
             await sdk.responses.create(**asked, previous_response_id=previous)
         assert refused.value.param == "previous_response_id"
         assert json.dumps(made.backends["acme-1"].bodies[-1]).count("word ") == 3000
+
+
+@pytest.mark.parametrize("method", ["compact", "input_tokens"])
+async def test_routes_that_are_not_offered_are_refused_by_name(kept, method):
+    for answer in (await kept.post({"model": "small"}, f"/v1/responses/{method}"), await kept.get("/v1/responses/x/y")):
+        assert (answer.status, answer.error["code"]) == (404, "unknown_url")
+    answer = await kept.post({"model": "small"}, f"/v1/responses/{method}")
+    assert answer.error["message"].startswith(f"/v1/responses/{method} is not offered here; ")
+    answer = await kept.post({"model": "small"}, "/v1/responses/resp_1")
+    assert (answer.status, answer.headers["allow"]) == (405, "DELETE, GET, HEAD")
