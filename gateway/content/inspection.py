@@ -301,4 +301,4 @@ def _is_quick_answer(raw: bytes, *, filtered: bool) -> bool:
 
 def _refusal_in(result: Refused) -> RedactionError:
     """What a process refused, as an error."""
-    return RedactionBlocked(*result.blocked) if result.blocked else RedactionError(result.reason)
+    return RedactionBlocked(*result.blocked, hint=result.hint) if result.blocked else RedactionError(result.reason)

@@ -106,6 +106,7 @@ def _read_sampling(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) -
         prompt_cache_retention=fields.one_of("prompt_cache_retention", ("in_memory", "24h")),
         max_tool_calls=fields.whole_number("max_tool_calls", 1),
     )
+    fields.object("client_metadata")  # of Codex, about itself: it stays here
 
 
 def _read_text(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) -> None:

@@ -88,6 +88,7 @@ def test_parameters_take_the_names_that_chats_have():
         text={"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
         top_logprobs=2, include=["message.output_text.logprobs"], stream=True,
         store=False, background=False, truncation="disabled", prompt_cache_key="any text", service_tier="auto",
+        client_metadata={"a": "b"},
         stream_options={"include_obfuscation": False}, previous_response_id=None, conversation=None,
     )  # fmt: skip
     del made["messages"]
