@@ -56,7 +56,10 @@ class PacedLoop(ScriptedLoop):
                 protocol.buffer_updated(len(piece))
                 self.call_soon(self.call_soon, say, pieces)
 
-        wire = _PausingWire(lambda sent: self.call_soon(say, iter(self.answer)) and None)
+        def answered(sent: bytes) -> None:
+            self.call_soon(say, iter(ScriptedLoop.answer if sent.startswith(b"GET ") else self.answer))  # a probe
+
+        wire = _PausingWire(answered)
         protocol.connection_made(wire)
         return wire, protocol
 
@@ -98,6 +101,8 @@ async def _measure(folder: Path, key: str, events: int, routes: Sequence[str]) -
             loop.answer = long
             caller.total = 0
             peak = await _peak_kb(caller, raw)
+            if caller.total < events * 50:
+                raise RuntimeError(f"the gateway answered {bytes(caller.received)!r}")
             text = sum(len(WORDS[number % len(WORDS)]) + 1 for number in range(events))
             found[route] = {
                 "events": events,
