@@ -2,7 +2,7 @@
 long as the policy that decided their call keeps content (`gateway.batches.content.sealing`)."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from time import time
@@ -81,7 +81,7 @@ class Responses:
         owner, body = owner_of(principal), await asyncio.to_thread(read, raw)
         previous = body.get("previous_response_id")
         earlier = await self._conversation(owner, previous) if isinstance(previous, str) else []
-        known = await self._items(owner, referenced(body))
+        known = await self._items(owner, set(referenced(body)))
         made, about = spliced(body, earlier, known)
         whole = await asyncio.to_thread(write, made)
         if len(whole) > self.bounds.now.max_body_bytes:
@@ -98,7 +98,7 @@ class Responses:
     async def discard(self, accepted: Accepted) -> None:
         """As `KeptResponses.discard`. What fails here is done by the next run of retention."""
         owner, response = owner_of(accepted.request.principal), _storage(accepted.request).response
-        with suppress(ContentUnavailable):
+        with suppress(ContentUnavailable, ObjectInUse):
             await self._deleted(owner, response)
 
     async def queue(self, redacted: Redacted) -> bytes:
@@ -272,16 +272,20 @@ class Responses:
             kept.append((each.asked, from_json(each.answered)))
         return kept[::-1]
 
-    async def _items(self, owner: Owner, names: list[str]) -> dict[str, Mapping[str, Any]]:
-        """The items of these ids, as far as they are kept."""
+    async def _items(self, owner: Owner, names: Set[str]) -> dict[str, Mapping[str, Any]]:
+        """The items of these ids, as far as they are kept. Raises InvalidRequest for too many or too large ones."""
         known: dict[str, Mapping[str, Any]] = {}
-        for response in dict.fromkeys(response_of(name) for name in names):
-            record = None
-            if response is not None:
-                record = await self._asked(self.stored.get, owner, response, self.now())
-            found = None if record is None else await self.opened(record)
-            if found is not None:
-                known |= {item["id"]: item for item in turn(found.asked, from_json(found.answered))}
+        responses, size = {response for name in names if (response := response_of(name)) is not None}, 0
+        for response in responses:
+            record = await self._asked(self.stored.get, owner, response, self.now())
+            if record is None:
+                continue
+            size += len(record.asked) + len(record.answered or b"")
+            if len(responses) > MAX_TURNS or size > 4 * self.bounds.now.max_body_bytes:
+                raise self._too_long("input")
+            if (found := await self.opened(record)) is not None:
+                wanted = (item for item in turn(found.asked, from_json(found.answered)) if item["id"] in names)
+                known |= {item["id"]: item for item in wanted}
         return known
 
     async def _all_opened(self, records: list[ResponseRecord]) -> list[OpenedResponse | None]:
@@ -297,11 +301,11 @@ class Responses:
             opened.append(None if is_gone else OpenedResponse(record, from_json(asked or b""), answered or b""))
         return opened
 
-    def _too_long(self) -> InvalidRequest:
+    def _too_long(self, param: str = "previous_response_id") -> InvalidRequest:
         return InvalidRequest(
-            f"previous_response_id: with the turns before it the body is larger than {self.bounds.now.max_body_bytes}"
-            f" bytes, the limit of this gateway, or has more than {MAX_TURNS} turns; begin a new conversation",
-            param="previous_response_id",
+            f"{param}: with the turns before it the body is larger than {self.bounds.now.max_body_bytes} bytes, the"
+            f" limit of this gateway, or has more than {MAX_TURNS} turns; begin a new conversation",
+            param=param,
             code="invalid_value",
         )
 
@@ -361,7 +365,8 @@ def _own_input(request: Parsed, response: str) -> list[dict[str, Any]]:
 
 
 def _kept_call(request: Parsed, response: str, answer: bytes) -> tuple[bytes, ResponseStatus]:
-    return to_json({"input": _own_input(request, response)}), from_json(answer)["status"]
+    asked = to_json({"input": _own_input(request, response)}, inf_nan_mode="null")  # in what no model is shown
+    return asked, from_json(answer)["status"]
 
 
 def _queued_call(request: Parsed, response: str) -> bytes:
@@ -371,7 +376,7 @@ def _queued_call(request: Parsed, response: str) -> bytes:
         if earlier.response is not None:
             body["previous_response_id"] = earlier.response
     asked = {"input": _own_input(request, response), "body": body, "subject": request.subject}
-    return to_json(asked)
+    return to_json(asked, inf_nan_mode="null")
 
 
 def _changed(answered: bytes, members: Mapping[str, Any]) -> bytes:

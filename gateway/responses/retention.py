@@ -43,14 +43,14 @@ class ResponseRetention:
 
     async def expire(self) -> int:
         """How many were deleted."""
-        deleted = 0
+        deleted = held = 0
         while True:
             with content_errors():
-                due = await asyncio.to_thread(self.responses.stored.due, self.responses.now(), AT_ONCE)
-            done = await self._deleted(due)
-            deleted += done
-            if done < AT_ONCE:  # none is left, or those that are left are held
+                due = await asyncio.to_thread(self.responses.stored.due, self.responses.now(), AT_ONCE, held)
+            if not due:
                 return deleted
+            done = await self._deleted(due)
+            deleted, held = deleted + done, held + len(due) - done
 
     async def _deleted(self, due: list[DueResponse]) -> int:
         by_tenant = defaultdict[str, list[DueResponse]](list)

@@ -90,27 +90,30 @@ async def pages(tmp_path):
 
 
 async def test_the_python_of_the_pages_runs(pages):
+    runs = {}
     for page in ("openai-sdks", "anthropic-sdk", "langchain", "llamaindex"):
         if not PYTHON[page].exists():
             missing(f"what {page}.md needs is not there: run `make clients`")
-        for block in blocks(page, "python"):
-            out = await pages.run(PYTHON[page], "-c", pages.placed(block))
-            assert out.splitlines() == [SAID] * block.count("print("), page
+        (block,) = blocks(page, "python")
+        runs[block] = pages.run(PYTHON[page], "-c", pages.placed(block))
+    for block, out in zip(runs, await asyncio.gather(*runs.values()), strict=True):
+        assert out.splitlines() == [SAID] * block.count("print("), block
     assert pages.endpoints() == {"/v1/chat/completions", "/v1/responses", "/v1/messages"}
 
 
 async def test_the_javascript_of_the_pages_runs(pages):
-    node = shutil.which("node")
+    node, runs = shutil.which("node"), {}
     for page, modules in MODULES.items():
         if node is None or not modules.is_dir():
             missing(f"what {page}.md needs is not there: run `make node-sdk`")
         folder = pages.folder / page
         folder.mkdir()
         (folder / "node_modules").symlink_to(modules)
-        for block in blocks(page, "js"):
-            (folder / "page.mjs").write_text(pages.placed(block), encoding="utf-8")
-            out = await pages.run(node, folder / "page.mjs")
-            assert out.splitlines() == [SAID] * block.count("console.log("), page
+        (block,) = blocks(page, "js")
+        (folder / "page.mjs").write_text(pages.placed(block), encoding="utf-8")
+        runs[block] = pages.run(node, folder / "page.mjs")
+    for block, out in zip(runs, await asyncio.gather(*runs.values()), strict=True):
+        assert out.splitlines() == [SAID] * block.count("console.log("), block
     assert pages.endpoints() == {"/v1/chat/completions", "/v1/responses"}
 
 

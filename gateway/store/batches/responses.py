@@ -82,13 +82,14 @@ class StoredResponses:
             done = session.connection().execute(hidden.values(status=DELETED, expires_at=0.0, asked=b"", answered=None))
             return bool(done.rowcount)
 
-    def due(self, now: float, limit: int) -> list[DueResponse]:
-        """Those whose time is over, and those that were deleted and still have a row."""
+    def due(self, now: float, limit: int, skipped: int = 0) -> list[DueResponse]:
+        """Those whose time is over, and those that were deleted and still have a row, behind the first `skipped`."""
         query = select(RESPONSE.c.id, RESPONSE.c.tenant, RESPONSE.c.status).where(
             RESPONSE.c.cell == self._cell, RESPONSE.c.expires_at <= now
         )
         with self._database.read() as session:
-            rows = session.connection().execute(query.order_by(RESPONSE.c.expires_at, RESPONSE.c.id).limit(limit)).all()
+            query = query.order_by(RESPONSE.c.expires_at, RESPONSE.c.id).limit(limit).offset(skipped)
+            rows = session.connection().execute(query).all()
         return [DueResponse(row.id, row.tenant, row.status != DELETED) for row in rows]
 
     def purge(self, responses: Collection[str]) -> None:

@@ -235,19 +235,21 @@ async def test_what_is_wrong_with_a_body_is_named_where_the_client_wrote_it(kept
     assert len(kept.backends["acme-1"].bodies) == 1
 
 
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
-        ("?stream=true", "stream"), ("?starting_after=3", "starting_after"), ("?include[]=all", "include"),
-        ("/input_items?limit=0", "limit"), ("/input_items?limit=101", "limit"), ("/input_items?limit=x", "limit"),
-        ("/input_items?order=up", "order"), ("/input_items?after=msg_1", "after"),
-        ("/input_items?include=x", "include"),
-    ],
-)  # fmt: skip
-async def test_a_query_that_is_wrong_is_refused_by_its_name(kept, query, param):
+QUERIES = {
+    "?stream=true": "stream", "?starting_after=3": "starting_after", "?include[]=all": "include",
+    "/input_items?limit=0": "limit", "/input_items?limit=101": "limit", "/input_items?limit=x": "limit",
+    "/input_items?order=up": "order", "/input_items?after=msg_1": "after", "/input_items?include=x": "include",
+}  # fmt: skip
+
+
+async def test_a_query_that_is_wrong_is_refused_by_its_name(kept):
     first = await kept.sdk.responses.create(model="small", input="one")
-    answer = await kept.get(f"/v1/responses/{first.id}{query}")
-    assert (answer.status, answer.error["param"]) == (404 if param == "after" else 400, param)
+    for query, param in QUERIES.items():
+        answer = await kept.get(f"/v1/responses/{first.id}{query}")
+        assert (answer.status, answer.error["param"]) == (404 if param == "after" else 400, param)
+    assert (
+        await kept.get(f"/v1/responses/{first.id}?stream=false&include[]=reasoning.encrypted_content")
+    ).status == 200
 
 
 async def test_a_response_that_was_not_in_the_background_is_not_cancelled(kept):
@@ -342,11 +344,11 @@ async def test_a_long_conversation_is_bounded_by_the_bytes_of_a_body(tmp_path):
         assert json.dumps(made.backends["acme-1"].bodies[-1]).count("word ") == 3000
 
 
-@pytest.mark.parametrize("method", ["compact", "input_tokens"])
-async def test_routes_that_are_not_offered_are_refused_by_name(kept, method):
-    for answer in (await kept.post({"model": "small"}, f"/v1/responses/{method}"), await kept.get("/v1/responses/x/y")):
+async def test_routes_that_are_not_offered_are_refused_by_name(kept):
+    for name in ("compact", "input_tokens"):
+        answer = await kept.post({"model": "small"}, f"/v1/responses/{name}")
         assert (answer.status, answer.error["code"]) == (404, "unknown_url")
-    answer = await kept.post({"model": "small"}, f"/v1/responses/{method}")
-    assert answer.error["message"].startswith(f"/v1/responses/{method} is not offered here; ")
+        assert answer.error["message"].startswith(f"/v1/responses/{name} is not offered here; ")
+    assert (await kept.get("/v1/responses/x/y")).error["code"] == "unknown_url"
     answer = await kept.post({"model": "small"}, "/v1/responses/resp_1")
     assert (answer.status, answer.headers["allow"]) == (405, "DELETE, GET, HEAD")
