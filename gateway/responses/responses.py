@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from audit.errors import AuditUnavailable as RecordUnavailable
 from audit.events.privacy import ResponseEvent
 from audit.private.audit_context import AuditContext
-from gateway.api_format import Earlier, Storage
+from gateway.api_format import Earlier, Storage, Translation
 from gateway.batches.content.files import DAY_S, actor_of, owner_of
 from gateway.batches.content.sealing import Sealing, content_errors, seal, unseal
 from gateway.configuration.bounds import Bounds
@@ -103,8 +103,8 @@ class Responses:
 
     async def queue(self, redacted: Redacted) -> bytes:
         """As `KeptResponses.queue`."""
-        request, translation = redacted.request, redacted.translation
-        storage, principal = _storage(request), request.principal
+        request, principal = redacted.request, redacted.request.principal
+        storage, answer = _storage(request), _translation(redacted.translation).waiting()
         if request.client.batch is not None:
             raise InvalidRequest(
                 "background: a line of a batch is answered later anyway; leave it out",
@@ -114,8 +114,6 @@ class Responses:
         await self._require_key(principal)
         if await self._asked(self.stored.waiting, principal.tenant) >= self.settings.max_waiting:
             raise self._too_many()
-        assert translation is not None  # noqa: S101  # a call that has a storage has one
-        answer = translation.waiting()
         asked = await asyncio.to_thread(_queued_call, request, storage.response)
         await self.record("response.queued", owner_of(principal), storage.response, "queued", actor_of(principal))
         await self._add(request, storage, redacted.allowed.retention.content_days, "queued", asked, answer)
@@ -331,10 +329,16 @@ def answered_place(response: str) -> str:
 
 
 def _storage(request: Parsed) -> Storage:
-    storage = request.call.translation.storage if request.call.translation is not None else None
+    storage = _translation(request.call.translation).storage
     if storage is None:
-        raise InternalError("A call of another API was about to be kept; nothing was kept")
+        raise InternalError("A call of an API without storage was about to be kept; nothing was kept")
     return storage
+
+
+def _translation(translation: Translation | None) -> Translation:
+    if translation is None:
+        raise InternalError("A call without storage was about to be kept; nothing was kept")
+    return translation
 
 
 def _check_whole(records: list[ResponseRecord], opened: list[OpenedResponse | None]) -> None:
