@@ -77,7 +77,7 @@ def _data(language: Language, records: Iterable[Mapping[str, Any]], content: Ite
         for name, one in record["values"].items()
     )
     rows += "".join(
-        f"<tr><td>{_text(_place(one))}</td><td>{_text(one['created'])}</td><td>{_text(language.field(one['kind']))}</td>"
+        f"<tr><td>{_text(_place(one))}</td><td>{_text(one['created'])}</td><td>{_text(language.content_kind(one['kind']))}</td>"
         f"<td><pre>{_text(readable(one['value'], language))}</pre></td></tr>"
         for one in content
     )
