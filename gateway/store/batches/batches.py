@@ -182,6 +182,19 @@ class StoredBatches:
             connection.execute(delete(RESULT).where(RESULT.c.batch == batch))
             connection.execute(delete(BATCH).where(BATCH.c.id == batch))
 
+    def results_under_key(self, tenant: str, key: str) -> list[tuple[BatchRecord, SealedResult]]:
+        """All results of a tenant that are sealed under the data key, each with its batch."""
+        query = select(RESULT).join(BATCH, BATCH.c.id == RESULT.c.batch)
+        query = query.where(BATCH.c.tenant == tenant, RESULT.c.data_key == key)
+        with self._database.read() as session:
+            connection = session.connection()
+            rows = connection.execute(query.order_by(RESULT.c.batch, RESULT.c.line)).mappings().all()
+            of = select(BATCH).where(BATCH.c.id.in_({row["batch"] for row in rows}))
+            batches = {row["id"]: _record(row) for row in connection.execute(of).mappings()}
+        return [
+            (batches[row["batch"]], SealedResult(row["line"], row["part"], row["size"], sealed_in(row))) for row in rows
+        ]
+
     def _get(self, connection: Connection, owner: Owner | None, batch: str) -> BatchRecord | None:
         query = select(BATCH).where(BATCH.c.id == batch, BATCH.c.cell == self._cell)
         if owner is not None:

@@ -80,6 +80,19 @@ class StoredFiles:
             rows = session.connection().execute(query.order_by(RESULT.c.line).limit(limit)).mappings().all()
         return [SealedResult(row["line"], row["part"], row["size"], sealed_in(row)) for row in rows]
 
+    def parts_under_key(self, tenant: str, key: str) -> list[tuple[FileRecord, SealedPart]]:
+        """All parts of a tenant's files that are sealed under the data key, each with its file."""
+        query = select(PART).join(FILE, FILE.c.id == PART.c.file)
+        query = query.where(FILE.c.tenant == tenant, FILE.c.state == "ready", PART.c.data_key == key)
+        with self._database.read() as session:
+            connection = session.connection()
+            rows = connection.execute(query.order_by(PART.c.file, PART.c.number)).mappings().all()
+            of = select(FILE).where(FILE.c.id.in_({row["file"] for row in rows}))
+            files = {row["id"]: _record(row) for row in connection.execute(of).mappings()}
+        return [
+            (files[row["file"]], SealedPart(row["number"], row["first"], row["lines"], sealed_in(row))) for row in rows
+        ]
+
     def used_bytes(self, tenant: str) -> int:
         """Of all files of the tenant."""
         with self._database.read() as session:
