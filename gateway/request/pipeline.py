@@ -34,13 +34,13 @@ from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.exchange import Exchange
-from gateway.request.outcome import Outcome
+from gateway.request.outcome import CallOutcome
 from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Authenticated, LastBytes, Parsed, Reserved
 from gateway.request.telemetry import Telemetry
-from gateway.upstream.client import Answer, Upstream
+from gateway.upstream.client import BackendAnswer, Upstream
 
 _random_id = RandomPieces(12)
 
@@ -58,7 +58,7 @@ class Pipeline:
     recorder: Recorder
     upstream: Upstream
     delivery: Delivery
-    outcome: Outcome
+    outcome: CallOutcome
     telemetry: Telemetry
     bounds: Bounds
     responses: KeptResponses
@@ -192,7 +192,7 @@ class Pipeline:
             await asyncio.shield(self.responses.discard(accepted))
             raise
 
-    def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[Answer]:
+    def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[BackendAnswer]:
         request, routed = accepted.request, accepted.routed
         return self.upstream.call(
             self.routes.target(routed.route.backend),

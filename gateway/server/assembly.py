@@ -65,7 +65,7 @@ from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
-from gateway.request.outcome import Outcome
+from gateway.request.outcome import CallOutcome
 from gateway.request.parking import Parking
 from gateway.request.pipeline import Pipeline
 from gateway.request.recorder import Recorder
@@ -141,14 +141,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         )
         pipeline = _pipeline(base, parts, enforcement, responses.responses)
         is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards)
-        health = Health(
-            {
-                "audit": _durable(parts.log),
-                "directory": _fresh(parts.directory),
-                "databases": databases_healthy(base.watches),
-            },
-            lambda: _backend_checks(memory.fleet, is_ready),
-        )
+        health = _health(base, parts, is_ready)
         batches = open_batches(
             settings, installation, base.database, parts.directory, context, pipeline, memory.bounds,
             WaitingResponses(responses.responses, pipeline),
@@ -414,11 +407,20 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         recorder=parts.recorder,
         upstream=parts.upstream,
         delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
-        outcome=Outcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
+        outcome=CallOutcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,
         responses=responses,
     )
+
+
+def _health(base: _Base, parts: _Parts, is_ready: BackendProbe) -> Health:
+    checks = {
+        "audit": _durable(parts.log),
+        "directory": _fresh(parts.directory),
+        "databases": databases_healthy(base.watches),
+    }
+    return Health(checks, lambda: _backend_checks(base.memory.fleet, is_ready))
 
 
 def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:

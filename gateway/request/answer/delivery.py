@@ -28,7 +28,7 @@ from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Answered, LastBytes, Redacted
 from gateway.request.telemetry import Telemetry
-from gateway.upstream.client import Answer
+from gateway.upstream.client import BackendAnswer
 from regions.fleet.fleet import Call
 
 logger = logging.getLogger("domicile.gateway")
@@ -69,7 +69,7 @@ class Delivery:
     def restore(
         self,
         accepted: Accepted,
-        answer: Answer,
+        answer: BackendAnswer,
         received: ReceivedAnswer,
         call: Call,
         silence: KeepAlive | None = None,
@@ -118,7 +118,7 @@ class Delivery:
                 await client.write(piece)
         await client.end()
 
-    async def _whole(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
+    async def _whole(self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call) -> Answered:
         raw = await answer.body(MAX_ANSWER_BYTES)
         request, redacted = accepted.request, accepted.routed.redacted
         prompt = redacted.prompt
@@ -141,7 +141,7 @@ class Delivery:
         return Answered(request, accepted, LastBytes(raw), begun=False, kept=kept)
 
     async def _stream(
-        self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
+        self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
     ) -> Answered:
         if not answer.is_event_stream:
             raise BackendFailed("The backend answered a stream with something else")
