@@ -170,9 +170,11 @@ class StoredBatches:
                 connection.execute(delete(RESULT).where(RESULT.c.batch == batch))
         return True
 
-    def over(self, now: float, limit: int) -> list[BatchRecord]:
-        """Batches whose time is over, also those that never ended, since nobody has their keys any more."""
+    def over(self, now: float, limit: int, skipped: int = 0) -> list[BatchRecord]:
+        """Batches whose time is over, also those that never ended, since nobody has their keys any more; behind the
+        first `skipped`."""
         query = select(BATCH).where(BATCH.c.cell == self._cell, BATCH.c.kept_until <= now)
+        query = query.order_by(BATCH.c.kept_until, BATCH.c.id).offset(skipped)
         with self._database.read() as session:
             return [_record(row) for row in session.connection().execute(query.limit(limit)).mappings()]
 

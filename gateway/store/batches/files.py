@@ -109,11 +109,12 @@ class StoredFiles:
             connection.execute(update(FILE).where(FILE.c.id == file).values(state="deleted"))
         return _record(row)
 
-    def due(self, now: float, limit: int) -> list[FileRecord]:
-        """Files whose time is over, that were deleted, or whose upload did not end."""
+    def due(self, now: float, limit: int, skipped: int = 0) -> list[FileRecord]:
+        """Files whose time is over, that were deleted, or whose upload did not end, behind the first `skipped`."""
         given_up = (FILE.c.state == "uploading") & (FILE.c.created_at <= now - UPLOAD_S)
         over = (FILE.c.expires_at <= now) | (FILE.c.state == "deleted") | given_up
-        query = select(FILE).where(FILE.c.cell == self._cell, over).order_by(FILE.c.expires_at).limit(limit)
+        query = select(FILE).where(FILE.c.cell == self._cell, over).order_by(FILE.c.expires_at, FILE.c.id)
+        query = query.limit(limit).offset(skipped)
         with self._database.read() as session:
             return [_record(row) for row in session.connection().execute(query).mappings()]
 
