@@ -44,6 +44,8 @@ def modes(folder):
     for one in [folder, *folder.rglob("*")]:
         name = str(one.relative_to(folder))
         name = "a succession" if name.endswith(".note") else name
+        if "/tile/" in name:  # which of them there are depends on when checkpoints were signed
+            name = "a folder of tiles" if one.is_dir() else "a tile"
         found[name] = f"{stat.S_IMODE(one.lstat().st_mode):04o}"
     return {name: mode for name, mode in found.items() if not name.endswith(("-wal", "-shm"))}
 
