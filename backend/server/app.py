@@ -64,10 +64,10 @@ class GenerationApi(BaseApi):
             {
                 "/v1/chat/completions": self.chat,
                 "/v1/completions": self.completions,
-                "/v1/embeddings": self.no_embeddings,
                 "/tokenize": tokens.tokenize,
                 "/detokenize": tokens.detokenize,
-            }
+            },
+            self.writes_only,
         )
 
     @property
@@ -125,12 +125,14 @@ class GenerationApi(BaseApi):
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, job, answer, arrived, self.text_model)
 
-    async def no_embeddings(self, _: Request) -> Response:
+    async def writes_only(self, request: Request) -> Response:
+        embeds = request.url.path == "/v1/embeddings"
+        what = "makes no embeddings" if embeds else "scores no pairs of texts"
         raise InvalidRequest(
-            f"{self.served_name!r} writes text and makes no embeddings"
-            "; use /v1/chat/completions or /v1/completions, or a model of embeddings",
+            f"{self.served_name!r} writes text and {what}"
+            f"; use /v1/chat/completions or /v1/completions, or a model {'of embeddings' if embeds else 'that ranks'}",
             param="model",
-            code="no_embeddings",
+            code="no_embeddings" if embeds else "no_scores",
         )
 
     async def _read(self, request: Request, kind: type[G]) -> G:

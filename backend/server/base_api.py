@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from pydantic import ValidationError
@@ -46,6 +46,21 @@ class Identity:
     backend_id: str = ""
 
 
+MODEL_ROUTES: Final = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/tokenize",
+    "/detokenize",
+)
+"""Of all kinds of models."""
+
+
 class BaseApi:
     """The parts that endpoints share. meter: of the engine's card."""
 
@@ -63,12 +78,13 @@ class BaseApi:
         )
         self._created = int(time.time())
 
-    def app_of(self, endpoints: dict[str, Endpoint]) -> Starlette:
-        """An ASGI application of these, by path and all of them POST, beside what every backend answers. The engine's
-        life is its owner's affair (`serving`)."""
+    def app_of(self, endpoints: dict[str, Endpoint], of_others: Endpoint) -> Starlette:
+        """An ASGI application of these, by path and all of them POST, beside what every backend answers. `of_others`
+        refuses what a model of another kind would answer. The engine's life is its owner's affair (`serving`)."""
+        routes = dict.fromkeys(MODEL_ROUTES, of_others) | endpoints
         return Starlette(
             routes=[
-                *(Route(path, self._guard(endpoint), methods=["POST"]) for path, endpoint in endpoints.items()),
+                *(Route(path, self._guard(endpoint), methods=["POST"]) for path, endpoint in routes.items()),
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
                 *self.lifecycle.routes(),

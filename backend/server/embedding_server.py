@@ -44,13 +44,7 @@ class EmbeddingApi(BaseApi):
         self.embedding = embedding
 
     def app(self) -> Starlette:
-        return self.app_of(
-            {
-                "/v1/embeddings": self.embeddings,
-                "/v1/chat/completions": self.no_text,
-                "/v1/completions": self.no_text,
-            }
-        )
+        return self.app_of({"/v1/embeddings": self.embeddings}, self.embeds_only)
 
     @property
     def capabilities(self) -> dict[str, bool]:
@@ -81,9 +75,9 @@ class EmbeddingApi(BaseApi):
             arrived=arrived, deadline_s=wire.deadline_s,
         )  # fmt: skip
 
-    async def no_text(self, _: Request) -> Response:
+    async def embeds_only(self, _: Request) -> Response:
         raise InvalidRequest(
-            f"{self.served_name!r} makes embeddings and writes no text; ask /v1/embeddings",
+            f"{self.served_name!r} makes embeddings and nothing else; ask /v1/embeddings",
             param="model", code="embeddings_only",
         )  # fmt: skip
 

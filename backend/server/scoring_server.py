@@ -43,8 +43,8 @@ class ScoringApi(BaseApi):
             {
                 **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), self.rerank),
                 **dict.fromkeys(("/v1/score", "/score"), self.score),
-                **dict.fromkeys(("/v1/chat/completions", "/v1/completions", "/v1/embeddings"), self.pairs_only),
-            }
+            },
+            self.pairs_only,
         )
 
     @property

@@ -155,8 +155,12 @@ async def test_a_model_that_writes_refuses_vectors_by_name(tmp_path: Path) -> No
     with Backend(tmp_path / "log", "--model", str(tmp_path / "tiny"), "--served-name", MODEL) as running:
         async with aiohttp.ClientSession(running.url) as http:
             status, answer = await ask(http, input="a")
+            async with http.post("/v1/rerank", json={"model": MODEL, "query": "a", "documents": ["b"]}) as ranking:
+                refused = await ranking.json()
     assert (status, answer["error"]["code"]) == (400, "no_embeddings")
     assert "'vectors' writes text" in answer["error"]["message"]
+    assert (ranking.status, refused["error"]["code"]) == (400, "no_scores")
+    assert "scores no pairs of texts" in refused["error"]["message"]
 
 
 async def test_a_client_that_leaves_takes_its_texts_along(http: aiohttp.ClientSession) -> None:
