@@ -89,7 +89,7 @@ class ResponseRun:
             return
         if got.status == 200:
             response = from_json(bytes(got.body))
-            response["created_at"] = int(found.record.created_at)
+            response["created_at"] = from_json(found.answered)["created_at"]  # as when it was queued
             await self._end(found, response["status"], response)
         else:
             error = from_json(bytes(got.body)).get("error") or {}

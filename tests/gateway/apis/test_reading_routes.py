@@ -51,7 +51,7 @@ async def test_a_policy_that_forbids_the_place_forbids_every_route_and_no_byte_l
     assert (denied["type"], denied["endpoint"]) == ("inference.denied", path)
 
 
-@pytest.mark.parametrize("path", BODIES.keys() - {"/v1/detokenize"})
+@pytest.mark.parametrize("path", [path for path in BODIES if path != "/v1/detokenize"])
 async def test_every_text_is_redacted_and_the_call_is_on_record_under_its_route(made, path):
     backend = made.backends["acme-1"]
     backend.bodies.clear()
