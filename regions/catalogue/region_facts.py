@@ -45,7 +45,8 @@ def _subprocessor(name: str, country: str | None) -> str:
 def _other_sources(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         for one in row.sources:
-            yield f"{', '.join(one.facts)}: {one.source} (read on {one.read_on})"
+            how = "second-hand, read" if one.second_hand else "read"
+            yield f"{', '.join(one.facts)}: {one.source} ({how} on {one.read_on})"
 
 
 def _read_on(row: Row | None) -> str | None:

@@ -24,7 +24,7 @@ from policy.facts import Attestation, Subprocessor
 from regions.identity.identity import NAME
 
 UNKNOWN = "unknown"
-UNREAD = Subprocessor(name="unknown: the operator's list was not read")
+UNREAD = Subprocessor(name="unknown (the list was not read)")
 """Stands for those that nobody read. It has no country, which every policy refuses."""
 
 

@@ -133,14 +133,15 @@ def test_the_part_of_a_list_that_was_read_is_judged_by_name():
     judged = verdict("nebius-eu-north1", "eu-strict")
     because = " ".join(reason.because for reason in judged.decision.reasons)
     assert "Nebius Inc. is in US" in because
-    assert "list was not read" in because
+    assert "the list was not read" in because
 
 
 def test_shown_are_the_sources_their_days_and_what_is_second_hand():
     shown = place_facts(PLACES, REGIONS["exoscale-de-fra-1"], DAY)
     assert (shown["read_on"], shown["operator_read_on"]) == ("2026-11-30", "2026-11-30")
     assert shown["operator_source"].startswith("https://www.exoscale.com/dpa/")
-    assert "parent_country" in shown["other_sources"]
+    assert "second-hand, read on 2026-11-30" in shown["other_sources"]
+    assert shown["subprocessors"] == "unknown (the list was not read)"
     assert set(shown["second_hand"].split(", ")) >= {"compute_country", "parent_country"}
     assert "entity" not in shown["second_hand"]
 
