@@ -130,8 +130,8 @@ def create_region(
     storage_country: Annotated[str | None, typer.Option(help="Where it is stored (default: --country).")] = None,
     entity: Annotated[str | None, typer.Option(help="Legal entity of a new operator, as 'Acme IT GmbH'.")] = None,
     head_office: Annotated[str | None, typer.Option(help="Country of its head office (default: --country).")] = None,
-    parent: Annotated[str | None, typer.Option(help="Who controls it in the end (default: itself).")] = None,
-    parent_country: Annotated[str | None, typer.Option(help="Its country (default: the head office's).")] = None,
+    parent: Annotated[str | None, typer.Option(help="Who controls it in the end or unknown (default: itself).")] = None,
+    parent_country: Annotated[str | None, typer.Option(help="Its country or unknown (default: head office's).")] = None,
     catalogue: Annotated[
         Path | None, typer.Option("--catalogue", help="The file to add it to (default: catalogue.yaml in --data).")
     ] = None,

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from audit.errors import AuditError
-from audit.events.base import Country, Sha256
+from audit.events.base import Sha256
 from audit.files.untrusted_file import read_untrusted
 from audit.law.lei import check_lei
 
@@ -80,13 +80,14 @@ class Activity(_Entry):
 
 
 class Operator(_Entry):
-    """Who controls backends, and who controls them (GDPR 28(4), 30(1)(d); DORA 28(3); C5 BC-01)."""
+    """Who controls backends, and who controls them (GDPR 28(4), 30(1)(d); DORA 28(3); C5 BC-01). What the catalogue
+    does not know is empty."""
 
     id: str
     entity: str
-    head_office: Country
+    head_office: CountryOrNone
     ultimate_parent: str
-    parent_country: Country
+    parent_country: CountryOrNone
     lei: str = ""
     valid_from: str = ""
     valid_to: str = ""

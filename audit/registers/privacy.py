@@ -90,7 +90,9 @@ def _risk_facts(activity: Activity, flow: Flows, evidence: Evidence, terms: Term
 def _control_of_operators(evidence: Evidence) -> Iterator[str]:
     """Operators that a state other than that of their head office, or one outside the EEA, has power over (GDPR 48)."""
     for one in evidence.operators_in_use:
-        if one.parent_country != one.head_office:
+        if not one.head_office or not one.parent_country:
+            yield f"the catalogue does not know who controls operator {one.entity}, or from where"
+        elif one.parent_country != one.head_office:
             yield f"operator {one.entity} ({one.head_office}) is controlled from {one.parent_country}"
         elif evidence.eea and one.head_office not in evidence.eea:
             yield f"operator {one.entity} and its parent are in {one.head_office}, outside the EEA"

@@ -33,8 +33,9 @@ from policy.decision.residency import country_rule
 from policy.facts import Sink
 from policy.facts import Subprocessor as ListedSubprocessor
 from policy.purpose import SPECIAL_CATEGORIES
-from regions.catalogue.catalogue import Catalogue, Region, Row
-from regions.catalogue.catalogue import Operator as ListedOperator
+from regions.catalogue.catalogue import Catalogue
+from regions.catalogue.rows import UNREAD, Region, Row
+from regions.catalogue.rows import Operator as ListedOperator
 from regions.errors import CatalogueError
 
 
@@ -175,9 +176,9 @@ def _operator(one: ListedOperator) -> Operator:
     return Operator(
         id=one.id,
         entity=one.entity,
-        head_office=one.head_office,
-        ultimate_parent=one.ultimate_parent,
-        parent_country=one.parent_country,
+        head_office=one.head_office or "",
+        ultimate_parent=one.ultimate_parent or "",
+        parent_country=one.parent_country or "",
         lei=one.lei or "",
         source=one.source,
         **_validity(one),
@@ -186,9 +187,11 @@ def _operator(one: ListedOperator) -> Operator:
 
 def _subprocessors(catalogue: Catalogue, operators: Iterable[ListedOperator]) -> Iterator[Subprocessor]:
     """Those of the operators' own rows and of every version of their registers, as `policy` judges them."""
-    known = set()
+    known, listed_elsewhere = set(), {register.id for register in catalogue.registers}
     for one in operators:
         for below in one.subprocessors:
+            if below == UNREAD and one.id in listed_elsewhere:
+                continue
             yield _subprocessor(one.id, below, _validity(one), source=one.source)
         known.add(one.id)
     for register in catalogue.registers:
@@ -241,8 +244,8 @@ def _backends(
             id=one.id,
             region=one.region,
             region_name=region.name if region else "",
-            compute_country=region.compute_country if region else "",
-            storage_country=region.storage_country if region else "",
+            compute_country=(region.compute_country or "") if region else "",
+            storage_country=(region.storage_country or "") if region else "",
             operator=region.operator if region else "",
             models=one.models,
             kind=one.kind,

@@ -9,110 +9,37 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from functools import lru_cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from audit.law.lei import check_lei
 from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, parse_yaml
 from policy.errors import PolicyDocumentError, invalid_value
-from policy.facts import Attestation, BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
+from policy.facts import BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
+from regions.catalogue.rows import UNREAD, Certification, Claim, Operator, Region, Register, Row, Text
 from regions.errors import CatalogueError
-from regions.identity.identity import NAME
-
-
-def _country(code: str) -> str:
-    if code not in builtin_countries().known:
-        hint = "did you mean GB?" if code == "UK" else "write one such as FR"
-        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code; {hint}")
-    return code
-
-
-Country = Annotated[str, AfterValidator(_country)]
-Name = Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=300)]
-
-
-class Row(BaseModel):
-    """A dated fact and where it can be checked. Valid on both end dates."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: Name
-    valid_from: date
-    valid_to: date | None = None
-    source: Text
-
-    def valid_on(self, day: date) -> bool:
-        return self.valid_from <= day and (self.valid_to is None or day <= self.valid_to)
-
-
-class Operator(Row):
-    """The legal entity that controls backends, and the one that controls it in the end (CLOUD Act exposure).
-
-    `lei`: its legal entity identifier (ISO 17442), which the DORA register identifies providers by.
-    """
-
-    entity: Text
-    head_office: Country
-    ultimate_parent: Text
-    parent_country: Country
-    lei: Annotated[str, AfterValidator(check_lei)] | None = None
-    subprocessors: tuple[Subprocessor, ...] = ()
-    attested_transfer: tuple[Attestation, ...] = ()
-
-
-class Register(Row):
-    """A version of an operator's list of sub-processors (GDPR 28(2), (4)); `id` is the operator's.
-
-    `announced`: when its customers were informed; `objection_until`: the last day on which they could object.
-    """
-
-    version: Text
-    announced: date | None = None
-    objection_until: date | None = None
-    subprocessors: tuple[Subprocessor, ...] = ()
-
-
-class Certification(Row):
-    """A certificate or attestation of an operator or a region (`of` is its id), by a body outside of it.
-
-    `scheme` as policies ask for it: ``C5``, ``SecNumCloud``, ``ISO 27001``, ``HDS``. It has an end, as they all do.
-    """
-
-    scheme: Text
-    of: Name
-    scope: Text
-    valid_to: date
-
-
-class Region(Row):
-    """A place where backends run: where prompts are computed, and where anything of them may be stored."""
-
-    name: Text
-    compute_country: Country
-    storage_country: Country
-    operator: Name
-
 
 _EMPTY_BLOCK = BeforeValidator(lambda rows: () if rows is None else rows)
 """YAML has a list without items as null where it is written as a block."""
 
 
 class _Document(BaseModel):
-    """`extends: domicile`: rows of the catalogue that comes with the package hold too, but for ids that are here."""
+    """`extends`: rows of a catalogue that comes with the package hold too, but for ids that are here: ``places``, the
+    real operators and regions alone, or ``domicile``, those and the invented ones of the demonstration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Text
-    extends: Literal["domicile"] | None = None
+    extends: Literal["domicile", "places"] | None = None
     operators: Annotated[tuple[Operator, ...], _EMPTY_BLOCK]
     regions: Annotated[tuple[Region, ...], _EMPTY_BLOCK]
     subprocessor_registers: tuple[Register, ...] = ()
     certifications: tuple[Certification, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -129,6 +56,7 @@ class Catalogue:
         regions: Sequence[Region],
         registers: Sequence[Register] = (),
         certifications: Sequence[Certification] = (),
+        claims: Sequence[Claim] = (),
     ) -> None:
         """Raises CatalogueError if rows of one id overlap or one names an operator or region that is not there."""
         self.version = version
@@ -136,6 +64,7 @@ class Catalogue:
         self.regions = tuple(regions)
         self.registers = tuple(registers)
         self.certifications = tuple(certifications)
+        self.claims = tuple(claims)
         _refuse_overlaps("operator", self.operators)
         _refuse_overlaps("region", self.regions)
         _refuse_overlaps("sub-processor register", self.registers)
@@ -146,7 +75,7 @@ class Catalogue:
                     f"the sub-processor register of {register.id} belongs to no operator"
                     "; name an operator of the catalogue, or add it"
                 )
-        for certification in self.certifications:
+        for certification in (*self.certifications, *self.claims):
             if certification.of not in known | {region.id for region in self.regions}:
                 raise CatalogueError(
                     f"certification {certification.id} is of {certification.of}, which is not there"
@@ -170,15 +99,16 @@ class Catalogue:
                 document.regions,
                 document.subprocessor_registers,
                 document.certifications,
+                document.claims,
             )
-        base = cls.load()
-        operators = _above(document.operators, base.operators)
+        base = cls.load() if document.extends == "domicile" else cls.places()
         return cls(
             f"{document.version} on {base.version}",
-            operators,
+            _above(document.operators, base.operators),
             _above(document.regions, base.regions),
             _above(document.subprocessor_registers, base.registers),
             _above(document.certifications, base.certifications),
+            _above(document.claims, base.claims),
         )
 
     @staticmethod
@@ -190,6 +120,15 @@ class Catalogue:
     def load(cls, path: Path | None = None) -> "Catalogue":
         """The file at `path`, or the one that comes with the package. Raises CatalogueError."""
         source = files("regions.catalogue").joinpath("catalogue.yaml") if path is None else path
+        return cls._from_file(source)
+
+    @classmethod
+    def places(cls) -> "Catalogue":
+        """Real operators and regions, as far as they could be read: the package's, without invented ones."""
+        return cls._from_file(files("regions.catalogue").joinpath("places.yaml"))
+
+    @classmethod
+    def _from_file(cls, source: Traversable) -> "Catalogue":
         try:
             return cls.parse(source.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -243,7 +182,7 @@ class Catalogue:
         """Those of the operator's own row and of its register on `day`, and that register's version.
 
         An operator that keeps a register, but none for that day, counts as having an unknown sub-processor, which
-        denies.
+        denies. A register that is in force says what the operator's own row left unread.
         """
         if operator is None:
             return (), None
@@ -252,11 +191,16 @@ class Catalogue:
         register = _on(self.registers, operator.id, day)
         if register is None:
             return (*operator.subprocessors, Subprocessor(name=f"unknown: no register for {day}")), None
-        return (*operator.subprocessors, *register.subprocessors), register.version
+        own = tuple(one for one in operator.subprocessors if one != UNREAD)
+        return (*own, *register.subprocessors), register.version
 
     def _certified(self, holders: set[str], day: date) -> tuple[str, ...]:
         held = {one.scheme for one in self.certifications if one.of in holders and one.valid_on(day)}
         return tuple(sorted(held))
+
+    def claimed(self, holders: set[str], day: date) -> tuple[str, ...]:
+        """Schemes that `holders`, ids of an operator or a region, are said to hold. They count for no policy."""
+        return tuple(sorted({one.scheme for one in self.claims if one.of in holders and one.valid_on(day)}))
 
     def country_sets(self) -> CountrySets:
         """The table that the policies of this installation are compiled against."""

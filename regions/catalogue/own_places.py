@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from policy.errors import invalid_value
-from regions.catalogue.catalogue import Catalogue, Operator, Region, Row
+from regions.catalogue.catalogue import Catalogue
+from regions.catalogue.rows import Operator, Region, Row
 from regions.errors import CatalogueError
 
 EMPTY = """\

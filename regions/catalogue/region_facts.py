@@ -1,8 +1,11 @@
 """A region of the catalogue as it is shown: the four facts on a day, and where each was found."""
 
+from collections.abc import Iterable, Iterator
 from datetime import date
 
-from regions.catalogue.catalogue import Catalogue, Region
+from policy.facts import Subprocessor
+from regions.catalogue.catalogue import Catalogue
+from regions.catalogue.rows import Operator, Region, Row
 
 
 def place_facts(catalogue: Catalogue, region: Region, day: date) -> dict[str, str | None]:
@@ -18,11 +21,42 @@ def place_facts(catalogue: Catalogue, region: Region, day: date) -> dict[str, st
         "operator_hq": known.operator_hq,
         "ultimate_parent": known.ultimate_parent,
         "parent_country": known.parent_country,
-        "subprocessors": ", ".join(f"{s.name} ({s.country})" for s in known.subprocessors) or "none",
+        "subprocessors": _joined(map(_subprocessor, known.subprocessors)),
         "subprocessors_version": known.subprocessors_version or "none",
-        "certifications": ", ".join(known.certifications) or "none",
+        "certifications": _joined(known.certifications),
+        "claimed": _joined(catalogue.claimed({region.id, region.operator}, day)),
         "valid_from": region.valid_from.isoformat(),
         "valid_to": region.valid_to.isoformat() if region.valid_to else "open",
-        "source": region.source,
-        "operator_source": operator.source if operator else None,
+        **_where_read(region, operator),
     }
+
+
+def _where_read(region: Region, operator: Operator | None) -> dict[str, str | None]:
+    rows: list[Row] = [region, operator] if operator else [region]
+    return {
+        "subprocessor_list": operator.subprocessor_list if operator else None,
+        "source": region.source,
+        "read_on": _read_on(region),
+        "operator_source": operator.source if operator else None,
+        "operator_read_on": _read_on(operator),
+        "other_sources": _joined((source for row in rows for source in _other_sources(row)), "; "),
+        "second_hand": _joined(fact for row in rows for fact in row.second_hand_facts()),
+    }
+
+
+def _joined(texts: Iterable[str], between: str = ", ") -> str:
+    return between.join(texts) or "none"
+
+
+def _subprocessor(one: Subprocessor) -> str:
+    return f"{one.name} ({one.country})" if one.country else one.name
+
+
+def _other_sources(row: Row) -> Iterator[str]:
+    for one in row.sources:
+        how = "second-hand, read" if one.second_hand else "read"
+        yield f"{', '.join(one.facts)}: {one.source} ({how} on {one.read_on})"
+
+
+def _read_on(row: Row | None) -> str | None:
+    return row.read_on.isoformat() if row and row.read_on else None

@@ -10,7 +10,8 @@ from policy.decision.compile import CompiledPolicy, compile_policy
 from policy.decision.decision import Decision, decide
 from policy.document.document import Given, load_document
 from policy.presets import PRESETS, preset_document
-from regions.catalogue.catalogue import Catalogue, Region
+from regions.catalogue.catalogue import Catalogue
+from regions.catalogue.rows import Region
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def test_list_shows_the_four_facts_of_every_region():
 
 def test_list_gives_json_that_a_program_can_read():
     answer = json.loads(run("list", "--json").output)
-    assert answer["catalogue"] == "2026-11-27"
+    assert answer["catalogue"] == "2026-11-27 on 2026-11-30"
     us = next(row for row in answer["regions"] if row["region"] == "us-east")
     assert (us["compute_country"], us["operator_hq"], us["parent_country"]) == ("US", "US", "US")
 

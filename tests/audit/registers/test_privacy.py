@@ -19,6 +19,7 @@ HASH = "a" * 64
 OPERATOR = Operator(id="o", entity="O SAS", head_office="FR", ultimate_parent="P Inc", parent_country="US")
 
 
+UNOWNED = Operator(id="n", entity="Nobody SAS", head_office="FR", ultimate_parent="", parent_country="")
 IN_US = Operator(id="u", entity="Solo Inc", head_office="US", ultimate_parent="Solo Inc", parent_country="US")
 
 
@@ -47,6 +48,7 @@ def facts(evidence: Evidence, seen: dict[str, Flows] | None = None) -> str:
     ("evidence", "expected"),
     [
         (known(operators=(OPERATOR,)), "operator O SAS (FR) is controlled from US"),
+        (known(operators=(UNOWNED,)), "the catalogue does not know who controls operator Nobody SAS, or from where"),
         (with_terms(redacts_prompts={}), "prompts are not redacted"),
         (with_terms(content_days=30), "kept for 30 days"),
         (known(activities=(Activity(id="support", risk_class="high", policy_hash=HASH),)), "high-risk"),

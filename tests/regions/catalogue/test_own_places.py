@@ -62,6 +62,15 @@ def test_a_place_of_an_operator_that_is_known_needs_no_other_row():
     assert facts(text, "eu-office").operator_hq == "FR"
 
 
+def test_an_owner_that_is_unknown_is_written_so_and_read_back_as_unknown():
+    unowned = {**OPERATOR, "ultimate_parent": "unknown", "parent_country": "unknown"}
+    text = with_place(None, {**PLACE, "storage_country": "unknown"}, unowned, DAY)
+    known = facts(text, "eu-office")
+    assert known.ultimate_parent is known.parent_country is known.storage_country is None
+    assert (known.operator, known.operator_hq) == ("Acme IT GmbH", "DE")
+    assert text.count('"unknown"') == 3 and "null" not in text
+
+
 def test_what_else_a_file_says_stays_as_it_was_written():
     text = with_place(OWN, PLACE, None, DAY)
     assert set(OWN.splitlines()) - set(text.splitlines()) == {'version: "7"   # ours'}
