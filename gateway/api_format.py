@@ -8,13 +8,65 @@ one.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
 
 from backend.wire import Usage, sse_data
 from gateway.errors import GatewayError
 
 Place = tuple[str | int, ...]
 """Where something is in a body: names of members and positions in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a body has in place of the names of kept items (`GoesOn`): `items` at the beginning of its ``input`` are of
+    the turns before, up to the response `response`. `was_text`: the client's own input, behind them, was a text."""
+
+    response: str | None
+    items: int
+    was_text: bool
+
+    def place(self, place: Place) -> Place:
+        """The place in the body that the client sent."""
+        if place[:1] != ("input",) or len(place) < 2 or not isinstance(place[1], int):
+            return place
+        if place[1] < self.items:
+            return ("previous_response_id",)
+        return ("input",) if self.was_text else ("input", place[1] - self.items, *place[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class CallState:
+    """What the gateway knows of a call beside its body. `secret`: seals state to the caller; None where the API has
+    none, or no policy is in force. `earlier`: the turns that its body begins with. `response`: the id of the queued
+    response that the call answers; None where it makes a new one."""
+
+    secret: bytes | None = None
+    earlier: Earlier | None = None
+    response: str | None = None
+
+
+NO_STATE: Final = CallState()
+
+
+class GoesOn(Exception):
+    """The body names items that the gateway keeps. Their content has to be put in their place, and the body read again
+    with what that was (`CallState.earlier`), so that all of it is inspected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What a call asks to be kept of it, so that its answer can be asked for again by the id `response`.
+
+    `wanted`: None where the policy decides. `earlier`: what of it was kept before; None where all of it is the
+    client's. `background`: its answer is made later, from a queue.
+    """
+
+    response: str
+    wanted: bool | None = None
+    earlier: Earlier | None = None
+    background: bool = False
 
 
 class EventWriter(Protocol):
@@ -39,9 +91,25 @@ class EventWriter(Protocol):
         """The last events of an answer that broke off."""
         ...
 
+    def whole(self) -> bytes:
+        """After `end`: the answer as it is when it is not streamed; empty where nothing is to be kept of it."""
+        ...
+
 
 class Translation(Protocol):
-    """How one call of another API is answered. Picklable: long answers are translated in another process."""
+    """How one call of another API is answered. Picklable: long answers are translated in another process. `storage`:
+    None where its API keeps no answers."""
+
+    @property
+    def storage(self) -> Storage | None: ...
+
+    def kept(self) -> "Translation":
+        """The same for an answer that is kept, and says so."""
+        ...
+
+    def waiting(self) -> bytes:
+        """What is answered to a call whose answer is made later."""
+        ...
 
     def place(self, place: Place) -> Place:
         """The place in the client's body of what stands at `place` of the chat body."""
@@ -55,11 +123,27 @@ class Translation(Protocol):
     def events(self) -> EventWriter: ...
 
 
+class NotKept:
+    """Of a translation whose API keeps no answers: its clients send the whole conversation."""
+
+    __slots__ = ()
+
+    @property
+    def storage(self) -> None:
+        return None
+
+    def kept(self) -> Self:
+        return self
+
+    def waiting(self) -> bytes:
+        return b""
+
+
 class ApiFormat(Protocol):
     """The format of one API. `key_header`: where its clients send the key, if not as a bearer token.
     `request_id_header`: where they look for the id of their call, if not in ``x-request-id`` alone. `keeps_state`: its
-    answers hold state that is sealed to the caller (`Principal.state_secret`). `streams_events`: its streams are
-    server-sent events, in which comments may stand; else lines of JSON.
+    answers hold state that is sealed to the caller (`Principal.state_secret`), or can be kept here. `streams_events`:
+    its streams are server-sent events, in which comments may stand; else lines of JSON.
     """
 
     @property
@@ -74,12 +158,12 @@ class ApiFormat(Protocol):
     @property
     def streams_events(self) -> bool: ...
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         """The chat body that asks for the same as `body`, and how the call is answered; None: as a chat is.
 
-        `secret`: what the caller's state is sealed with. Raises InvalidRequest that names the field for what is
-        malformed and for what a chat cannot express. Every string of `body` is then part of the chat body, was compared
-        with a list of known words, has the form of an identifier, or is one that docs/api.md lists as not passed on.
+        Raises InvalidRequest that names the field for what is malformed and for what a chat cannot express, and GoesOn.
+        Every string of `body` is then part of the chat body, was compared with a list of known words, has the form of
+        an identifier, or is one that docs/api.md lists as not passed on.
         """
         ...
 
@@ -100,7 +184,7 @@ class OpenAiFormat:
     keeps_state = False
     streams_events = True
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return body, None
 
     def error(self, error: GatewayError) -> bytes:

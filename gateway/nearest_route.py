@@ -15,7 +15,7 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
     {
         "/v1/assistants": "send the conversation to /v1/responses or /v1/chat/completions",
         "/v1/threads": "send the conversation to /v1/responses or /v1/chat/completions",
-        "/v1/conversations": "send the conversation with each call of /v1/responses",
+        "/v1/conversations": "go on with previous_response_id at /v1/responses, or send it with each call",
         "/v1/audio": "turn speech into text on the client, and send that to /v1/chat/completions",
         "/v1/images": "use an image service of your own; texts go to /v1/chat/completions",
         "/v1/videos": "use a video service of your own; texts go to /v1/chat/completions",
@@ -27,6 +27,8 @@ NOT_OFFERED: Mapping[str, str] = MappingProxyType(
         "/v1/vector_stores": "search in a store of your own with vectors of /v1/embeddings",
         "/v1/containers": "run tools on the client, and send their results with the next call",
         "/v1/evals": "run evaluations on the client, as batches at /v1/batches",
+        "/v1/responses/compact": "send the items that the model is to see",
+        "/v1/responses/input_tokens": "read the usage of an answer, or use /v1/messages/count_tokens",
         "/v1/complete": "use /v1/messages",
         "/api/pull": "ask the operator for a deployment of the model",
         "/api/push": "ask the operator for a deployment of the model",

@@ -36,6 +36,7 @@ from audit.incidents.incident import open_cases_of_hold
 from audit.log.audit_log import AuditLog
 from audit.pack.archive import require_place
 from audit.pack.export import Summary, export
+from audit.privacy.kept_content import reader_of
 from audit.privacy.rights import answer, read, rectify, restrict
 from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
@@ -98,7 +99,11 @@ def export_command(
             known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
 
             async def work(context: AuditContext) -> Summary:
-                packages = [await answer(context, tenant, person, actor=ACTOR, evidence=known) for person in dsar or ()]
+                content = reader_of(folder)
+                packages = [
+                    await answer(context, tenant, person, actor=ACTOR, evidence=known, content=content)
+                    for person in dsar or ()
+                ]
                 return await export(
                     context,
                     tenant,
@@ -258,7 +263,12 @@ def dsar_command(
         if html is not None and html not in LANGUAGES:
             raise UsageMistake(f"there is no page in {html!r}; name one of {', '.join(LANGUAGES)}")
         known = evidence_of(data or DEFAULT_DATA, tenant)
-        package = do(data, lambda context: answer(context, tenant, subject, actor=ACTOR, evidence=known))
+        content = reader_of(data or DEFAULT_DATA)
+
+        def work(context: AuditContext) -> Awaitable[dict[str, Any]]:
+            return answer(context, tenant, subject, actor=ACTOR, evidence=known, content=content)
+
+        package = do(data, work)
         typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
         for name in package["article_15"]["missing"]:
             typer.echo(f"NOTE: missing in the registers: {printable(name)}", err=True)

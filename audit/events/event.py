@@ -56,6 +56,8 @@ from audit.events.privacy import (
     LegalHold,
     LogExported,
     LogRead,
+    ResponseEvent,
+    ResponsesExpired,
     RetentionRun,
 )
 from audit.events.stamp import Timestamp
@@ -215,7 +217,8 @@ class _Outcome(Event):
 
 class InferenceCompleted(_Outcome):
     """The answer: durable before its last chunk, or its body, leaves for the client. `fingerprint`: what the backend
-    says it came from, its weights and how it computes."""
+    says it came from, its weights and how it computes. `response_id`: by which the project can ask for the answer
+    again, where it is kept for that."""
 
     step: ClassVar[Step] = Step.CLOSES
 
@@ -225,6 +228,7 @@ class InferenceCompleted(_Outcome):
     type: Literal["inference.completed"] = "inference.completed"
     finish_reason: Code | None = None
     fingerprint: Text | None = None
+    response_id: Text | None = None
 
 
 class InferenceAborted(_Outcome, _Reevaluated):
@@ -488,6 +492,8 @@ AnyEvent = Annotated[
     | TimestampFailed
     | ModelChanged
     | FileEvent
+    | ResponseEvent
+    | ResponsesExpired
     | BatchEvent
     | Oversight
     | Incident

@@ -17,7 +17,7 @@ from audit.events.base import (
     TenantId,
     Text,
 )
-from audit.events.ocsf import API_ACTIVITY, CREATE, DELETE, READ
+from audit.events.ocsf import API_ACTIVITY, CREATE, DELETE, OTHER, READ
 from audit.events.stamp import Timestamp, Uuid7
 
 Scope = Literal["subject", "records", "tenant"]
@@ -105,7 +105,8 @@ class RetentionRun(Event):
 
 
 class DsarAnswered(Event):
-    """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form."""
+    """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form. `content` counts
+    what files and responses hold of them."""
 
     is_access: ClassVar[bool] = True
     kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
@@ -117,6 +118,7 @@ class DsarAnswered(Event):
     key_id: Uuid7
     records: Count
     values: Count
+    content: Count | None = None
     package_sha256: Sha256
 
 
@@ -228,6 +230,33 @@ class FileEvent(Event):
     def ocsf_of(cls, kind: str) -> Ocsf:
         activity = {"file.stored": CREATE, "file.read": READ, "file.deleted": DELETE}[kind]
         return Ocsf(API_ACTIVITY, activity)
+
+
+class ResponseEvent(Event):
+    """A response was queued to be answered in the background, cancelled there, or came to an end there; one that is
+    kept was read or deleted by its project. Its call is on record as any other, and names it (`response_id`)."""
+
+    is_access: ClassVar[bool] = True
+
+    type: Literal["response.queued", "response.cancelled", "response.ended", "response.read", "response.deleted"]
+    project: Text
+    actor: Actor
+    response_id: Text
+    status: Code
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        activity = {"response.queued": CREATE, "response.read": READ, "response.deleted": DELETE}.get(kind, OTHER)
+        return Ocsf(API_ACTIVITY, activity)
+
+
+class ResponsesExpired(Event):
+    """Kept responses were deleted because their time was over: how many."""
+
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, DELETE)
+
+    type: Literal["response.expired"] = "response.expired"
+    responses: Count
 
 
 class BatchEvent(Event):

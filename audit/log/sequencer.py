@@ -29,7 +29,7 @@ from audit.events.private_value import Private, Sealed, seal
 from audit.events.stamp import Stamper, rfc3339
 from audit.log.receipt import Receipt
 from audit.log.reserve import Reserve
-from audit.storage.store import Entry, Refused, SignedCheckpoint, Store
+from audit.storage.store import LogEntry, Refused, SignedCheckpoint, Store
 from audit.tree.merkle import Frontier, leaf_hash
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class Sequencer:
             self._fail(AuditUnavailable(str(error)), appends)
 
     def _write(self, appends: Sequence[Append], checkpoints: Sequence[SignedCheckpoint]) -> None:
-        sealed: list[tuple[Append, Entry]] = []
+        sealed: list[tuple[Append, LogEntry]] = []
         for append in appends:
             try:
                 sealed.append((append, self._seal(append.event, append.private)))
@@ -240,7 +240,7 @@ class Sequencer:
         if appended.heads:
             self._grown(appended.heads)
 
-    def _seal(self, event: Event, private: Private | None) -> Entry:
+    def _seal(self, event: Event, private: Private | None) -> LogEntry:
         if event.commits is not None:
             raise EventRejected(
                 f"the event {event.type} brings commitments of its own, which the log makes; leave them out"
@@ -250,7 +250,7 @@ class Sequencer:
         if private is not None:
             event, sealed = seal(event, str(stamp["event_id"]), private)
         payload = encode_leaf(event, stamp)
-        return Entry(event.tenant, leaf_hash(payload), payload, event.step, event.request_id, sealed)
+        return LogEntry(event.tenant, leaf_hash(payload), payload, event.step, event.request_id, sealed)
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 

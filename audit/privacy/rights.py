@@ -17,7 +17,9 @@ from audit.events.private_value import Private
 from audit.incidents.evidence import Evidence
 from audit.log.receipt import Receipt
 from audit.privacy.article_15 import article_15, transfers_of
+from audit.privacy.kept_content import KeptContent, Reader, none_kept
 from audit.private.audit_context import AuditContext
+from audit.private.content_keys import of_person
 from audit.private.erasure import recipients, routes
 from audit.private.value_store import Disclosed, StoredValue, ValueStore
 
@@ -29,18 +31,24 @@ async def answer(
     *,
     actor: str = "system",
     evidence: Evidence = Evidence(),  # noqa: B008, it is frozen
+    content: Reader = none_kept,
 ) -> dict[str, Any]:
     """All that is kept of a person, with what Article 15(1) lists: the package of an access request, a JSON value.
 
-    `evidence`: the registers with names, purposes and contacts. Restricted data is part of the package. Raises
-    AuditError if nothing is kept under the subject.
+    `evidence`: the registers with names, purposes and contacts. `content`: reads what is kept outside of the side
+    store. Restricted data is part of the package. Raises AuditError if nothing is kept under the subject.
     """
     key_id = await _key(context, tenant, subject)
 
     def open_all(side: ValueStore) -> list[Disclosed]:
         return [side.disclose(kept) for kept in _of_records(context, tenant, side.kept(tenant, key_id=key_id))]
 
+    def open_content(side: ValueStore) -> list[KeptContent]:
+        cipher = of_person(side, tenant, key_id)
+        return [] if cipher is None else list(content(tenant, key_id, cipher))
+
     shown = await context.with_values(open_all)
+    kept_content = await context.with_values(open_content)
     seqs = sorted({one.kept.seq for one in shown})
     records = _records(context, tenant, shown)
     told = [one.model_dump(mode="json") for one in recipients(context, tenant, seqs)]
@@ -59,6 +67,7 @@ async def answer(
         "retention": sorted(classes),
         "article_15": article_15(records, told, classes, evidence, transfers_of(routes(context, tenant, seqs))),
         "records": records,
+        "content": [one._asdict() for one in kept_content],
     }
     await context.record(
         DsarAnswered(
@@ -68,6 +77,7 @@ async def answer(
             key_id=key_id,
             records=len(records),
             values=len(shown),
+            content=len(kept_content),
             package_sha256=sha256(canonicalize(package)).hexdigest(),
         )
     )

@@ -62,6 +62,12 @@ def opened(side: ValueStore, tenant: str, key_ids: Collection[str]) -> Mapping[s
     return {key: AESGCM(raw) for key, raw in zip(known, side.unwrapped(tenant, list(known.values())), strict=True)}
 
 
+def of_person(side: ValueStore, tenant: str, key_id: str) -> AESGCM | None:
+    """A person's data key for an access request, also where their data is restricted; None where it was destroyed."""
+    rows = list(side.rows("SELECT wrapped FROM data_key WHERE tenant = ? AND id = ?", (tenant, key_id)))
+    return AESGCM(side.unwrapped(tenant, [bytes(rows[0][0])])[0]) if rows else None
+
+
 def release(side: ValueStore, tenant: str, holder: str) -> int:
     """Destroy the keys that nothing but `holder` uses; how many. Raises HeldError, with nothing destroyed, where a
     legal hold covers any of what it uses."""
@@ -77,6 +83,25 @@ def release(side: ValueStore, tenant: str, holder: str) -> int:
         unused = [key for key in used if not key_in_use(db, key)]
         db.executemany("DELETE FROM data_key WHERE id = ?", [(key,) for key in unused])
     return len(unused)
+
+
+def release_all(side: ValueStore, tenant: str, holders: Collection[str]) -> list[str]:
+    """As `release` of each, in one transaction, but for those whose keys a legal hold covers; which were released."""
+    if not side.has_table(USES):
+        return list(holders)
+    released = []
+    with side.transaction() as db:
+        holds = holds_of(side, tenant)
+        for holder in holders:
+            query = "SELECT key_id FROM key_use WHERE tenant = ? AND holder = ?"
+            used = [key for (key,) in db.execute(query, (tenant, holder)).fetchall()]
+            if any(hold.covers_key(key) for hold in holds for key in used):
+                continue
+            db.execute("DELETE FROM key_use WHERE tenant = ? AND holder = ?", (tenant, holder))
+            unused = [key for key in used if not key_in_use(db, key)]
+            db.executemany("DELETE FROM data_key WHERE id = ?", [(key,) for key in unused])
+            released.append(holder)
+    return released
 
 
 def is_held(side: ValueStore, tenant: str, holder: str) -> bool:

@@ -9,7 +9,7 @@ from audit.private.value_location import open_claimed_values, require_place, val
 from audit.private.value_store import ValueStore
 from audit.storage.identity import key_beside
 from audit.storage.location import UrlSource, database_url, open_store
-from audit.storage.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
+from audit.storage.store import Appended, LeafStore, LogEntry, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import Frontier
 
 
@@ -42,7 +42,7 @@ class LogAndValueStore:
         self._store = store
         self._side = side
 
-    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+    def append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
         closed = self._side.closed({entry.tenant for entry in entries if entry.private})
         if not closed:
             return self._store.append(entries, checkpoints, self._keep)

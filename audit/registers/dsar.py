@@ -35,7 +35,7 @@ def access_page(package: Mapping[str, Any], language: Language = ENGLISH) -> str
         language,
         language.title_access,
         [*party(language, about["controller"], package["tenant"]), *_letters(language, about), missing],
-        _data(language, package["records"]),
+        _data(language, package["records"], package.get("content", ())),
     )
 
 
@@ -69,18 +69,27 @@ def _purpose(language: Language, one: Mapping[str, str]) -> str:
     return f"{one['purpose'] or one['activity']}{basis}"
 
 
-def _data(language: Language, records: Iterable[Mapping[str, Any]]) -> str:
+def _data(language: Language, records: Iterable[Mapping[str, Any]], content: Iterable[Mapping[str, Any]] = ()) -> str:
     rows = "".join(
         f"<tr><td>{record['seq']}</td><td>{_text(record['ts'])}</td><td>{_text(language.field(name))}</td>"
         f"<td><pre>{_text(readable(one['value'], language))}</pre></td></tr>"
         for record in records
         for name, one in record["values"].items()
     )
+    rows += "".join(
+        f"<tr><td>{_text(_place(one))}</td><td>{_text(one['created'])}</td><td>{_text(language.content_kind(one['kind']))}</td>"
+        f"<td><pre>{_text(readable(one['value'], language))}</pre></td></tr>"
+        for one in content
+    )
     heads = "".join(
         f"<th>{_text(name)}</th>" for name in (language.record, language.when, language.what, language.value)
     )
     body = f"<table><tr>{heads}</tr>{rows}</table>" if rows else f"<p>{_text(language.no_data)}</p>"
     return f"<h2>{_text(language.data)}</h2>{body}"
+
+
+def _place(one: Mapping[str, Any]) -> str:
+    return one["id"] if one["line"] is None else f"{one['id']}, {one['line']}"
 
 
 # --- what notices share with it --------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from audit.storage.postgres_server import (
 )
 from audit.storage.store import (
     Appended,
-    Entry,
     Keep,
+    LogEntry,
     OpenIntent,
     Placed,
     Refused,
@@ -96,7 +96,7 @@ class PostgresStore:
         return cls(db, node, boot)
 
     def append(
-        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+        self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
     ) -> Appended:
         with store_errors():
             self._make_trees({entry.tenant for entry in entries} | {one.tenant for one in checkpoints})
@@ -117,7 +117,7 @@ class PostgresStore:
 
     def _append(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         checkpoints: Sequence[SignedCheckpoint],
         keep: Keep | None,
         sync: Callable[[], None],
@@ -143,7 +143,7 @@ class PostgresStore:
         return Appended(placed, heads)
 
     def _place(
-        self, entries: Sequence[Entry], heads: Mapping[str, Frontier], intents: "_Intents", *, keeps_values: bool
+        self, entries: Sequence[LogEntry], heads: Mapping[str, Frontier], intents: "_Intents", *, keeps_values: bool
     ) -> tuple[list[int | Refused], list[_Leaf], list[Placed]]:
         """Number each entry in its tree, and grow `heads` and `intents` by it, in memory only.
 
@@ -274,7 +274,7 @@ class _Intents:
             self._before = {(tree, request): seq for tree, request, seq in found}
         self._now = dict(self._before)
 
-    def take(self, entry: Entry, tree: int, seq: int) -> Refused | None:
+    def take(self, entry: LogEntry, tree: int, seq: int) -> Refused | None:
         if entry.step is Step.NONE:
             return None
         request = entry.request_id or ""

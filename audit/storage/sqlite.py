@@ -19,8 +19,8 @@ from audit.storage.attested_files import AttestedFile
 from audit.storage.identity import Identity, check_founder, check_identity, identity_of
 from audit.storage.store import (
     Appended,
-    Entry,
     Keep,
+    LogEntry,
     OpenIntent,
     Placed,
     Refused,
@@ -137,7 +137,7 @@ class SqliteStore:
         return cls(db, node, boot)
 
     def append(
-        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+        self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
     ) -> Appended:
         with _store_errors:
             self._db.execute("BEGIN IMMEDIATE")
@@ -151,7 +151,9 @@ class SqliteStore:
         self._written.add(appended)
         return appended
 
-    def _append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint], keep: Keep | None) -> Appended:
+    def _append(
+        self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint], keep: Keep | None
+    ) -> Appended:
         trees: dict[str, tuple[int, Frontier]] = {}
         leaves: list[tuple[int, int, bytes, bytes]] = []
         placed: list[int | Refused] = []
@@ -197,7 +199,7 @@ class SqliteStore:
         self._written.check(tenant, size)
         return tree, Frontier.from_bytes(size, frontier)
 
-    def _take_step(self, entry: Entry, tree: int, seq: int) -> Refused | None:
+    def _take_step(self, entry: LogEntry, tree: int, seq: int) -> Refused | None:
         request = entry.request_id
         if entry.step is Step.NONE:
             return None

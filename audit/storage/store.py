@@ -17,7 +17,7 @@ from audit.tree.merkle import Frontier
 from audit.tree.note import VerifierKey
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One leaf to be appended. `leaf_hash` is the RFC 6962 hash of `payload`, `private` what it commits to."""
 
     tenant: str
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     private: tuple[Sealed, ...] = ()
 
 
-Placed = tuple[int, Entry]
+Placed = tuple[int, LogEntry]
 """A seq and the entry that has it."""
 Keep = Callable[[Sequence[Placed]], None]
 
@@ -107,7 +107,7 @@ def not_open(request: str | None) -> Refused:
 class Store(Protocol):
     """The writing side. Every method may raise StoreError, StoreFull for want of space."""
 
-    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+    def append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
         """Number, keep and commit: durable on return, all or nothing but for the refused.
 
         The number is taken under a lock on the tree's head, so that several processes leave no gap and no duplicate.
@@ -153,7 +153,7 @@ class LeafStore(Store, Protocol):
         """In place of those of the same name."""
 
     def append(
-        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+        self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
     ) -> Appended:
         """As above; `keep` is called with the entries that have private values, numbered but not yet committed, and
         stops the commit by raising."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from audit.errors import StoreError
-from audit.storage.store import Appended, Entry, OpenIntent, SignedCheckpoint, Store
+from audit.storage.store import Appended, LogEntry, OpenIntent, SignedCheckpoint, Store
 from audit.tree.merkle import Frontier
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class GuardedStore:
         self._store = store
         self._watches = watches
 
-    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+    def append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
         self._watches.look()
         appended = self._store.append(entries, checkpoints)
         self._watches.look()

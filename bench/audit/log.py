@@ -42,7 +42,7 @@ from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
 from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteReader, SqliteStore
-from audit.storage.store import Entry
+from audit.storage.store import LogEntry
 from audit.tree.merkle import leaf_hash
 from audit.verification.verify import verify_log
 from bench.audit.append import KNOWN, Load, closed, intent, outcome, paced
@@ -50,10 +50,10 @@ from bench.audit.append import KNOWN, Load, closed, intent, outcome, paced
 BATCH = 256
 
 
-def stamped(number: int, stamper: Stamper, kind: Any = intent) -> Entry:
+def stamped(number: int, stamper: Stamper, kind: Any = intent) -> LogEntry:
     event = kind(f"r{number}")
     payload = encode_leaf(event, stamper.fields())
-    return Entry("acme", leaf_hash(payload), payload, event.step, event.request_id)
+    return LogEntry("acme", leaf_hash(payload), payload, event.step, event.request_id)
 
 
 async def appends(folder: Path, seconds: float) -> dict[str, float]:
@@ -113,12 +113,12 @@ def flatness(folder: Path, upto: int) -> dict[str, float]:
     while target <= upto:
         while size < target:
             count = min(4096, target - size)
-            store.append([Entry("acme", sample.leaf_hash, sample.payload, Step.NONE)] * count)
+            store.append([LogEntry("acme", sample.leaf_hash, sample.payload, Step.NONE)] * count)
             size += count
         taken = []
         for _ in range(15):
             began = time.perf_counter()
-            store.append([Entry("acme", sample.leaf_hash, sample.payload, Step.NONE)] * BATCH)
+            store.append([LogEntry("acme", sample.leaf_hash, sample.payload, Step.NONE)] * BATCH)
             taken.append((time.perf_counter() - began) * 1e3)
             size += BATCH
         found[f"commit_ms_at_{target}"] = sorted(taken)[len(taken) // 2]

@@ -4,7 +4,11 @@
     python bench/gateway/run.py --litellm build/litellm --history bench/results/gateway-history.jsonl
 
 With `--litellm` LiteLLM's proxy, which that folder is a virtual environment of, is measured in the same run. `--history`
-appends one dated line of figures to a file. Everything is on loopback: a mock upstream that answers at once, `ref_proxy.py` (key look-up, JSON parse, bytes passed
+appends one dated line of figures to a file. `--workers N` measures a gateway of N worker processes too: load and mock use
+the same cores, so what they answer in a second says little; `workers.throughput` is what N cores of their own would
+answer beside one: N times the CPU of a request with one process over that with N.
+
+Everything is on loopback: a mock upstream that answers at once, `ref_proxy.py` (key look-up, JSON parse, bytes passed
 through; no policy, redaction or record) and a whole gateway with all of it on. Targets are measured in turn, several
 times; the figures are medians, and the ratio is the one to compare between machines.
 """
@@ -32,7 +36,8 @@ from regions.identity.identity import BackendIdentity
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-MOCK_PORT, REF_PORT, PEER_PORT, OUR_PORT = 9100, 9206, 9207, 9401
+MOCK_PORT, REF_PORT, PEER_PORT, OUR_PORT, WORKERS_PORT = 9100, 9206, 9207, 9401, 9403
+WORKERS = "domicile_workers"
 OTHER_APIS = ("responses", "messages")
 """Measured beside chats, at the gateway alone; ratios to its own chats."""
 START_S = 90  # LiteLLM takes half a minute on a busy machine
@@ -107,6 +112,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3, help="of each load cell")
+    parser.add_argument("--workers", type=int, help="measure a gateway of so many processes too")
     parser.add_argument("--litellm", type=Path, help="virtual environment of LiteLLM, to measure it too")
     parser.add_argument("--history", type=Path, help="append a line of the figures to this file")
     options = parser.parse_args()
@@ -133,6 +139,8 @@ def main() -> None:
         ready = f"http://127.0.0.1:{OUR_PORT}/healthz"
         with process(*up, "--data", str(folder / "data"), ready=ready, **port) as ours:
             targets["domicile"] = (f"http://127.0.0.1:{OUR_PORT}/v1", key, ours)
+            if options.workers:
+                targets[WORKERS] = stack.enter_context(several_workers(folder, options.workers, up))
             runs = [
                 {name: one_round(name, *target, options.seconds) for name, target in targets.items()}
                 for _ in range(options.repeats)
@@ -140,7 +148,7 @@ def main() -> None:
         with process(*up, "--data", str(folder / "plain"), ready=ready, **port):
             # The probe's tool call says an e-mail address; to compare its deltas, this policy leaves that one alone.
             probe = measured("probe.py", "domicile", f"http://127.0.0.1:{OUR_PORT}/v1", plain_key, "mock", mock)
-    report = summary(runs, probe)
+    report = summary(runs, probe, options.workers or 1)
     if options.litellm:
         report["versions"]["litellm"] = litellm_peer.installed_version(options.litellm)
     if options.history:
@@ -149,6 +157,16 @@ def main() -> None:
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")
     print(text)
+
+
+@contextmanager
+def several_workers(folder: Path, workers: int, up: tuple[str, ...]):
+    """A gateway of `workers` processes over an installation of its own: base URL, key, the supervisor's process id."""
+    key = installation(folder / "workers", POLICY)
+    port = {"DOMICILE__LISTEN__PORT": str(WORKERS_PORT)}
+    command = (*up, "--data", str(folder / "workers"), "--workers", str(workers))
+    with process(*command, ready=f"http://127.0.0.1:{WORKERS_PORT}/readyz", **port) as supervisor:
+        yield f"http://127.0.0.1:{WORKERS_PORT}/v1", key, supervisor
 
 
 def one_round(name: str, base: str, key: str, pid: int, seconds: float) -> dict:
@@ -171,7 +189,7 @@ def one_round(name: str, base: str, key: str, pid: int, seconds: float) -> dict:
     }
 
 
-def summary(runs: list[dict], probe: dict) -> dict:
+def summary(runs: list[dict], probe: dict, workers: int = 1) -> dict:
     names = runs[0].keys()
     medians = {n: {k: statistics.median(run[n][k] for run in runs) for k in runs[0][n]} for n in names}
     ref = medians["ref_proxy"]
@@ -197,8 +215,18 @@ def summary(runs: list[dict], probe: dict) -> dict:
             for cost in medians["domicile"]
             if cost.endswith(OTHER_APIS)
         },
+        **({} if WORKERS not in medians else {"workers": _workers(medians, workers)}),
         "runs": runs,
         "probe": probe,
+    }
+
+
+def _workers(medians: dict, workers: int) -> dict:
+    one, several = medians["domicile"], medians[WORKERS]
+    costs = {"request": "cpu_us_request", "event": "cpu_us_event"}
+    return {
+        "processes": workers,
+        "throughput": {name: round(workers * one[cost] / several[cost], 2) for name, cost in costs.items()},
     }
 
 

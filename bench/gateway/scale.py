@@ -1,6 +1,7 @@
 """What a cell shares as it grows, measured with the real components, and what cells of three sizes need of it.
 
     python -m bench.gateway.scale [--seconds 8] [--day 1000000] [--out FILE.json]
+    python -m bench.gateway.scale --tables bench/results/scale-2026-11-30.json
 
 - idle: real gateways on one PostgreSQL without callers: CPU of the server and connections, for each gateway.
 - record: 1, 2 and 4 processes write records of ten tenants into one PostgreSQL: records/s, CPU of the server and of the
@@ -9,7 +10,7 @@
 - limits: reservations in PostgreSQL and in Valkey, 64 at once: operations/s, CPU of the server for each.
 - day (--day N): N records, a thousandth of those of a day of the largest cell, written as in `record` and verified.
 
-`needs` computes the tables of docs/scaling.md from these. Needs the extra ``dev`` and valkey-server or redis-server; a
+`needs` computes what cells need from these; `--tables FILE.json` prints docs/scaling.md's tables of an earlier run. Needs the extra ``dev`` and valkey-server or redis-server; a
 quiet machine with PostgreSQL's and the writers' processes on the same cores: rates are lower bounds.
 """
 
@@ -322,13 +323,52 @@ def day(url: str, folder: Path, records: int) -> dict:
     return {**written, "verify_us": round(took / counted * 1e6, 1), "holds": report.ok}
 
 
+def tables(found: dict) -> str:
+    """The tables of docs/scaling.md, in Markdown, of what a run found."""
+    known, limits, day = found["constants"], found["limits"], found["day"]
+    parts = found["divided"]
+    constants = [
+        ("a call: CPU of a gateway, with one process", f"{known['request_us']:,.0f} µs"),
+        ("a record: CPU of PostgreSQL, of the writer", f"{known['record_us']} µs, {day['writer_us']} µs"),
+        ("a record: bytes on disk", f"{known['record_bytes']:,}"),
+        ("a call's limits: CPU of Valkey, of PostgreSQL", f"{known['limit_us']} µs, {limits['postgresql']['server_us']} µs"),
+        ("a gateway without calls: CPU of PostgreSQL", f"{known['idle_us'] / 1000:.1f} ms a second"),
+        ("a gateway: connections", f"{known['connections']:g}"),
+        ("a record: CPU of who verifies it", f"{known['verify_us']} µs"),
+        ("a day of 10⁹ records, a thousandth of it", f"{day['records']:,} records at {day['records_per_s']:,}/s; holds"),
+        *(
+            (f"two writers, records of {each['cells']} cell{'s' * (each['cells'] > 1)}",
+             f"{each['records_per_s']:,} records/s, PostgreSQL {each['server_us']} µs each")
+            for each in parts
+        ),
+    ]  # fmt: skip
+    lines = ["| measured | |", "|---|---|", *(f"| {name} | {value} |" for name, value in constants), ""]
+    lines += [
+        "| gateways | records a day | calls/s at the peak | cores: gateways | record | limits | control | connections | GB a day | hours to verify | nearest to its bound |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found["needs"]:
+        cores = (row["gateway_cores"], row["record_cores"], row["limit_cores"], row["control_cores"])
+        lines.append(
+            f"| {row['gateways']:,} | {row['records_a_day']:,.0f} | {row['calls_a_second']:,.0f} | "
+            + " | ".join(f"{each:.1f}" for each in cores)
+            + f" | {row['connections']:,} | {row['gigabytes_a_day']:,.0f} | {row['verify_core_hours']:.1f}"
+            f" | {row['first_bottleneck']} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--day", type=int, default=100_000, help="records that are written and verified")
     parser.add_argument("--request-us", type=float, default=1294, help="of bench/gateway/run.py: CPU of a call")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--tables", type=Path, help="print the tables of this run, and measure nothing")
     options = parser.parse_args()
+    if options.tables is not None:
+        print(tables(json.loads(options.tables.read_text(encoding="utf-8"))))
+        return
     found: dict = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},

@@ -11,7 +11,7 @@ from backend.wire import (
     ScoreRequest,
     TokenizeRequest,
 )
-from gateway.api_format import OpenAiFormat, Translation
+from gateway.api_format import CallState, OpenAiFormat, Translation
 from gateway.apis.messages import request as messages
 from gateway.apis.messages.errors import error_body, error_event
 from gateway.apis.ollama import request as ollama
@@ -30,8 +30,8 @@ class ResponsesFormat(OpenAiFormat):
 
     keeps_state = True
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
-        return responses.translated(body, secret)
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
+        return responses.translated(body, state)
 
 
 class MessagesFormat:
@@ -42,7 +42,7 @@ class MessagesFormat:
     keeps_state = False
     streams_events = True
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return messages.translated(body)
 
     def error(self, error: GatewayError) -> bytes:
@@ -55,7 +55,7 @@ class MessagesFormat:
 class TokenCountFormat(MessagesFormat):
     """The count of the tokens of a Messages prompt."""
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return messages.counted(body)
 
 
@@ -67,7 +67,7 @@ class OllamaFormat:
     keeps_state = False
     streams_events = False
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return ollama.chatted(body)
 
     def error(self, error: GatewayError) -> bytes:
@@ -80,14 +80,14 @@ class OllamaFormat:
 class GenerateFormat(OllamaFormat):
     """Ollama's answers to one prompt."""
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return ollama.generated(body)
 
 
 class EmbedFormat(OllamaFormat):
     """Ollama's embeddings."""
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return ollama.embedded(body)
 
 

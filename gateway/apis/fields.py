@@ -63,6 +63,10 @@ class Fields:
     def wrong(self, name: str, what: str, fix: str, code: str = INVALID_VALUE) -> NoReturn:
         raise refused(self.at(name), what, fix, code)
 
+    def has(self, name: str) -> bool:
+        """Whether a member of that name is left."""
+        return name in self._left
+
     def any(self, name: str) -> Any:
         """The member; None where there is none."""
         return self._left.pop(name, None)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from audit.random_pieces import RandomPieces
 from backend.wire import Usage
-from gateway.api_format import EventWriter, OpenAiFormat, Place, Translation
+from gateway.api_format import CallState, EventWriter, NotKept, OpenAiFormat, Place, Translation
 from gateway.apis.fields import INVALID_TYPE, MISSING, Fields
 from gateway.errors import BackendFailed
 from gateway.openai.finite_json import write
@@ -26,7 +26,7 @@ PASSED: Final = ("metadata", "priority", "safety_identifier", "truncate_prompt_t
 
 
 @dataclass(frozen=True, slots=True)
-class RankingTranslation:
+class RankingTranslation(NotKept):
     """`documents`: those of the answer; None where it names none. `count`: how many were sent."""
 
     model: str
@@ -58,7 +58,7 @@ class RankingTranslation:
 
 
 class RankingFormat(OpenAiFormat):
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return _translated(body)
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.wire import Usage
-from gateway.api_format import EventWriter, OpenAiFormat, Place, Translation
+from gateway.api_format import CallState, EventWriter, NotKept, OpenAiFormat, Place, Translation
 from gateway.openai.finite_json import write
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _Whole(NotKept):
     """A translation of an answer that is never streamed, to a body of the same members."""
 
     def place(self, place: Place) -> Place:
@@ -41,12 +41,12 @@ class TextTranslation(_Whole):
 class TokenizeFormat(OpenAiFormat):
     """The body is vLLM's."""
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return body, TokensTranslation(isinstance(body, dict) and body.get("return_token_strs") is True)
 
 
 class DetokenizeFormat(OpenAiFormat):
     """The body is vLLM's; the answer is filtered as a completion's text is."""
 
-    def chat(self, body: Any, secret: bytes | None) -> tuple[Any, Translation | None]:
+    def chat(self, body: Any, state: CallState) -> tuple[Any, Translation | None]:
         return body, TextTranslation()

@@ -11,7 +11,7 @@ from gateway.batches.content.files import Files
 from gateway.batches.content.sealing import Sealing
 from gateway.batches.retention import EVERY_S, LEASE, FileRetention
 from gateway.batches.routes import BatchRoutes
-from gateway.batches.work.worker import BatchMetrics, BatchWorker
+from gateway.batches.work.worker import BatchMetrics, BatchWorker, SingleCalls
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Settings
 from gateway.database.database import Database
@@ -40,8 +40,10 @@ def open_batches(
     context: AuditContext,
     pipeline: Pipeline,
     bounds: Bounds,
+    singles: SingleCalls,
 ) -> OpenBatches:
-    """`context`: of the record and the side store, which has the keys of the content."""
+    """`context`: of the record and the side store, which has the keys of the content. `singles`: calls that wait by
+    themselves."""
 
     def new_id() -> str:
         return token_hex(ID_BYTES)
@@ -57,6 +59,6 @@ def open_batches(
         context, stored_batches, files, sealing, enforcement, directory, settings.batches, new_id, created
     )
     metrics = BatchMetrics(pipeline.telemetry.registry, pipeline.telemetry.tenant_label)
-    worker = BatchWorker(database, batches, pipeline, metrics, holder)
+    worker = BatchWorker(database, batches, singles, pipeline, metrics, holder)
     retention = FileRetention(batches, Lease(database, LEASE, holder, ttl_s=2 * EVERY_S))
     return OpenBatches(BatchRoutes(pipeline.authenticator, files, batches, bounds).routes(), worker, retention)

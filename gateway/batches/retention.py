@@ -6,7 +6,9 @@ the next run.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from audit.errors import AuditError
 from gateway.batches.batches import Batches
@@ -15,13 +17,14 @@ from gateway.batches.content.sealing import content_errors
 from gateway.database.errors import DatabaseUnavailable
 from gateway.database.leases import Lease
 from gateway.errors import GatewayError, ObjectInUse
-from gateway.records.batches import FileRecord
+from gateway.records.batches import BatchRecord, FileRecord
 
 log = logging.getLogger("domicile.gateway")
 
 EVERY_S = 60.0
 AT_ONCE = 100
 LEASE = "files"
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class FileRetention:
 
     batches: Batches
     lease: Lease
+    at_once: int = AT_ONCE
 
     async def run(self) -> None:
         while True:
@@ -41,20 +45,34 @@ class FileRetention:
             await asyncio.sleep(EVERY_S)
 
     async def expire(self) -> int:
-        """How many files and batches were deleted."""
-        now, deleted = self.batches.now(), 0
+        """How many files and batches were deleted. What stays, however much, does not keep the rest from its turn."""
+        return await self._each(self._files.stored.due, self._expired) + await self._each(
+            self.batches.stored.over, self._over
+        )
+
+    async def _each(
+        self, find: Callable[[float, int, int], list[Found]], expired: Callable[[Found], Awaitable[bool]]
+    ) -> int:
+        """`find` is given the time, how many, and how many to pass over; `expired` says whether one was deleted."""
+        now, deleted, stayed = self.batches.now(), 0, 0
+        while True:
+            with content_errors():
+                found = await asyncio.to_thread(find, now, self.at_once, stayed)
+            if not found:
+                return deleted
+            for one in found:
+                if await expired(one):
+                    deleted += 1
+                else:
+                    stayed += 1
+
+    async def _over(self, batch: BatchRecord) -> bool:
+        if await self.batches.sealing.is_held(batch.owner.tenant, batch.id):
+            return False
         with content_errors():
-            due = await asyncio.to_thread(self._files.stored.due, now, AT_ONCE)
-            over = await asyncio.to_thread(self.batches.stored.over, now, AT_ONCE)
-        for file in due:
-            deleted += await self._expired(file)
-        for batch in over:
-            if not await self.batches.sealing.is_held(batch.owner.tenant, batch.id):
-                with content_errors():
-                    await asyncio.to_thread(self.batches.stored.purge, batch.id)
-                await self.batches.forget(batch)
-                deleted += 1
-        return deleted
+            await asyncio.to_thread(self.batches.stored.purge, batch.id)
+        await self.batches.forget(batch)
+        return True
 
     @property
     def _files(self) -> Files:

@@ -15,6 +15,7 @@ from gateway.cli.terminal.lazy_group import LazyCommand, lazy_group
 if TYPE_CHECKING:
     from audit.cli.frame import KeysAndSigner
     from audit.incidents.evidence import Evidence
+    from audit.privacy.kept_content import Reader
     from audit.witness.rotation import Replacement
     from gateway.configuration.database_urls import DatabaseUrls
 
@@ -76,11 +77,14 @@ def _prepare(ctx: typer.Context) -> None:
         return  # called by another program, which has set them itself
     from audit.cli.frame import open_keys, open_replacement
     from audit.incidents.evidence import evidence_sources
+    from audit.privacy.kept_content import content_sources
     from audit.private.value_location import use_values_url_of
     from audit.storage.location import use_urls_of
 
     if _registers not in evidence_sources:
         evidence_sources.append(_registers)
+    if _content_of_persons not in content_sources:
+        content_sources.append(_content_of_persons)
     open_keys.set(_keys_and_signer_of)
     open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
@@ -191,6 +195,12 @@ def _registers(data: Path, tenant: str) -> "Evidence":
     from gateway.evidence.evidence import gather
 
     return gather(data, tenant)
+
+
+def _content_of_persons(data: Path) -> "Reader":
+    from gateway.evidence.person_content import reader
+
+    return reader(data)
 
 
 def _keys_and_signer_of(log: Path) -> "KeysAndSigner":

@@ -428,6 +428,7 @@ class Batches(Section):
     max_lines: int = Field(50_000, ge=1, le=1_000_000, description="of one uploaded file")
     max_tenant_bytes: int = Field(4096 * MIB, ge=1024, description="of all files of a tenant, results included")
     max_active: int = Field(100, ge=1, le=10_000, description="batches of a tenant that are not over")
+    max_waiting: int = Field(1000, ge=0, le=100_000, description="responses of a tenant that wait in the background")
     concurrent_lines: int = Field(8, ge=0, le=1024, description="of a tenant at one time; 0: no batch is worked here")
     beside_interactive: int = Field(
         4,

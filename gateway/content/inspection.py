@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
+from gateway.api_format import NO_STATE, CallState
 from gateway.configuration.settings import Inspection as Settings
 from gateway.content.inspection_process import (
     LENGTH_BYTES,
@@ -135,12 +136,12 @@ class Inspection:
                 await task
         self._lane.close()
 
-    async def parsed(self, endpoint: Endpoint, raw: bytes, tenant: str, secret: bytes | None = None) -> Call:
-        """As `parse_call`. Raises InvalidRequest, BodyTooComplex."""
+    async def parsed(self, endpoint: Endpoint, raw: bytes, tenant: str, state: CallState = NO_STATE) -> Call:
+        """As `parse_call`. Raises InvalidRequest, BodyTooComplex, GoesOn."""
         if len(raw) <= INLINE_PARSE_BYTES:
-            return parse_call(endpoint, raw, secret)
+            return parse_call(endpoint, raw, state)
         await counted(raw)
-        return await self._lane.run(tenant, read_call, endpoint, raw, secret)
+        return await self._lane.run(tenant, read_call, endpoint, raw, state)
 
     async def warm(self) -> None:
         """Start a process now, so that the first long prompt does not wait for it."""
@@ -300,4 +301,4 @@ def _is_quick_answer(raw: bytes, *, filtered: bool) -> bool:
 
 def _refusal_in(result: Refused) -> RedactionError:
     """What a process refused, as an error."""
-    return RedactionBlocked(*result.blocked) if result.blocked else RedactionError(result.reason)
+    return RedactionBlocked(*result.blocked, hint=result.hint) if result.blocked else RedactionError(result.reason)

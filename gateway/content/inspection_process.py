@@ -67,10 +67,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`blocked`: what the policy does not let pass; empty where the text could not be inspected, for `reason`."""
+    """`blocked`: what the policy does not let pass, with what `hint` says to do; empty where the text could not be
+    inspected, for `reason`."""
 
     blocked: tuple[Finding, ...] = ()
     reason: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,9 @@ class Inspector:
 
 
 def _refused(error: RedactionError) -> Refused:
-    return Refused(tuple(error.findings)) if isinstance(error, RedactionBlocked) else Refused(reason=str(error))
+    if isinstance(error, RedactionBlocked):
+        return Refused(tuple(error.findings), hint=error.hint)
+    return Refused(reason=str(error))
 
 
 def framed(message: object) -> bytes:

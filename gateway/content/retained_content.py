@@ -140,3 +140,6 @@ class KeptEvents:
 
     def failed(self, error: GatewayError) -> bytes:
         return self._events.failed(error)
+
+    def whole(self) -> bytes:
+        return self._events.whole()

@@ -36,7 +36,7 @@ from gateway.content.choice_texts import choice_texts_of
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendFailed
 from gateway.openai.sse import DONE, EventSplitter
-from gateway.upstream.client import Answer, Target, Upstream
+from gateway.upstream.client import BackendAnswer, Target, Upstream
 from regions.fleet.fleet import Backend
 
 MAX_ANSWER_BYTES = 64 << 20
@@ -225,7 +225,7 @@ async def ask_again(upstream: Upstream, target: Target, kept: RecordedCall) -> t
     return output, next(filter(None, fingerprints), None)
 
 
-async def _whole_stream(answer: Answer, fingerprints: list[str | None]) -> AsyncIterator[bytes]:
+async def _whole_stream(answer: BackendAnswer, fingerprints: list[str | None]) -> AsyncIterator[bytes]:
     """The pieces of a stream, whose events' fingerprints are noted; raises BackendFailed for one that holds an error or
     has no end."""
     if not answer.is_event_stream:

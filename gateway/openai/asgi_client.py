@@ -62,13 +62,15 @@ class BatchLine:
     """The line of a batch that a call answers, where it is one.
 
     `number` counts the lines of the input file from 1. `custom_id`: the application's own name for the line, which
-    may be personal data. `key_id`: the API key that made the batch, whose principal the call acts for.
+    may be personal data. `key_id`: the API key that made the batch, whose principal the call acts for. `response`: the
+    queued response that the call answers, a batch of one line by itself; None for a line of a file.
     """
 
     batch: str
     number: int
     custom_id: str
     key_id: str
+    response: str | None = None
 
 
 class Client:

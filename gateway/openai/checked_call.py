@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from backend.wire import GenerationRequest
-from gateway.api_format import Translation, rename
+from gateway.api_format import NO_STATE, CallState, Translation, rename
 from gateway.errors import InvalidRequest, invalid_body
 from gateway.openai.bounds import BOUNDS, check_shape, may_exceed_shape
 from gateway.openai.endpoints import Endpoint
@@ -23,7 +23,8 @@ MAX_ANSWER_TOKENS = 2**31 - 1
 class Call:
     """A request that is well-formed: the checked model, and the body as the client wrote it.
 
-    `raw`: the client's bytes. Of another API's call `body` is the chat body that asks for the same, and `translation`
+    `raw`: the client's bytes; of a call that goes on with kept items, with these in it. Of another
+    API's call `body` is the chat body that asks for the same, and `translation`
     is how it is answered. `model` and `stream` are those of `request`; every step asks for them, so they are fields and
     no properties.
     """
@@ -70,16 +71,13 @@ class Call:
         return "".join(pieces)[:LEADING_CHARACTERS]
 
 
-def parse_call(endpoint: Endpoint, raw: bytes, secret: bytes | None = None) -> Call:
-    """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value.
-
-    `secret`: of the caller, for state that was sealed to it.
-    """
+def parse_call(endpoint: Endpoint, raw: bytes, state: CallState = NO_STATE) -> Call:
+    """Check `raw` against the wire model. Raises InvalidRequest naming the field, never quoting its value; GoesOn."""
     BOUNDS.check(raw)
-    return read_call(endpoint, raw, secret)
+    return read_call(endpoint, raw, state)
 
 
-def read_call(endpoint: Endpoint, raw: bytes, secret: bytes | None = None) -> Call:
+def read_call(endpoint: Endpoint, raw: bytes, state: CallState = NO_STATE) -> Call:
     """As `parse_call`, of a body whose number of values is known to be within `BOUNDS`."""
     if not raw:
         raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
@@ -88,15 +86,15 @@ def read_call(endpoint: Endpoint, raw: bytes, secret: bytes | None = None) -> Ca
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}; send valid JSON", code="invalid_json") from None
     try:
-        return _translated(endpoint, raw, body, secret)
+        return _translated(endpoint, raw, body, state)
     except InvalidRequest as error:
         if isinstance(body, dict) and isinstance(name := body.get("model"), str):
             error.model = name
         raise
 
 
-def _translated(endpoint: Endpoint, raw: bytes, body: Any, secret: bytes | None) -> Call:
-    body, translation = endpoint.format.chat(body, secret)
+def _translated(endpoint: Endpoint, raw: bytes, body: Any, state: CallState) -> Call:
+    body, translation = endpoint.format.chat(body, state)
     if translation is None:
         return _checked(endpoint, raw, body)
     try:

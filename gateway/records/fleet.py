@@ -7,7 +7,7 @@ from pydantic import Field
 from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
 from gateway.records.control import Record
 from gateway.records.prices import MICRO
-from regions.fleet.deployment import Deployment, Replica, Scale, State
+from regions.fleet.deployment import Deployment, Replica, ReplicaState, Scale
 
 
 class DeploymentRecord(Record, Scale):
@@ -40,7 +40,7 @@ class ReplicaRecord(Record):
     tenant: str
     deployment: str
     region: str
-    state: State
+    state: ReplicaState
     holder: str
     gpu: str
     model: str

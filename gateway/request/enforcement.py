@@ -176,6 +176,16 @@ class PolicyEnforcement:
             raise PolicyDenied([Reason("retention.content", None, because, "GDPR 5(1)(e)")])
         return min(days)
 
+    def check_access(self, principal: Principal, endpoint: str) -> None:
+        """Raises PolicyDenied where `principal` may not be shown what is kept of calls of `endpoint`: a person stopped
+        what it acts for, no policy is in force, or its key is not for that endpoint."""
+        self._stops.check(principal)
+        if principal.in_force is None:
+            raise PolicyDenied([Reason("policy.unknown", None, principal.policy_error or "no policy is active")])
+        endpoints = principal.scopes.endpoints
+        if endpoints is not None and endpoint not in endpoints:
+            raise PolicyDenied([Reason("key.scope", None, "this key is not for that endpoint")])
+
     def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused) -> Decision:
         """The decision for a call whose prompt could not be inspected, narrowed to sovereign backends
         (`policy.decision.sovereign`).

@@ -16,6 +16,7 @@ from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendRefused, BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
 from gateway.request.answer.attempt import Superseded
+from gateway.request.answer.kept_responses import UNINSPECTED, storage_of
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.exchange import Exchange
@@ -86,7 +87,7 @@ class Evaluation:
             if last.decided is decided:
                 return last
             if _is_same_outcome(last, decided):
-                return Redacted(decided.request, decided, decided.decision, last.prompt, last.content)
+                return replace(last, request=decided.request, decided=decided, allowed=decided.decision)
         exchange.redacted = None
         with self._step("redact"):
             redacted = await self._inspected(decided)
@@ -141,6 +142,8 @@ class Evaluation:
     async def _inspected(self, decided: Decided) -> Redacted:
         request, decision, redactor = decided.request, decided.decision, decided.redactor
         call, principal = request.call, request.principal
+        days = decision.retention.content_days
+        answered = (None, False) if call.translation is None else storage_of(request, days)
         place: Place = decision.priority if request.client.batch is None else "batch"
         try:
             names = await self._names.names_in(call, redactor, principal.tenant)
@@ -148,10 +151,10 @@ class Evaluation:
         except RedactionRefused as failure:
             narrowed = self._enforcement.narrowed(request, decision, failure)
             prompt = await self._inspection.unredacted(call, redactor, principal.tenant, principal.project, place)
-            return Redacted(request, decided, narrowed, prompt, None)  # what was not inspected is not kept
-        days = decision.retention.content_days
+            translation, keeps = storage_of(request, 0, UNINSPECTED)
+            return Redacted(request, decided, narrowed, prompt, None, translation, keeps)  # nor is its content
         content = RetainedContent(call.raw, prompt.body, request.subject, days, request.client.batch) if days else None
-        return Redacted(request, decided, decision, prompt, content)
+        return Redacted(request, decided, decision, prompt, content, *answered)
 
     def _later_routes(self, redacted: Redacted, last: Routed, exchange: Exchange) -> Sequence[Route]:
         request, attempts = redacted.request, exchange.attempts

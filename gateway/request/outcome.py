@@ -20,7 +20,7 @@ from policy.errors import RedactionError
 logger = logging.getLogger("domicile.gateway")
 
 
-class Outcome:
+class CallOutcome:
     def __init__(
         self,
         recorder: Recorder,

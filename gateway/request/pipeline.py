@@ -5,13 +5,16 @@ takes the stage that it needs and returns the next (`gateway.request.stages`), o
 (`gateway.request.outcome`).
 """
 
+import asyncio
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 
+from audit.log.receipt import Receipt
 from audit.random_pieces import RandomPieces
+from gateway.api_format import CallState, GoesOn
 from gateway.configuration.bounds import Bounds
 from gateway.content.encoded_body import coding_of, unpacked
 from gateway.content.inspection import Inspection
@@ -19,21 +22,25 @@ from gateway.content.retained_content import subject_of
 from gateway.directory.model_names import Naming, next_model, resolved
 from gateway.errors import GatewayError
 from gateway.openai.asgi_client import Client
+from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
 from gateway.request.answer.delivery import Delivery
+from gateway.request.answer.headers import request_id
 from gateway.request.answer.keep_alive import KeepAlive
+from gateway.request.answer.kept_responses import KeptResponses, is_queued, queued_headers
+from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.exchange import Exchange
-from gateway.request.outcome import Outcome
+from gateway.request.outcome import CallOutcome
 from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Authenticated, Parsed, Reserved
+from gateway.request.stages import Accepted, Authenticated, LastBytes, Parsed, Reserved
 from gateway.request.telemetry import Telemetry
-from gateway.upstream.client import Answer, Upstream
+from gateway.upstream.client import BackendAnswer, Upstream
 
 _random_id = RandomPieces(12)
 
@@ -51,9 +58,10 @@ class Pipeline:
     recorder: Recorder
     upstream: Upstream
     delivery: Delivery
-    outcome: Outcome
+    outcome: CallOutcome
     telemetry: Telemetry
     bounds: Bounds
+    responses: KeptResponses
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors become answers, and so does the server's cancellation when it ends."""
@@ -66,6 +74,9 @@ class Pipeline:
             exchange.authenticated = await self.authenticator.admit(exchange.endpoint, exchange.client)
         with step("parse"):  # 2. parse: within bounds
             exchange.parsed = await self._parse(exchange.authenticated)
+        if exchange.parsed.call.translation is not None and is_queued(exchange.parsed):
+            await self._queue(exchange.parsed, exchange)
+            return
         with step("limit"):  # 3. limit: reserve now, settle with real usage when the block ends
             held = await self.limiter.reserve(exchange.parsed, exchange)
         async with held as reserved:
@@ -92,7 +103,10 @@ class Pipeline:
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
                                 with step("record"):  # 10. record: durable before the last byte
-                                    receipt = await self.recorder.completed(accepted, received)
+                                    if answered.kept is None:
+                                        receipt = await self.recorder.completed(accepted, received)
+                                    else:
+                                        receipt = await self._kept(accepted, received, answered.kept)
                                 finished = self.delivery.finish(answered, receipt)
                 except GatewayError as error:  # a name may stand for other models, each judged as the first
                     reserved = self._next_model(exchange, reserved, error)
@@ -124,8 +138,7 @@ class Pipeline:
         if coding is not None:
             raw = await unpacked(coding, raw, most)
         async with self.limiter.admission(principal, len(raw)) as counted:
-            secret = principal.state_secret if authenticated.endpoint.format.keeps_state else None
-            call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant, secret)
+            call = await self._read(authenticated, raw)
         naming: Naming | None = None
         if principal.names and (record := principal.names.get(call.model)) is not None:
             call, naming = resolved(call, record)
@@ -146,7 +159,40 @@ class Pipeline:
             naming,
         )
 
-    def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[Answer]:
+    async def _read(self, authenticated: Authenticated, raw: bytes) -> Call:
+        """The call, with the kept items in it that it goes on with. Raises InvalidRequest."""
+        endpoint, principal, line = authenticated.endpoint, authenticated.principal, authenticated.client.batch
+        if not endpoint.format.keeps_state:
+            return await self.inspection.parsed(endpoint, raw, principal.tenant)
+        state = CallState(principal.state_secret, response=None if line is None else line.response)
+        try:
+            return await self.inspection.parsed(endpoint, raw, principal.tenant, state)
+        except GoesOn:
+            raw, earlier = await self.responses.expanded(principal, raw)
+            state = replace(state, earlier=earlier)
+            return await self.inspection.parsed(endpoint, raw, principal.tenant, state)
+
+    async def _queue(self, request: Parsed, exchange: Exchange) -> None:
+        """Keep a call that is to be answered later, once policy and redaction of now let it pass; they are asked again
+        when its turn comes."""
+        decided = await self.evaluation.decide(Reserved(request, 0, ()), exchange)
+        exchange.redacted = redacted = await self.evaluation.redact(decided, exchange)
+        body = await self.responses.queue(redacted)
+        await request.client.start(200, queued_headers(body, request_id(request)))
+        await request.client.end(body)
+
+    async def _kept(self, accepted: Accepted, received: ReceivedAnswer, answer: LastBytes) -> Receipt:
+        """The outcome on record, of a call whose answer is kept: before that, so that who has the id finds it."""
+        keeping = asyncio.ensure_future(self.responses.keep(accepted, answer.taken()))
+        try:
+            await asyncio.shield(keeping)
+            return await self.recorder.completed(accepted, received)
+        except BaseException:
+            await asyncio.gather(keeping, return_exceptions=True)  # what a thread has begun ends first
+            await asyncio.shield(self.responses.discard(accepted))
+            raise
+
+    def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[BackendAnswer]:
         request, routed = accepted.request, accepted.routed
         return self.upstream.call(
             self.routes.target(routed.route.backend),

@@ -101,12 +101,15 @@ class Recorder:
         Closed either way: the log itself closes a call whose outcome it could not take, or whose client left meanwhile.
         """
         received.closed = True
-        reasons, content = received.finish_reasons, accepted.routed.redacted.content
+        redacted = accepted.routed.redacted
+        reasons, content = received.finish_reasons, redacted.content
+        storage = redacted.translation.storage if redacted.translation is not None and redacted.keeps else None
         return await self._append(
             InferenceCompleted(
                 **_outcome(accepted, accepted.routed, received, 200),
                 finish_reason=reasons[-1] if reasons else None,
                 fingerprint=received.fingerprint,
+                response_id=storage.response if storage is not None else None,
             ),
             content.answered() if content else None,
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audit.log.receipt import Receipt
+from gateway.api_format import Translation
 from gateway.content.prompt import Prompt
 from gateway.content.retained_content import RetainedContent
 from gateway.directory.model_names import Naming
@@ -90,7 +91,8 @@ class Redacted:
     """After step 5. `allowed`: the decision, narrowed if redaction failed. `prompt`: as it may leave.
 
     `content`: what is kept of the call; None where the policy keeps nothing. An evaluation with the same outcome as the
-    one before has the same `prompt`.
+    one before has the same `prompt`. `translation`: how the call is answered; `keeps`: the answer can be asked for
+    again (`gateway.request.answer.kept_responses`).
     """
 
     request: Parsed
@@ -98,6 +100,8 @@ class Redacted:
     allowed: Decision
     prompt: Prompt
     content: RetainedContent | None
+    translation: Translation | None = None
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,10 @@ class LastBytes:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """After step 9. `last`: the bytes that the client gets once the outcome is on record. `begun`: status and headers
-    are out already, as a stream's are."""
+    are out already, as a stream's are. `kept`: the whole answer, where it is to be kept."""
 
     request: Parsed
     accepted: Accepted
     last: LastBytes
     begun: bool
+    kept: LastBytes | None = None

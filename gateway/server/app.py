@@ -25,12 +25,13 @@ from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
-from gateway.nearest_route import unknown_url
+from gateway.nearest_route import not_offered, unknown_url
 from gateway.offers.routes import MODELS
 from gateway.offers.routes import PATHS as MODEL_PATHS
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address
 from gateway.openai.endpoints import Endpoint
 from gateway.request.pipeline import Pipeline
+from gateway.responses.routes import PATH as RESPONSES_PATH
 from gateway.server.health import Health
 
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), *MODEL_PATHS, *BATCH_PATHS)
@@ -118,7 +119,8 @@ class Handlers:
     async def refused(self, request: Request, error: GatewayError) -> Response:
         """OpenAI's or Ollama's error body. Nothing else stands for the request on record, so it is counted."""
         path = request.url.path
-        above = next((each for each in (MODELS, *BATCH_PATHS) if path.startswith(f"{each}/")), None)
+        parents = (MODELS, RESPONSES_PATH, *BATCH_PATHS)
+        above = next((each for each in parents if path.startswith(f"{each}/")), None)
         endpoint = above or _KNOWN.get(path)
         principal: Principal | None = getattr(request.state, "principal", None)
         self._recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
@@ -177,10 +179,10 @@ def _answer(error: GatewayError, body: bytes) -> Response:
 
 
 def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
-    if error.status_code == 405:
+    if error.status_code == 405 and not_offered(request.url.path) is None:
         allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow)
-    if error.status_code == 404:
+    if error.status_code in (404, 405):
         return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
     return InternalError("The gateway failed")
 

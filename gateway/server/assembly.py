@@ -5,7 +5,7 @@ registers its closing on the stack of `open_gateway`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -65,13 +65,17 @@ from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
-from gateway.request.outcome import Outcome
+from gateway.request.outcome import CallOutcome
 from gateway.request.parking import Parking
 from gateway.request.pipeline import Pipeline
 from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
+from gateway.responses.assembly import OpenResponses, open_responses
+from gateway.responses.background import WaitingResponses
+from gateway.responses.responses import Responses
+from gateway.responses.routes import ResponseRoutes
 from gateway.server.app import ROUTES, Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
@@ -117,6 +121,7 @@ class Gateway:
     bounds: Bounds
     settings: LiveSettings
     batches: OpenBatches
+    responses: OpenResponses
 
 
 @asynccontextmanager
@@ -128,20 +133,22 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         parts = await _open_parts(stack, base, member)
         installation, memory = base.installation, base.memory
         _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
-        pipeline = _pipeline(base, parts)
-        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards)
-        health = Health(
-            {
-                "audit": _durable(parts.log),
-                "directory": _fresh(parts.directory),
-                "databases": databases_healthy(base.watches),
-            },
-            lambda: _backend_checks(memory.fleet, is_ready),
-        )
         on_event = recorded_from_threads(parts.log)
         context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
-        batches = open_batches(settings, installation, base.database, parts.directory, context, pipeline, memory.bounds)
-        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, batches)
+        enforcement = PolicyEnforcement(memory.registry, base.telemetry, stops=memory.stops, sinks=sinks_of(settings))
+        responses = open_responses(
+            settings, installation, base.database, parts.directory, context, enforcement, memory.bounds
+        )
+        pipeline = _pipeline(base, parts, enforcement, responses.responses)
+        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards)
+        health = _health(base, parts, is_ready)
+        batches = open_batches(
+            settings, installation, base.database, parts.directory, context, pipeline, memory.bounds,
+            WaitingResponses(responses.responses, pipeline),
+        )  # fmt: skip
+        responses.wakes.append(batches.worker.wake)
+        recurring = (batches.worker.run, batches.retention.run, responses.retention.run)
+        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         mounts = {
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
@@ -150,7 +157,12 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
             pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts,
-            [*_model_routes(pipeline, memory), *batches.routes], memory.origins,
+            [
+                *_model_routes(pipeline, memory),
+                *batches.routes,
+                *ResponseRoutes(pipeline.authenticator, responses.responses).routes(),
+            ],
+            memory.origins,
         )  # fmt: skip
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
@@ -168,6 +180,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             memory.bounds,
             _live_settings(settings, memory.bounds, parts.directory, operations),
             batches,
+            responses,
         )
 
 
@@ -377,12 +390,11 @@ async def _open_log(base: _Base, node: str) -> AuditLog:
     )
 
 
-def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
+def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, responses: Responses) -> Pipeline:
     """What a call of a model goes through."""
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
     authenticator = Authenticator(directory, telemetry, parts.machines, memory.origins)
-    enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
         limiter=CallLimiter(parts.limiter, lambda model: directory.prices.at(model, time()), memory.bounds),
@@ -395,10 +407,20 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         recorder=parts.recorder,
         upstream=parts.upstream,
         delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
-        outcome=Outcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
+        outcome=CallOutcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,
+        responses=responses,
     )
+
+
+def _health(base: _Base, parts: _Parts, is_ready: BackendProbe) -> Health:
+    checks = {
+        "audit": _durable(parts.log),
+        "directory": _fresh(parts.directory),
+        "databases": databases_healthy(base.watches),
+    }
+    return Health(checks, lambda: _backend_checks(base.memory.fleet, is_ready))
 
 
 def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:
@@ -413,9 +435,10 @@ def _start_background(
     prober: Prober,
     on_event: OnEvent,
     context: AuditContext,
-    batches: OpenBatches,
+    recurring: Sequence[Callable[[], Coroutine[Any, Any, None]]],
 ) -> None:
-    """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
+    """Starts what recurs beside the calls, also `recurring`. `stack` ends it one after the other, and then
+    closes the recorder."""
     settings, installation = base.settings, base.installation
     chores = Maintenance(context, installation.audit_log.parent, settings.audit, installation.learn_successions)
 
@@ -432,8 +455,7 @@ def _start_background(
         asyncio.create_task(chores.run(), name="chores"),
         asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
         asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
-        asyncio.create_task(batches.worker.run(), name="batches"),
-        asyncio.create_task(batches.retention.run(), name="files"),
+        *(asyncio.create_task(run(), name=run.__qualname__) for run in recurring),
     ]
     if settings.cells.pull:
         tasks.append(asyncio.create_task(_pull(settings, installation, base.signer, by_itself), name="bundles"))

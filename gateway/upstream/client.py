@@ -76,7 +76,7 @@ async def digest_of(body: bytes) -> bytes:
     )
 
 
-class Answer:
+class BackendAnswer:
     """A backend's answer that has begun: status 200, body not yet read."""
 
     def __init__(self, response: Response, silence_s: float) -> None:
@@ -331,7 +331,7 @@ class AnsweredCall:
         self._upstream = upstream
         self._outgoing = outgoing
 
-    async def __aenter__(self) -> Answer:
+    async def __aenter__(self) -> BackendAnswer:
         upstream = self._upstream
         self._pool, self._connection, response = await upstream._post(self._outgoing)
         if response.status != 200:
@@ -339,7 +339,7 @@ class AnsweredCall:
                 raise await _refusal(response, self._outgoing.path)
             finally:
                 self._pool.release(self._connection)
-        return Answer(response, upstream._bounds.now.silence_timeout_s)
+        return BackendAnswer(response, upstream._bounds.now.silence_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,6 +5,7 @@ the top level are sampling parameters; anywhere else a long number may be a card
 What cannot be read as text (images, audio, token ids, embeddings) is refused: it cannot be inspected.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -198,11 +199,20 @@ def _entry(name: str, value: Any, position: str, rewrite: Rewrite) -> tuple[str,
     if name in _STRUCTURE:
         return name, f"{position}.{name}" if position else name
     at = f"{position}.*" if position else "*"
-    if name in _UNREADABLE_FIELDS and value is not None:
+    if name in _UNREADABLE_FIELDS and value is not None and not _is_declared(value, position):
         raise _unreadable(
             f"{position}.{name}" if position else name, "it cannot be inspected while redaction is on; leave it out"
         )
     return rewrite(name, f"{at} (its name)"), at
+
+
+def _is_declared(value: Any, position: str) -> bool:
+    """Whether a member of the schema of a tool or of the answer declares a property of its name, as ``file``: no server
+    takes that for a file, and all its strings are read."""
+    return isinstance(value, dict) and _SCHEMA.fullmatch(position) is not None
+
+
+_SCHEMA = re.compile(r"(?:tools\[\d+\]|response_format)\..*\.properties")
 
 
 def _perhaps_json(text: str, position: str, rewrite: Rewrite) -> str:

@@ -80,7 +80,7 @@ class Deployment(Scale):
         return f"{self.id}.{region}"
 
 
-class State(StrEnum):
+class ReplicaState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     ASLEEP = "asleep"
@@ -89,14 +89,20 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-ENDED = frozenset({State.STOPPED, State.FAILED})
-NEXT: Mapping[State, frozenset[State]] = {
-    State.STARTING: frozenset({State.READY, State.DRAINING, State.STOPPED, State.FAILED}),
-    State.READY: frozenset({State.ASLEEP, State.DRAINING, State.STOPPED, State.FAILED}),
-    State.ASLEEP: frozenset({State.READY, State.DRAINING, State.STOPPED, State.FAILED}),
-    State.DRAINING: frozenset({State.STOPPED, State.FAILED}),
-    State.STOPPED: frozenset(),
-    State.FAILED: frozenset(),
+ENDED = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
+NEXT: Mapping[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.STARTING: frozenset(
+        {ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.STOPPED, ReplicaState.FAILED}
+    ),
+    ReplicaState.READY: frozenset(
+        {ReplicaState.ASLEEP, ReplicaState.DRAINING, ReplicaState.STOPPED, ReplicaState.FAILED}
+    ),
+    ReplicaState.ASLEEP: frozenset(
+        {ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.STOPPED, ReplicaState.FAILED}
+    ),
+    ReplicaState.DRAINING: frozenset({ReplicaState.STOPPED, ReplicaState.FAILED}),
+    ReplicaState.STOPPED: frozenset(),
+    ReplicaState.FAILED: frozenset(),
 }
 """Where a replica may go from where it is."""
 
@@ -111,7 +117,7 @@ class Replica(BaseModel):
     tenant: str
     deployment: str
     region: str
-    state: State
+    state: ReplicaState
     holder: str
     gpu: str
     model: str

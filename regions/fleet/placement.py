@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from regions.fleet.demand import Demand
-from regions.fleet.deployment import Deployment, Replica, State
+from regions.fleet.deployment import Deployment, Replica, ReplicaState
 from regions.fleet.fleet import EngineReport
 
 Report = Callable[[str], EngineReport | None]
@@ -33,4 +33,4 @@ def least_missed(replicas: Sequence[Replica], report: Report) -> list[Replica]:
         load = report(replica.id)
         return (0 if load is None else load.running + load.waiting), -replica.started_at
 
-    return sorted((replica for replica in replicas if replica.state is State.READY), key=missed)
+    return sorted((replica for replica in replicas if replica.state is ReplicaState.READY), key=missed)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from regions.fleet.demand import Demand
-from regions.fleet.deployment import Deployment, Replica, State
+from regions.fleet.deployment import Deployment, Replica, ReplicaState
 from regions.fleet.fleet import Backend
 
 Key = tuple[str, str]
@@ -83,7 +83,7 @@ class ReplicaStore(Protocol):
         self,
         term: int,
         replica: Replica,
-        state: State,
+        state: ReplicaState,
         reason: str,
         *,
         seen: bool,

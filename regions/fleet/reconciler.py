@@ -24,7 +24,7 @@ from regions.errors import LaunchError
 from regions.fleet.autoscaler import Sample, desired, trimmed
 from regions.fleet.back_off import BackOff
 from regions.fleet.demand import NOTHING, Demand
-from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, State
+from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, ReplicaState
 from regions.fleet.launcher import BackendSpec, Launcher
 from regions.fleet.placement import Report, least_missed, nearest, place
 from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, ReplicaStore
@@ -155,11 +155,15 @@ class Reconciler:
         """The replicas among `alive` that are to go on, of every deployment; begins to end each of the others."""
         up: dict[Key, list[Replica]] = {key: [] for key in view.deployments}
         for replica in alive:
-            if replica.state is State.DRAINING:
+            if replica.state is ReplicaState.DRAINING:
                 self._act(replica.id, self._finish(term, replica, "taken_over"))
             elif replica.key not in up or view.deployments[replica.key].draining:
                 self._withdraw(term, replica)
-            elif replica.state is State.READY and replica.id not in view.offered and replica.id not in self._acting:
+            elif (
+                replica.state is ReplicaState.READY
+                and replica.id not in view.offered
+                and replica.id not in self._acting
+            ):
                 self._withdraw(term, replica)  # revoked by hand, or half-way to sleep when something broke
             else:
                 up[replica.key].append(replica)
@@ -184,7 +188,7 @@ class Reconciler:
             for replica in view.replicas:  # also those that were just to be started, or began to end
                 if not self._launcher.outlives:
                     with suppress(NotLeading):  # it has ended meanwhile
-                        await self._end(term, replica, State.STOPPED, "gateway_stopped", seen=replica.id in held)
+                        await self._end(term, replica, ReplicaState.STOPPED, "gateway_stopped", seen=replica.id in held)
             await asyncio.to_thread(self._store.resign)
         except Exception as error:  # the next leader will find them gone
             log.warning(
@@ -220,10 +224,10 @@ class Reconciler:
                 alive.append(replica)
                 continue
             ours = replica.id in self._ours
-            if ours and replica.state is State.DRAINING:  # it was stopped; only that could not be written
-                await self._end(term, replica, State.STOPPED, "taken_over", seen=False)
+            if ours and replica.state is ReplicaState.DRAINING:  # it was stopped; only that could not be written
+                await self._end(term, replica, ReplicaState.STOPPED, "taken_over", seen=False)
                 continue
-            await self._end(term, replica, State.FAILED, "crashed" if ours else "lost", seen=False)
+            await self._end(term, replica, ReplicaState.FAILED, "crashed" if ours else "lost", seen=False)
             if ours:
                 self._back_off(replica)
         known = {replica.id for replica in view.replicas}
@@ -233,8 +237,8 @@ class Reconciler:
 
     async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
         kept, now = self._kept[deployment.key], self._monotonic()
-        sleeping = [replica for replica in replicas if replica.state is State.ASLEEP]
-        replicas = [replica for replica in replicas if replica.state is not State.ASLEEP]
+        sleeping = [replica for replica in replicas if replica.state is ReplicaState.ASLEEP]
+        replicas = [replica for replica in replicas if replica.state is not ReplicaState.ASLEEP]
         kept.samples = trimmed([*kept.samples, self._sample(replicas, demand, now)], now)
         wanted = desired(deployment, len(replicas), kept.samples, now)
         if demand.regions and not demand.regions & {replica.region for replica in replicas}:
@@ -264,16 +268,16 @@ class Reconciler:
         waiting = sum(report.waiting for report in reports)
         calls = max(demand.in_flight, sum(report.running for report in reports) + waiting) + demand.parked
         fullest = max((report.kv_use for report in reports), default=0.0)
-        starting = sum(replica.state is State.STARTING for replica in replicas)
+        starting = sum(replica.state is ReplicaState.STARTING for replica in replicas)
         return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms, starting)
 
     def _adopt(self, term: int, deployment: Deployment, replica: Replica) -> None:
         """What an earlier leader began and did not see to its end, or started with settings that are others by now."""
         if replica.id in self._acting or not self._launcher.outlives:
             return
-        if replica.state is State.STARTING:
+        if replica.state is ReplicaState.STARTING:
             self._act(replica.id, self._start(term, deployment, replica))
-        elif replica.state is State.READY and replica.id not in self._as_wished:
+        elif replica.state is ReplicaState.READY and replica.id not in self._as_wished:
             self._as_wished.add(replica.id)
             self._act(replica.id, self._update(deployment, replica))
 
@@ -306,12 +310,14 @@ class Reconciler:
         except LaunchError as error:
             log.warning("%s", error)
             self._back_off(replica)
-            await self._end(term, replica, State.FAILED, "did_not_start", seen=True, failure=_why(error, replica))
+            await self._end(
+                term, replica, ReplicaState.FAILED, "did_not_start", seen=True, failure=_why(error, replica)
+            )
             return
         except asyncio.CancelledError:
             if replica.id in self._starting:
                 raise
-            await self._end(term, replica, State.STOPPED, "withdrawn", seen=True)
+            await self._end(term, replica, ReplicaState.STOPPED, "withdrawn", seen=True)
             return
         finally:
             self._starting.discard(replica.id)
@@ -364,13 +370,13 @@ class Reconciler:
         running = self._launcher.running.get(replica.id)
         released = await self._lifecycle.release(running.backend) if running is not None else {}
         await self._launcher.stop(replica.id)
-        await self._end(term, replica, State.STOPPED, reason, seen=True, detail=released)
+        await self._end(term, replica, ReplicaState.STOPPED, reason, seen=True, detail=released)
 
     async def _end(
         self,
         term: int,
         replica: Replica,
-        state: State,
+        state: ReplicaState,
         reason: str,
         *,
         seen: bool,

@@ -29,7 +29,7 @@ from audit.private.value_location import open_values_at
 from audit.private.value_store import ValueStore
 from audit.storage.postgres import PostgresReader, open_postgres
 from audit.storage.sqlite import SqliteReader, SqliteStore
-from audit.storage.store import Appended, Entry, OpenIntent, Reader, SignedCheckpoint, Store
+from audit.storage.store import Appended, LogEntry, OpenIntent, Reader, SignedCheckpoint, Store
 from audit.tree.merkle import Frontier
 from audit.verification.verify import Report, verify_log
 from tests.fakes.postgresql import postgresql
@@ -238,7 +238,7 @@ class FaultyStore:
         self._store = store
         self._faults = faults
 
-    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+    def append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
         assert self._faults.gate.wait(10)
         error = self._faults.check()
         if error is not None and not self._faults.after:

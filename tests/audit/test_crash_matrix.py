@@ -22,7 +22,7 @@ from audit.errors import AuditError, AuditUnavailable, StoreError, StoreFull
 from audit.events.event import InferenceAborted
 from audit.log.audit_log import AuditLog
 from audit.log.receipt import Receipt
-from audit.storage.store import Appended, Entry, SignedCheckpoint, Store
+from audit.storage.store import Appended, LogEntry, SignedCheckpoint, Store
 from tests.audit.conftest import Home, accepted, completed
 
 FAULTS = ("full", "unknown", "before", "torn")
@@ -35,14 +35,14 @@ class Breakable:
     def __init__(self, store: Store, broken: "Broken") -> None:
         self._store, self._broken = store, broken
 
-    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+    def append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
         fault, self._broken.next_fault = self._broken.next_fault, None
         if self._broken.dead or fault == "before":
             raise StoreError("disk I/O error")
         if fault == "full":
             raise StoreFull("disk full")
         if fault == "torn":  # the commit is cut in its middle: an entry that cannot be stored stops the transaction
-            wrong = Entry("acme", b"", b"", private=())._replace(tenant=None)  # type: ignore[arg-type]
+            wrong = LogEntry("acme", b"", b"", private=())._replace(tenant=None)  # type: ignore[arg-type]
             self._store.append([*entries, wrong], checkpoints)
         self._broken.kept += checkpoints
         appended = self._store.append(entries, [*checkpoints, *self._broken.replayed()])

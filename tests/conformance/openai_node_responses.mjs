@@ -55,7 +55,7 @@ async function errorOf(body) {
   }
 }
 seen.errors = {
-  stored: await errorOf({ store: true }),
+  stored: await errorOf({ store: true }), gone: await errorOf({ previous_response_id: "resp_1" }),
   hosted: await errorOf({ tools: [{ type: "web_search" }] }),
   unknownModel: await errorOf({ model: "no-such-model" }),
 };

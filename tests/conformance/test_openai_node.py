@@ -14,6 +14,7 @@ from tests.fakes.tool_user import ToolUser
 
 SCRIPT = Path(__file__).with_name("openai_node.mjs")
 RESPONSES = SCRIPT.with_name("openai_node_responses.mjs")
+KEPT = SCRIPT.with_name("openai_node_kept.mjs")
 SDK = Path(__file__).parents[2] / "build" / "node" / "node_modules" / "openai" / "index.mjs"
 SAID = "The capital is Paris."
 
@@ -103,8 +104,30 @@ async def test_the_node_sdks_responses_work_unchanged(node, tmp_path):
             "text": said, "status": "completed", "total": 12, "numbered": True, "deltas": said, "accumulated": said,
             "about": mail, "second": f"It says: {mail} is out", "parsed": {"city": "Paris", "population": 2100000},
             "errors": {
-                "stored": ["BadRequestError", 400, "unsupported_parameter", "store"],
+                "stored": ["PermissionDeniedError", 403, "retention.content", None],
+                "gone": ["NotFoundError", 404, "previous_response_not_found", "previous_response_id"],
                 "hosted": ["BadRequestError", 400, "unsupported_parameter", "tools.0.type"],
                 "unknownModel": ["NotFoundError", 404, "model_not_found", "model"],
+            },
+        }  # fmt: skip
+
+
+async def test_responses_that_are_kept_work_unchanged(node, tmp_path):
+    mail = "anna.schmidt@example.org"
+    backend = ToolUser(say=lambda body: f"You said {body['messages'][-1]['content']}", thought="")
+    policy = POLICY.replace("content: none", "content: 'encrypted, 7d'")
+    set_up = {"set_up": lambda made: made.tenant("acme", policy)}
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}, **set_up) as made:
+        seen = await drive(node, made, KEPT, key=made.key(), model="small", mail=mail)
+        assert mail not in backend.received
+        assert seen == {
+            "store": True, "same": True, "second": "You said and?",
+            "items": [f"I am {mail}", f"You said I am {mail}", "and?"],
+            "queued": "queued", "later": ["completed", "You said later"], "cancelled": "completed",
+            "errors": {
+                "deleted": ["NotFoundError", 404, "not_found", "id"],
+                "broken": ["NotFoundError", 404, "previous_response_not_found", "previous_response_id"],
+                "notInBackground": ["BadRequestError", 400, "invalid_value", "id"],
+                "replay": ["BadRequestError", 400, "unsupported_parameter", "stream"],
             },
         }  # fmt: skip

@@ -142,7 +142,10 @@ async def test_errors_are_the_sdks_own_classes_and_name_fields_of_this_body(tmp_
         good = {"model": "small", "input": "hi"}
         for wrong, kind, code, param in [
             ({"model": "none"}, openai.NotFoundError, "model_not_found", "model"),
-            ({"store": True}, openai.BadRequestError, "unsupported_parameter", "store"),
+            ({"store": True}, openai.PermissionDeniedError, "retention.content", None),
+            ({"background": True, "store": False}, openai.BadRequestError, "invalid_value", "store"),
+            ({"previous_response_id": "resp_1"}, openai.NotFoundError, "previous_response_not_found",
+             "previous_response_id"),
             ({"conversation": "conv_1"}, openai.BadRequestError, "unsupported_parameter", "conversation"),
             ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "unsupported_parameter", "tools.0.type"),
             ({"temperature": 3}, openai.BadRequestError, "invalid_type", "temperature"),

@@ -69,6 +69,9 @@ class MessageEvents:
             _event("message_stop"),
         ))  # fmt: skip
 
+    def whole(self) -> bytes:
+        return b""
+
     def failed(self, error: GatewayError) -> bytes:
         return error_event(error)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.wire import Usage
-from gateway.api_format import EventWriter, Place, moved
+from gateway.api_format import EventWriter, NotKept, Place, moved
 from gateway.apis.chat_answer import arguments_of, first_choice, said_in, thought_in
 from gateway.apis.messages.events import MessageEvents
 from gateway.apis.messages.message_object import MessageObject, tool_id
@@ -13,7 +13,7 @@ from gateway.openai.finite_json import write
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesTranslation:
+class MessagesTranslation(NotKept):
     """`message`: what the answer is made of. `places`: by place in the chat body, where that was in the client's."""
 
     message: MessageObject

@@ -98,6 +98,9 @@ class OllamaLines:
         called = _line({**form.head, **form.says("", calls=calls), "done": False}) if calls else b""
         return called + _line({**form.head, **form.says(""), **form.ending(self._reason, usage)})
 
+    def whole(self) -> bytes:
+        return b""
+
     def failed(self, error: GatewayError) -> bytes:
         return error_line(error) + b"\n"
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.wire import Usage
-from gateway.api_format import EventWriter, Place, moved
+from gateway.api_format import EventWriter, NotKept, Place, moved
 from gateway.apis.chat_answer import first_choice, said_in, thought_in
 from gateway.apis.ollama.lines import Form, OllamaLines, call_of
 from gateway.openai.finite_json import write
 
 
 @dataclass(frozen=True, slots=True)
-class OllamaTranslation:
+class OllamaTranslation(NotKept):
     """`places`: by place in the chat body, where that was in the client's."""
 
     form: Form
@@ -40,7 +40,7 @@ class OllamaTranslation:
 
 
 @dataclass(frozen=True, slots=True)
-class EmbedTranslation:
+class EmbedTranslation(NotKept):
     model: str
 
     def place(self, place: Place) -> Place:

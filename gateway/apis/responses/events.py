@@ -91,6 +91,7 @@ class ResponseEvents:
         self._calls: dict[int, _Call] = {}  # that are not done
         self._reason: str | None = None
         self._characters = 0
+        self._whole = b""
 
     def text(self, field: str, text: str) -> bytes:
         item, kind = self._text, _KINDS[field]
@@ -117,7 +118,12 @@ class ResponseEvents:
     def end(self, usage: Usage | None) -> bytes:
         begun, done = self._begun(), self._done("incomplete" if self._reason else "completed")
         name = "response.incomplete" if self._reason else "response.completed"
+        if self._response.is_kept:
+            self._whole = self._response.written(ended(self._reason), self._items, usage)
         return begun + done + self._response_event(name, ended(self._reason), usage)
+
+    def whole(self) -> bytes:
+        return self._whole
 
     def failed(self, error: GatewayError) -> bytes:
         begun, done = self._begun(), self._done("incomplete")

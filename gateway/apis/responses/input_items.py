@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.api_format import Place
+from gateway.api_format import GoesOn, Place
 from gateway.apis.chat_messages import ChatMessages, TextOrParts, flattened
 from gateway.apis.fields import INVALID_TYPE, MISSING, Fields, refused
 from gateway.apis.responses.sealed_state import NotOurs, opened
 from gateway.errors import InvalidRequest
 
+REFERENCE: Final = "item_reference"
 ROLES: Final = ("user", "assistant", "system", "developer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
 DETAILS: Final = ("auto", "low", "high", "original")
 _IMAGE_FIX: Final = "send it in image_url, as a URL or data URL"
 NOT_OFFERED: Final = {
-    "item_reference": "no response is stored; send the item itself",
     "custom_tool_call": "declare a function tool, and send its function_call",
     "custom_tool_call_output": "declare a function tool, and send its function_call_output",
     "compaction": "send the items that it stands for",
@@ -23,7 +23,7 @@ NOT_OFFERED: Final = {
 
 
 def read_input(value: Any, chat: ChatMessages, secret: bytes | None) -> None:
-    """Add the messages of ``input`` to `chat`. Raises InvalidRequest."""
+    """Add the messages of ``input`` to `chat`. Raises InvalidRequest; GoesOn where it names kept items."""
     if value is None:
         raise refused(("input",), "it is missing", "add it", MISSING)
     if isinstance(value, str):
@@ -39,6 +39,8 @@ def read_input(value: Any, chat: ChatMessages, secret: bytes | None) -> None:
             if read is None:
                 fix = NOT_OFFERED.get(kind, "send messages, reasoning, function_call and function_call_output items")
                 raise refused((*place, "type"), "an item of this type is not offered", fix)
+            if kind == REFERENCE and not fields.has("id"):
+                fields.wrong("id", "it is missing", "send the id of an item that is kept", MISSING)
             fields.identifier("id")
             fields.one_of("status", STATUSES)
             read(fields, chat, secret)
@@ -146,7 +148,12 @@ def _opened(item: Fields, state: str, secret: bytes | None) -> str:
         ) from None
 
 
+def _item_reference(item: Fields, chat: ChatMessages, secret: bytes | None) -> None:
+    raise GoesOn
+
+
 _ITEMS: Final[dict[str, Callable[[Fields, ChatMessages, bytes | None], None]]] = {
+    REFERENCE: _item_reference,
     "message": _message,
     "function_call": _function_call,
     "function_call_output": _function_call_output,

@@ -3,12 +3,13 @@
 from typing import Any, Final
 
 from audit.random_pieces import RandomPieces
-from gateway.api_format import Place
+from gateway.api_format import CallState, GoesOn, Place, Storage, rename
 from gateway.apis.chat_messages import ChatMessages
 from gateway.apis.fields import UNSUPPORTED, Fields, refused
 from gateway.apis.responses.input_items import read_input
-from gateway.apis.responses.response_object import ResponseObject
+from gateway.apis.responses.response_object import RESPONSE, ResponseObject
 from gateway.apis.responses.translation import ResponsesTranslation
+from gateway.errors import InvalidRequest
 
 _random = RandomPieces(16)
 
@@ -16,13 +17,10 @@ ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 MAX_METADATA: Final = 16
-_WHOLE: Final = "send store: false, and the whole conversation in input"
 NOT_OFFERED: Final = {
-    "background": "leave it out, and wait for the answer or stream it",
     "context_management": "send the input that the model is to see",
-    "conversation": _WHOLE,
+    "conversation": "send previous_response_id, or the whole conversation in input",
     "moderation": "leave it out; the policy of the project decides what may pass",
-    "previous_response_id": _WHOLE,
     "prompt": "send the text of the prompt in instructions and input",
     "n": "send one request for each answer",
     "seed": "use /v1/chat/completions",
@@ -48,8 +46,18 @@ _RENAMED: Final[dict[Place, Place]] = {
 }
 
 
-def translated(body: Any, secret: bytes | None) -> tuple[dict[str, Any], ResponsesTranslation]:
-    """The chat body, and how the call is answered. Raises InvalidRequest."""
+def translated(body: Any, state: CallState) -> tuple[dict[str, Any], ResponsesTranslation]:
+    """The chat body, and how the call is answered. Raises InvalidRequest; GoesOn where it names what is kept."""
+    try:
+        return _translated(body, state)
+    except InvalidRequest as error:
+        if state.earlier is not None:
+            rename(error, state.earlier.place)
+        raise
+
+
+def _translated(body: Any, state: CallState) -> tuple[dict[str, Any], ResponsesTranslation]:
+    secret = state.secret
     with Fields(body, hints=NOT_OFFERED) as fields:
         model = fields.required_text("model")
         made: dict[str, Any] = {"model": model}
@@ -67,9 +75,10 @@ def translated(body: Any, secret: bytes | None) -> tuple[dict[str, Any], Respons
         places = {**_RENAMED, **chat.places}
         _read_tools(fields, made, echo, places)
         asked = _read_include(fields, made, echo)
-        _read_storage(fields, made, echo)
-    response = ResponseObject.of(_random().hex(), echo, secret if ENCRYPTED in asked else None)
-    return made, ResponsesTranslation(response, places)
+        identifier = _random().hex() if state.response is None else state.response.removeprefix(RESPONSE)
+        storage = _read_storage(fields, made, echo, state, RESPONSE + identifier)
+    response = ResponseObject.of(identifier, echo, secret if ENCRYPTED in asked else None)
+    return made, ResponsesTranslation(response, places, storage)
 
 
 def _read_stream(fields: Fields, made: dict[str, Any]) -> None:
@@ -97,6 +106,7 @@ def _read_sampling(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) -
         prompt_cache_retention=fields.one_of("prompt_cache_retention", ("in_memory", "24h")),
         max_tool_calls=fields.whole_number("max_tool_calls", 1),
     )
+    fields.object("client_metadata")  # of Codex, about itself: it stays here
 
 
 def _read_text(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) -> None:
@@ -200,11 +210,24 @@ def _read_include(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) ->
     return frozenset(asked)
 
 
-def _read_storage(fields: Fields, made: dict[str, Any], echo: dict[str, Any]) -> None:
-    """No response is stored, which the answer says; a client that relies on it has to know."""
-    fields.only("store", allowed=False, fix=_WHOLE)
-    if fields.flag("background"):
-        fields.wrong("background", "it is not offered here", NOT_OFFERED["background"], UNSUPPORTED)
+def _read_storage(
+    fields: Fields, made: dict[str, Any], echo: dict[str, Any], state: CallState, response: str
+) -> Storage:
+    """What is to be kept of the call. Raises GoesOn where it goes on with a response whose items are not there yet."""
+    wanted, background = fields.flag("store"), bool(fields.flag("background"))
+    if fields.has("previous_response_id"):
+        fields.identifier("previous_response_id")
+        raise GoesOn
+    if background:
+        if wanted is False:
+            fields.wrong("store", "a response in the background is kept until it is asked for", "leave it out")
+        if made.get("stream"):
+            fix = "leave stream out, and ask for it with GET /v1/responses/{id}"
+            fields.wrong("stream", "a response in the background is not streamed", fix, UNSUPPORTED)
+        echo["background"] = wanted = True
+    if state.earlier is not None:
+        echo["previous_response_id"] = state.earlier.response
+    return Storage(response, wanted, state.earlier, background)
 
 
 def _given(**members: Any) -> dict[str, Any]:

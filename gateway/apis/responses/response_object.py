@@ -11,6 +11,8 @@ from backend.wire import Usage
 from gateway.apis.chat_answer import cached_tokens, detail, measured
 from gateway.apis.responses.sealed_state import sealed
 
+RESPONSE: Final = "resp_"
+"""What the id of a response begins with."""
 _DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
     "instructions": None,
@@ -21,7 +23,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "prompt_cache_key": None,
     "safety_identifier": None,
     "service_tier": "default",
-    "store": False,
     "temperature": None,
     "top_p": None,
     "truncation": "disabled",
@@ -40,22 +41,23 @@ INCOMPLETE: Final = {
 class ResponseObject:
     """`identifier`: 32 hex digits, of which ids are made. `echo`: what the response repeats of the request, as members
     of a JSON object; it may be megabytes, so it is written once. `secret`: seals reasoning; None where the client did
-    not ask for that.
+    not ask for that. `is_kept`: it can be asked for again.
     """
 
     identifier: str
     echo: bytes
     secret: bytes | None = None
+    is_kept: bool = False
 
     @classmethod
     def of(cls, identifier: str, asked: Mapping[str, Any], secret: bytes | None) -> "ResponseObject":
         """`asked`: the members that the response repeats, with the values that hold."""
-        head = {"id": f"resp_{identifier}", "object": "response", "created_at": int(time())}
+        head = {"id": f"{RESPONSE}{identifier}", "object": "response", "created_at": int(time())}
         return cls(identifier, to_json({**head, **_DEFAULTS, **asked})[1:-1], secret)
 
     def written(self, members: Mapping[str, Any], output: Sequence[Any] = (), usage: Usage | None = None) -> bytes:
         """The response with these members. `output`: its items. A number that JSON does not have is null."""
-        told = {**_OPEN, **members, "output": output}
+        told = {**_OPEN, "store": self.is_kept, **members, "output": output}
         if usage is not None:
             told["usage"] = _usage(usage)
         return b"{%b,%b" % (self.echo, to_json(told, inf_nan_mode="null")[1:])

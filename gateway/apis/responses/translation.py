@@ -1,11 +1,11 @@
 """How one call of ``/v1/responses`` is answered."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.wire import Usage
-from gateway.api_format import EventWriter, Place, moved
+from gateway.api_format import EventWriter, Place, Storage, moved
 from gateway.apis.chat_answer import first_choice, said_in, thought_in
 from gateway.apis.responses.events import ResponseEvents
 from gateway.apis.responses.response_object import (
@@ -20,13 +20,23 @@ from gateway.apis.responses.response_object import (
 
 @dataclass(frozen=True, slots=True)
 class ResponsesTranslation:
-    """`response`: what the answer is made of. `places`: by place in the chat body, where that was in the client's."""
+    """`response`: what the answer is made of. `places`: by place in the chat body, where that was in the body that was
+    read; `storage.earlier` says where in the client's."""
 
     response: ResponseObject
     places: Mapping[Place, Place]
+    storage: Storage
+
+    def kept(self) -> "ResponsesTranslation":
+        return replace(self, response=replace(self.response, is_kept=True))
 
     def place(self, place: Place) -> Place:
-        return moved(place, self.places)
+        found = moved(place, self.places)
+        earlier = self.storage.earlier
+        return found if earlier is None else earlier.place(found)
+
+    def waiting(self) -> bytes:
+        return self.response.written({"status": "queued"})
 
     def answer(self, body: dict[str, Any], usage: Usage | None) -> bytes:
         choice = first_choice(body) or {}

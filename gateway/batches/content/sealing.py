@@ -71,6 +71,17 @@ class Sealing:
 
         await self._asked(released)
 
+    async def release_all(self, tenant: str, holders: Collection[str]) -> list[str]:
+        """The same of each, but for those that a legal hold covers; which were released."""
+
+        def released(side: ValueStore) -> list[str]:
+            done = content_keys.release_all(side, tenant, holders)
+            with suppress(StoreError):
+                side.scrub()
+            return done
+
+        return await self._asked(released)
+
     async def is_held(self, tenant: str, holder: str) -> bool:
         return await self._asked(lambda side: content_keys.is_held(side, tenant, holder))
 

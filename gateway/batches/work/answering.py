@@ -5,7 +5,7 @@ for a backend. What a server did wrong is tried again a few times; what the line
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import time
@@ -13,12 +13,12 @@ from time import time
 from pydantic_core import from_json
 
 from gateway.batches.work.line_client import Collected, line_client
-from gateway.batches.work.lines import BadLine, LineRequest, parse_line
+from gateway.batches.work.lines import BadLine, parse_line
 from gateway.batches.work.results import ApiAnswer, LineResult, answered, erased, failed
 from gateway.directory.directory import DirectoryStale
 from gateway.errors import GatewayError, PolicyDenied
 from gateway.identity.keys import KeyRefused
-from gateway.openai.asgi_client import BatchLine, Client
+from gateway.openai.asgi_client import BatchLine, Client, Header
 from gateway.openai.endpoints import Endpoint
 from gateway.records.batches import BatchRecord
 from gateway.request.pipeline import Pipeline
@@ -54,6 +54,84 @@ class Pace:
                 self.paused_until = asyncio.get_running_loop().time() + RESERVE_WAIT_S
 
 
+class TimeIsOver(Exception):
+    """The time in which a call had to be answered ended before its turn came."""
+
+
+@dataclass(slots=True)
+class PatientCall:
+    """A call behind interactive ones, repeated until it has an answer that stands. `endpoint`: what it asks.
+    `expires_at`: when it is given up, in seconds since 1970. `stopped`: set once no attempt may begin any more.
+    `retried`: called at each attempt that is repeated."""
+
+    tenant: str
+    endpoint: Endpoint
+    pipeline: Pipeline
+    pace: Pace
+    stopped: asyncio.Event
+    expires_at: float
+    retried: Callable[[], None] = lambda: None
+    now: Callable[[], float] = time
+    client: Client | None = None  # of the attempt that runs
+
+    async def answered(self, body: bytes, line: BatchLine, headers: Sequence[Header] = ()) -> Collected | None:
+        """The answer; None where the work was stopped before there was one. Raises TimeIsOver."""
+        model = await self._target(_model_of(body), line.key_id)
+        failures, wait_s = 0, FIRST_WAIT_S
+        while True:
+            if self.now() >= self.expires_at:
+                raise TimeIsOver
+            if not await self._room(model):
+                return None
+            self.client, collected = line_client(self.endpoint, body, line, headers)
+            if (refused := await self._not_kept(self.client)) is not None:
+                return Collected(refused.http_status, {}, bytearray(refused.body()))
+            await self.pipeline.answer(self.endpoint, self.client)
+            if collected.status == 0 or (self.stopped.is_set() and collected.status >= 500):
+                return None  # the work was cut in the middle of the call, which is on record as such
+            self.pace.note(collected.headers)
+            failures += collected.status in (500, 502, 504)
+            if not _is_worth_another(collected, failures):
+                return collected
+            self.retried()
+            asked = collected.headers.get("retry-after", "")
+            await self._wait(max(wait_s, min(float(asked), LONGEST_WAIT_S) if asked.isdigit() else 0.0))
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _not_kept(self, client: Client) -> PolicyDenied | None:
+        """Why the answer may not be kept, where the policy says so by now. Other refusals are made by the pipeline."""
+        with suppress(GatewayError):
+            principal = await self.pipeline.authenticator.principal_of(client)
+            try:
+                self.pipeline.enforcement.content_days(principal)
+            except PolicyDenied as denied:
+                if any(reason.rule == "retention.content" for reason in denied.reasons):
+                    return denied
+        return None
+
+    async def _target(self, model: str, key_id: str) -> str:
+        """The model that is asked first by the name `model`, for whose turn the call waits."""
+        with suppress(KeyRefused, DirectoryStale):  # which the call itself finds
+            names = (await self.pipeline.authenticator.stored(key_id)).names
+            if model in names:
+                return names[model].targets[0]
+        return model
+
+    async def _room(self, model: str) -> bool:
+        """Wait until interactive calls leave room; whether the work goes on."""
+        await self.pace.free()
+        while not self.stopped.is_set():
+            if self.pipeline.routes.has_room(self.tenant, model):
+                return True
+            await self._wait(ROOM_EVERY_S)
+        return False
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopped.wait()
+
+
 @dataclass(slots=True)
 class LineAnswerer:
     """Of one batch. `stopped`: set once no attempt may begin any more. `retried`: called at each attempt that is
@@ -76,70 +154,19 @@ class LineAnswerer:
             request = parse_line(number, raw, self.endpoint.path)
         except BadLine as bad:
             return failed(batch.id, number, bad.custom_id, bad.code, bad.message, key_id)
-        return await self._called(request, key_id)
-
-    async def _called(self, request: LineRequest, key_id: str) -> LineResult | None:
-        batch, number = self.batch, request.number
         line = BatchLine(batch.id, number, request.custom_id, batch.key_id)
-        model = await self._target(_model_of(request.body))
-        failures, wait_s = 0, FIRST_WAIT_S
-        while True:
-            if self.now() >= batch.expires_at:
-                return expired(batch.id, number, request.custom_id, key_id)
-            if not await self._room(model):
-                return None
-            client, collected = line_client(self.endpoint, request.body, line)
-            if (refused := await self._not_kept(client)) is not None:
-                denied = ApiAnswer(refused.http_status, {}, refused.body())
-                return answered(batch.id, number, request.custom_id, denied, key_id)
-            await self.pipeline.answer(self.endpoint, client)
-            if collected.status == 0 or (self.stopped.is_set() and collected.status >= 500):
-                return None  # the work was cut in the middle of the call, which is on record as such
-            self.pace.note(collected.headers)
-            failures += collected.status in (500, 502, 504)
-            if not _is_worth_another(collected, failures):
-                return self._result(request, collected, key_id)
-            self.retried()
-            asked = collected.headers.get("retry-after", "")
-            await self._wait(max(wait_s, min(float(asked), LONGEST_WAIT_S) if asked.isdigit() else 0.0))
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-
-    def _result(self, request: LineRequest, collected: Collected, key_id: str) -> LineResult:
-        answer = ApiAnswer(collected.status, collected.headers, bytes(collected.body))
-        return answered(self.batch.id, request.number, request.custom_id, answer, key_id)
-
-    async def _not_kept(self, client: Client) -> PolicyDenied | None:
-        """Why the answer may not be kept, where the policy says so by now. Other refusals are made by the pipeline."""
-        with suppress(GatewayError):
-            principal = await self.pipeline.authenticator.principal_of(client)
-            try:
-                self.pipeline.enforcement.content_days(principal)
-            except PolicyDenied as denied:
-                if any(reason.rule == "retention.content" for reason in denied.reasons):
-                    return denied
-        return None
-
-    async def _target(self, model: str) -> str:
-        """The model that is asked first by the name `model`, for whose turn the line waits."""
-        with suppress(KeyRefused, DirectoryStale):  # which the call itself finds
-            names = (await self.pipeline.authenticator.stored(self.batch.key_id)).names
-            if model in names:
-                return names[model].targets[0]
-        return model
-
-    async def _room(self, model: str) -> bool:
-        """Wait until interactive calls leave room; whether the work goes on."""
-        await self.pace.free()
-        while not self.stopped.is_set():
-            if self.pipeline.routes.has_room(self.batch.owner.tenant, model):
-                return True
-            await self._wait(ROOM_EVERY_S)
-        return False
-
-    async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.stopped.wait()
+        call = PatientCall(
+            batch.owner.tenant, self.endpoint, self.pipeline, self.pace, self.stopped, batch.expires_at, self.retried,
+            self.now,
+        )  # fmt: skip
+        try:
+            got = await call.answered(request.body, line)
+        except TimeIsOver:
+            return expired(batch.id, number, request.custom_id, key_id)
+        if got is None:
+            return None
+        answer = ApiAnswer(got.status, got.headers, bytes(got.body))
+        return answered(batch.id, number, request.custom_id, answer, key_id)
 
 
 def expired(batch: str, line: int, custom_id: str | None, key_id: str) -> LineResult:

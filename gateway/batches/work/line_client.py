@@ -1,11 +1,11 @@
 """The client's side of a call that is a line of a batch: the body is there, the answer is collected."""
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.openai.asgi_client import SERVER_SIDE, BatchLine, Client
+from gateway.openai.asgi_client import SERVER_SIDE, BatchLine, Client, Header
 from gateway.openai.endpoints import Endpoint
 
 
@@ -46,13 +46,15 @@ async def _never() -> MutableMapping[str, Any]:
     raise AssertionError("nobody sets it")
 
 
-def line_client(endpoint: Endpoint, body: bytes, line: BatchLine) -> tuple[Client, Collected]:
+def line_client(
+    endpoint: Endpoint, body: bytes, line: BatchLine, headers: Sequence[Header] = ()
+) -> tuple[Client, Collected]:
     """A client that sends `body` for `line`, and what it will have received."""
     scope: dict[str, Any] = {
         "type": "http",
         "method": "POST",
         "path": endpoint.path,
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [(b"content-type", b"application/json"), *headers],
         "extensions": {SERVER_SIDE: _Here(body)},
     }
     collected = Collected()

@@ -13,11 +13,10 @@ from audit.log.receipt import Receipt
 from gateway.api_format import EventWriter
 from gateway.configuration.bounds import Bounds
 from gateway.content.inspection import Inspection
-from gateway.content.retained_content import KeptEvents, RetainedContent
+from gateway.content.retained_content import KeptEvents
 from gateway.content.whole_answer import Handling
 from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
-from gateway.openai.checked_call import Call as AskedCall
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.headers import JSON, STREAMS, provenance
@@ -27,9 +26,9 @@ from gateway.request.answer.relay import StreamRelay
 from gateway.request.answer.spool import PIECE, Spool
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Answered, LastBytes
+from gateway.request.stages import Accepted, Answered, LastBytes, Redacted
 from gateway.request.telemetry import Telemetry
-from gateway.upstream.client import Answer
+from gateway.upstream.client import BackendAnswer
 from regions.fleet.fleet import Call
 
 logger = logging.getLogger("domicile.gateway")
@@ -70,7 +69,7 @@ class Delivery:
     def restore(
         self,
         accepted: Accepted,
-        answer: Answer,
+        answer: BackendAnswer,
         received: ReceivedAnswer,
         call: Call,
         silence: KeepAlive | None = None,
@@ -119,35 +118,36 @@ class Delivery:
                 await client.write(piece)
         await client.end()
 
-    async def _whole(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
+    async def _whole(self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call) -> Answered:
         raw = await answer.body(MAX_ANSWER_BYTES)
         request, redacted = accepted.request, accepted.routed.redacted
         prompt = redacted.prompt
         self._enforcement.check_running(request)
         with self._step("restore"):
             asked = request.call
-            handling = Handling(asked.endpoint.answer, redacted.content is not None, asked.translation)
+            handling = Handling(asked.endpoint.answer, redacted.content is not None, redacted.translation)
             whole = await self._inspection.whole_answer(raw, handling, prompt.output, request.principal.tenant)
             received.note(whole.summary)
             self._routes.answered(request, call, received.called)
             if prompt.output is not None:
                 received.redactions = prompt.output.counts
             raw = whole.passed()
+            kept = LastBytes(raw) if redacted.keeps else None
             if request.client.headers.get(DEBUG_HEADER) == "upstream":
                 raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
         if redacted.content is not None and whole.texts is not None:
             redacted.content.add_answer(whole.texts)
         received.bytes_out = len(raw)
-        return Answered(request, accepted, LastBytes(raw), begun=False)
+        return Answered(request, accepted, LastBytes(raw), begun=False, kept=kept)
 
     async def _stream(
-        self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
+        self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
     ) -> Answered:
         if not answer.is_event_stream:
             raise BackendFailed("The backend answered a stream with something else")
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
-        events = received.events = _events(request.call, routed.redacted.content)
+        events = received.events = _events(routed.redacted)
         sender = _Sender(accepted, received)
         relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None, events)
         with self._step("restore"):
@@ -171,7 +171,9 @@ class Delivery:
                     received.redactions = output.counts
         if not sender.begun:  # a whole answer without text
             await sender.begin()
-        return Answered(request, accepted, LastBytes(relay.ending()), begun=True)
+        last = LastBytes(relay.ending())
+        kept = LastBytes(events.whole()) if events is not None and routed.redacted.keeps else None
+        return Answered(request, accepted, last, begun=True, kept=kept)
 
 
 async def _in_time(client: Client, data: bytes) -> int:
@@ -185,12 +187,12 @@ async def _in_time(client: Client, data: bytes) -> int:
     return min(at, len(data))
 
 
-def _events(asked: AskedCall, content: RetainedContent | None) -> EventWriter | None:
-    """What writes the stream of a call of another API; what it says goes to `content` as well."""
-    if asked.translation is None:
+def _events(redacted: Redacted) -> EventWriter | None:
+    """What writes the stream of a call of another API; what it says goes to what is kept of the call as well."""
+    if redacted.translation is None:
         return None
-    events = asked.translation.events()
-    return events if content is None else KeptEvents(events, content)
+    events = redacted.translation.events()
+    return events if redacted.content is None else KeptEvents(events, redacted.content)
 
 
 class _Sender:

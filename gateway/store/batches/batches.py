@@ -170,9 +170,11 @@ class StoredBatches:
                 connection.execute(delete(RESULT).where(RESULT.c.batch == batch))
         return True
 
-    def over(self, now: float, limit: int) -> list[BatchRecord]:
-        """Batches whose time is over, also those that never ended, since nobody has their keys any more."""
+    def over(self, now: float, limit: int, skipped: int = 0) -> list[BatchRecord]:
+        """Batches whose time is over, also those that never ended, since nobody has their keys any more; behind the
+        first `skipped`."""
         query = select(BATCH).where(BATCH.c.cell == self._cell, BATCH.c.kept_until <= now)
+        query = query.order_by(BATCH.c.kept_until, BATCH.c.id).offset(skipped)
         with self._database.read() as session:
             return [_record(row) for row in session.connection().execute(query.limit(limit)).mappings()]
 
@@ -181,6 +183,19 @@ class StoredBatches:
             connection = session.connection()
             connection.execute(delete(RESULT).where(RESULT.c.batch == batch))
             connection.execute(delete(BATCH).where(BATCH.c.id == batch))
+
+    def results_under_key(self, tenant: str, key: str) -> list[tuple[BatchRecord, SealedResult]]:
+        """All results of a tenant that are sealed under the data key, each with its batch."""
+        query = select(RESULT).join(BATCH, BATCH.c.id == RESULT.c.batch)
+        query = query.where(BATCH.c.tenant == tenant, RESULT.c.data_key == key)
+        with self._database.read() as session:
+            connection = session.connection()
+            rows = connection.execute(query.order_by(RESULT.c.batch, RESULT.c.line)).mappings().all()
+            of = select(BATCH).where(BATCH.c.id.in_({row["batch"] for row in rows}))
+            batches = {row["id"]: _record(row) for row in connection.execute(of).mappings()}
+        return [
+            (batches[row["batch"]], SealedResult(row["line"], row["part"], row["size"], sealed_in(row))) for row in rows
+        ]
 
     def _get(self, connection: Connection, owner: Owner | None, batch: str) -> BatchRecord | None:
         query = select(BATCH).where(BATCH.c.id == batch, BATCH.c.cell == self._cell)

@@ -80,6 +80,19 @@ class StoredFiles:
             rows = session.connection().execute(query.order_by(RESULT.c.line).limit(limit)).mappings().all()
         return [SealedResult(row["line"], row["part"], row["size"], sealed_in(row)) for row in rows]
 
+    def parts_under_key(self, tenant: str, key: str) -> list[tuple[FileRecord, SealedPart]]:
+        """All parts of a tenant's files that are sealed under the data key, each with its file."""
+        query = select(PART).join(FILE, FILE.c.id == PART.c.file)
+        query = query.where(FILE.c.tenant == tenant, FILE.c.state == "ready", PART.c.data_key == key)
+        with self._database.read() as session:
+            connection = session.connection()
+            rows = connection.execute(query.order_by(PART.c.file, PART.c.number)).mappings().all()
+            of = select(FILE).where(FILE.c.id.in_({row["file"] for row in rows}))
+            files = {row["id"]: _record(row) for row in connection.execute(of).mappings()}
+        return [
+            (files[row["file"]], SealedPart(row["number"], row["first"], row["lines"], sealed_in(row))) for row in rows
+        ]
+
     def used_bytes(self, tenant: str) -> int:
         """Of all files of the tenant."""
         with self._database.read() as session:
@@ -96,11 +109,12 @@ class StoredFiles:
             connection.execute(update(FILE).where(FILE.c.id == file).values(state="deleted"))
         return _record(row)
 
-    def due(self, now: float, limit: int) -> list[FileRecord]:
-        """Files whose time is over, that were deleted, or whose upload did not end."""
+    def due(self, now: float, limit: int, skipped: int = 0) -> list[FileRecord]:
+        """Files whose time is over, that were deleted, or whose upload did not end, behind the first `skipped`."""
         given_up = (FILE.c.state == "uploading") & (FILE.c.created_at <= now - UPLOAD_S)
         over = (FILE.c.expires_at <= now) | (FILE.c.state == "deleted") | given_up
-        query = select(FILE).where(FILE.c.cell == self._cell, over).order_by(FILE.c.expires_at).limit(limit)
+        query = select(FILE).where(FILE.c.cell == self._cell, over).order_by(FILE.c.expires_at, FILE.c.id)
+        query = query.limit(limit).offset(skipped)
         with self._database.read() as session:
             return [_record(row) for row in session.connection().execute(query).mappings()]
 

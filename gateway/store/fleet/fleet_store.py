@@ -19,7 +19,7 @@ from gateway.store.change import Change, OnEvent
 from gateway.store.fleet.demand import read_demand
 from gateway.store.fleet.uptime import meter
 from gateway.store.lookup import backend_record
-from regions.fleet.deployment import MAX_FAILURE, NEXT, Deployment, Replica, State, replica_name
+from regions.fleet.deployment import MAX_FAILURE, NEXT, Deployment, Replica, ReplicaState, replica_name
 from regions.fleet.fleet import Backend
 from regions.fleet.ports import FleetView, NotLeading
 
@@ -100,7 +100,7 @@ class FleetStore:
                 tenant=deployment.tenant,
                 deployment=deployment.id,
                 region=region,
-                state=State.STARTING,
+                state=ReplicaState.STARTING,
                 holder=self._node,
                 gpu=deployment.gpu,
                 model=deployment.model,
@@ -117,7 +117,7 @@ class FleetStore:
     def ready(self, term: int, replica: Replica, backend: Backend) -> None:
         """Every gateway may call it from now on."""
         with self._turn(term) as (session, _):
-            row = self._moved(session, replica, State.READY)
+            row = self._moved(session, replica, ReplicaState.READY)
             change = self._change(session, bump_epoch(session, self._cell))
             registered = session.get(BackendRow, row.id)
             before = None if registered is None else backend_record(registered)
@@ -140,7 +140,7 @@ class FleetStore:
     def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None:
         """It sleeps, out of service since it was to; `detail` goes on record."""
         with self._turn(term) as (session, _):
-            row = self._moved(session, replica, State.ASLEEP, "scaled_down")
+            row = self._moved(session, replica, ReplicaState.ASLEEP, "scaled_down")
             self._report(self._revoked(session, row), row, replica, detail)
 
     def withdraw(self, term: int, replica: Replica) -> None:
@@ -153,14 +153,14 @@ class FleetStore:
     def drain(self, term: int, replica: Replica, reason: str) -> None:
         """No gateway may call it from now on; what runs goes on."""
         with self._turn(term) as (session, _):
-            row = self._moved(session, replica, State.DRAINING, reason)
+            row = self._moved(session, replica, ReplicaState.DRAINING, reason)
             self._report(self._revoked(session, row), row, replica)
 
     def end(
         self,
         term: int,
         replica: Replica,
-        state: State,
+        state: ReplicaState,
         reason: str,
         *,
         seen: bool,
@@ -194,9 +194,9 @@ class FleetStore:
                 raise NotLeading(str(error)) from error
             yield session, at
 
-    def _moved(self, session: Session, replica: Replica, to: State, reason: str | None = None) -> ReplicaRow:
+    def _moved(self, session: Session, replica: Replica, to: ReplicaState, reason: str | None = None) -> ReplicaRow:
         row = session.get(ReplicaRow, replica.id)
-        if row is None or to not in NEXT[State(row.state)]:
+        if row is None or to not in NEXT[ReplicaState(row.state)]:
             raise NotLeading(
                 f"replica {replica.id} cannot become {to}: another has taken it further; it needs no action"
             )

@@ -33,6 +33,7 @@ def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
         "retention",
         "dsar",
         "content",
+        "response",
         "log",
         "checkpoint",
         "model",

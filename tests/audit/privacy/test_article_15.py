@@ -173,6 +173,7 @@ def test_every_kind_tool_and_special_category_has_a_word_in_each_language() -> N
         assert set(language.tools) == set(get_args(AttestedBasis))
         assert set(language.places) == {RECORD, SPANS}
         assert set(language.fields) == set(get_args(Field))
+        assert set(language.contents) == {"file_line", "file_result", "response"}
     assert GERMAN.tool("scc:7") == "Standarddatenschutzklauseln (Art. 46 Abs. 2 Buchst. c DSGVO) (7)"
     assert GERMAN.kind("Kundennummer") == "Kundennummer"
 

@@ -13,19 +13,19 @@ from audit.errors import AuditUnavailable, StoreError, StoreFull
 from audit.events.base import Step
 from audit.events.private_value import Sealed
 from audit.storage.postgres import PostgresReader, PostgresStore
-from audit.storage.store import Entry, Refused
+from audit.storage.store import LogEntry, Refused
 from audit.tree.merkle import leaf_hash
 from tests.audit.conftest import Home, accepted, completed, eventually
 from tests.fakes.needs import missing
 
 
-def entry(payload: bytes, step: Step = Step.NONE, request: str | None = None) -> Entry:
-    return Entry("acme", leaf_hash(payload), payload, step, request)
+def entry(payload: bytes, step: Step = Step.NONE, request: str | None = None) -> LogEntry:
+    return LogEntry("acme", leaf_hash(payload), payload, step, request)
 
 
-def with_value(payload: bytes) -> Entry:
+def with_value(payload: bytes) -> LogEntry:
     sealed = Sealed("event", "input", "c" * 64, b"salt and value", None, "content", None)
-    return Entry("acme", leaf_hash(payload), payload, private=(sealed,))
+    return LogEntry("acme", leaf_hash(payload), payload, private=(sealed,))
 
 
 @pytest.fixture

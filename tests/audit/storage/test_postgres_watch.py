@@ -8,7 +8,7 @@ import pytest
 from audit.errors import StoreError
 from audit.storage.postgres import PostgresStore
 from audit.storage.postgres_watch import RecordWatch
-from audit.storage.store import Entry
+from audit.storage.store import LogEntry
 from audit.storage.watched import StoreReplaced
 from audit.tree.merkle import leaf_hash
 
@@ -16,8 +16,8 @@ SAVE = "CREATE TABLE domicile_audit.saved_{0} AS TABLE domicile_audit.{0}"
 RESTORE = "INSERT INTO domicile_audit.{0} OVERRIDING SYSTEM VALUE SELECT * FROM domicile_audit.saved_{0}"
 
 
-def entry(payload: bytes, tenant: str = "acme") -> Entry:
-    return Entry(tenant, leaf_hash(payload), payload)
+def entry(payload: bytes, tenant: str = "acme") -> LogEntry:
+    return LogEntry(tenant, leaf_hash(payload), payload)
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ import pytest
 from audit.errors import StoreError, StoreFull
 from audit.events.base import Step
 from audit.storage.sqlite import APPLICATION_ID, SqliteReader, SqliteStore
-from audit.storage.store import Entry
+from audit.storage.store import LogEntry
 from audit.tree.merkle import leaf_hash
 from tests.fakes.needs import missing
 
 ROOT = Path(__file__).parents[3]
 
 
-def entry(payload: bytes, tenant: str = "acme", step: Step = Step.NONE, request: str | None = None) -> Entry:
-    return Entry(tenant, leaf_hash(payload), payload, step, request)
+def entry(payload: bytes, tenant: str = "acme", step: Step = Step.NONE, request: str | None = None) -> LogEntry:
+    return LogEntry(tenant, leaf_hash(payload), payload, step, request)
 
 
 @pytest.fixture

@@ -9,20 +9,20 @@ import pytest
 from audit.errors import StoreError
 from audit.events.base import Step
 from audit.events.private_value import Sealed
-from audit.storage.store import Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
+from audit.storage.store import LeafStore, LogEntry, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import leaf_hash, tree_hash
 from tests.audit.conftest import Home
 
 ON_BOTH_STORES = True
 
 
-def entry(payload: bytes, tenant: str = "acme", step: Step = Step.NONE, request: str | None = None) -> Entry:
-    return Entry(tenant, leaf_hash(payload), payload, step, request)
+def entry(payload: bytes, tenant: str = "acme", step: Step = Step.NONE, request: str | None = None) -> LogEntry:
+    return LogEntry(tenant, leaf_hash(payload), payload, step, request)
 
 
-def with_value(payload: bytes) -> Entry:
+def with_value(payload: bytes) -> LogEntry:
     sealed = Sealed("event", "input", "c" * 64, b"salt and value", None, "content", None)
-    return Entry("acme", leaf_hash(payload), payload, private=(sealed,))
+    return LogEntry("acme", leaf_hash(payload), payload, private=(sealed,))
 
 
 def opened(home: Home, node: str = "gw-1", boot: str = "boot-1") -> LeafStore:

@@ -7,11 +7,16 @@ import typing
 import pytest
 from anthropic.types import RawMessageStreamEvent
 from anthropic.types.beta import message_create_params as beta_messages
+from openai.types import completion_create_params as completions
+from openai.types import embedding_create_params as embeddings
+from openai.types.chat import completion_create_params
 from openai.types.responses import ResponseStreamEvent, response_create_params
 
+from gateway.api_format import CallState, GoesOn
 from gateway.apis.endpoints import MESSAGES, RESPONSES
 from gateway.errors import InvalidRequest
 from gateway.openai.checked_call import parse_call
+from gateway.openai.endpoints import CHAT, COMPLETIONS, EMBEDDINGS
 from tests.test_docs import TREE
 
 PAGE = (TREE / "docs/api.md").read_text(encoding="utf-8")
@@ -38,17 +43,58 @@ def parameters(endpoint):
 
 def error(endpoint, **more):
     try:
-        parse_call(endpoint, json.dumps(GOOD[endpoint] | more).encode(), bytes(32))
+        parse_call(endpoint, json.dumps(GOOD[endpoint] | more).encode(), CallState(bytes(32)))
     except InvalidRequest as refused:
         return refused
+    except GoesOn:  # it names what is kept
+        return None
     return None
 
 
 def test_every_parameter_of_the_official_sdks_is_in_the_tables():
     responses = typing.get_type_hints(response_create_params.ResponseCreateParamsBase).keys() | {"stream"}
-    assert parameters(RESPONSES).keys() == responses
+    assert parameters(RESPONSES).keys() == responses | {"client_metadata"}, "which Codex sends"
     messages = typing.get_type_hints(beta_messages.MessageCreateParamsBase).keys() | {"stream"}
     assert parameters(MESSAGES).keys() ^ messages == OURS
+
+
+OWN = {
+    CHAT: (completion_create_params.CompletionCreateParamsBase, {"messages": [{"role": "user", "content": "x"}]}),
+    COMPLETIONS: (completions.CompletionCreateParamsBase, {"prompt": "x"}),
+    EMBEDDINGS: (embeddings.EmbeddingCreateParams, {"input": "x"}),
+}
+
+
+@pytest.mark.parametrize("endpoint", OWN, ids=lambda endpoint: endpoint.name)
+def test_every_parameter_of_openais_own_routes_is_in_the_tables_and_what_is_checked_is(endpoint):
+    """What is checked is refused where it is of no type that it could have; what is passed on is not."""
+    kind, good = OWN[endpoint]
+    told = {}
+    for names, taken, rest in rows(f"parameter of `{endpoint.path}`"):
+        assert taken == "yes"
+        told |= dict.fromkeys(re.findall(r"`([a-z_]+)`", names), rest)
+    official = typing.get_type_hints(kind).keys() | ({"stream"} if endpoint is not EMBEDDINGS else set())
+    assert told.keys() == official
+    for name in official - {"user"}:  # a person's name, which is checked where it is filed
+        refused = [
+            each for wrong in ({"surely": ["wrong"]}, ["x"], -7.5) if (each := error_of(endpoint, good, name, wrong))
+        ]
+        assert bool(refused) == ("checked" in told[name]), name
+        assert {each.param.split(".")[0] for each in refused} <= {name}
+
+
+def error_of(endpoint, good, name, value):
+    try:
+        call = parse_call(endpoint, json.dumps({"model": "m", **good, name: value}).encode())
+    except InvalidRequest as refused:
+        return refused
+    assert call.body[name] == value
+    return None
+
+
+def rows(heading):
+    text = PAGE[PAGE.index(f"| {heading} |") :].split("\n\n", 1)[0].split("\n")[2:]
+    return [row.strip("| ").split(" | ") for row in text]
 
 
 @pytest.mark.parametrize("endpoint", [RESPONSES, MESSAGES], ids=lambda endpoint: endpoint.name)

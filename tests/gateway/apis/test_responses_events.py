@@ -7,6 +7,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from backend.wire import Usage
+from gateway.api_format import CallState
 from gateway.apis import chat_answer
 from gateway.apis.endpoints import RESPONSES
 from gateway.apis.responses.sealed_state import opened
@@ -23,7 +24,9 @@ USAGE = Usage(
 
 
 def translation(**body):
-    return parse_call(RESPONSES, json.dumps({"model": "m", "input": "hi", **body}).encode(), SECRET).translation
+    return parse_call(
+        RESPONSES, json.dumps({"model": "m", "input": "hi", **body}).encode(), CallState(SECRET)
+    ).translation
 
 
 def streamed(*chunks, usage=USAGE, **body):

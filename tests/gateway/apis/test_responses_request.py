@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gateway.api_format import CallState, Earlier, GoesOn
 from gateway.apis.endpoints import RESPONSES
 from gateway.apis.responses.sealed_state import NotOurs, opened, sealed
 from gateway.errors import InvalidRequest
@@ -15,7 +16,7 @@ TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "s
 
 
 def call(secret=SECRET, **body):
-    return parse_call(RESPONSES, json.dumps({"model": "m", "input": "hi", **body}).encode(), secret)
+    return parse_call(RESPONSES, json.dumps({"model": "m", "input": "hi", **body}).encode(), CallState(secret))
 
 
 def chat(**body):
@@ -87,6 +88,7 @@ def test_parameters_take_the_names_that_chats_have():
         text={"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
         top_logprobs=2, include=["message.output_text.logprobs"], stream=True,
         store=False, background=False, truncation="disabled", prompt_cache_key="any text", service_tier="auto",
+        client_metadata={"a": "b"},
         stream_options={"include_obfuscation": False}, previous_response_id=None, conversation=None,
     )  # fmt: skip
     del made["messages"]
@@ -141,7 +143,8 @@ def test_a_choice_of_tools_is_the_chats(choice, made):
             "input.0.content.0.image_url",
         ),
         ({"input": [{"role": "user", "content": "x", "id": "no identifier"}]}, "input.0.id"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.type"),
+        ({"input": [{"type": "item_reference"}]}, "input.0.id"),
+        ({"input": [{"type": "item_reference", "id": "no identifier"}]}, "input.0.id"),
         ({"input": [{"type": "web_search_call", "id": "x"}]}, "input.0.type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input.0.call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input.0.output"),
@@ -162,11 +165,14 @@ def test_a_choice_of_tools_is_the_chats(choice, made):
         ({"metadata": {"a": 1}}, "metadata"),
         ({"metadata": "x"}, "metadata"),
         ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
-        ({"store": True}, "store"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"store": "yes"}, "store"),
+        ({"previous_response_id": 1}, "previous_response_id"),
+        ({"previous_response_id": "no identifier"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"background": True}, "background"),
+        ({"background": 1}, "background"),
+        ({"background": True, "store": False}, "store"),
+        ({"background": True, "stream": True}, "stream"),
         ({"truncation": "auto"}, "truncation"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
@@ -194,6 +200,41 @@ def test_what_is_wrong_or_not_offered_is_refused_by_the_name_of_its_field(body, 
     error = refusal(**body)
     assert error.param == param
     assert "anna@example.org" not in error.message, "a member's name may be a text"
+
+
+def test_what_a_call_asks_to_be_kept_is_read_and_said_in_its_answer():
+    for body, wanted, background in [
+        ({}, None, False), ({"store": True}, True, False), ({"store": False}, False, False),
+        ({"background": True}, True, True), ({"background": False, "stream": True}, None, False),
+    ]:  # fmt: skip
+        made = call(**body).translation
+        assert (made.storage.wanted, made.storage.background, made.storage.earlier) == (wanted, background, None)
+        for translation, kept in ((made, False), (made.kept(), True)):
+            answer = json.loads(translation.waiting())
+            assert (answer["store"], answer["background"], answer["id"]) == (kept, background, made.storage.response)
+
+
+@pytest.mark.parametrize(
+    "body", [{"previous_response_id": "resp_1"}, {"input": [{"type": "item_reference", "id": "msg_1"}]}]
+)
+def test_a_body_that_names_what_is_kept_is_no_call_until_that_is_in_it(body):
+    with pytest.raises(GoesOn):
+        call(**body)
+
+
+@pytest.mark.parametrize(
+    ("was_text", "place", "told"),
+    [
+        (False, ("input", 0, "content"), ("previous_response_id",)),
+        (False, ("input", 1), ("previous_response_id",)),
+        (False, ("input", 2, "content", 0), ("input", 0, "content", 0)),
+        (True, ("input", 2, "content"), ("input",)),
+        (True, ("input",), ("input",)),
+        (False, ("instructions",), ("instructions",)),
+    ],
+)
+def test_places_are_those_of_the_body_that_the_client_sent(was_text, place, told):
+    assert Earlier("resp_1", 2, was_text).place(place) == told
 
 
 def test_a_body_that_is_no_object_or_has_too_many_messages_is_refused():

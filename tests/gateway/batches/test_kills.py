@@ -164,3 +164,43 @@ async def test_a_backend_that_is_killed_delays_lines_and_loses_none(tmp_path, mo
         async with running(fake, port), sdk_of(made, await listening(tmp_path / "log")) as sdk:
             await ended_well(sdk, batch)
             assert await gateways.end(pid, "TERM") == 0
+
+
+async def test_responses_in_the_background_survive_a_kill_and_are_answered_and_paid_once(tmp_path, monkeypatch):
+    """In the queue of the batches; the other gateway, which shares the folder, shows them all the time."""
+    async with installation(tmp_path, monkeypatch, delay_s=0.1) as (made, gateways):
+        pids, bases = {}, {}
+        for node in ("gw-1", "gw-2"):
+            pids[node] = await gateways.start(node, tmp_path / f"{node}.log")
+            bases[node] = await listening(tmp_path / f"{node}.log")
+        asked = {"model": "small", "background": True}
+        async with sdk_of(made, bases["gw-1"]) as sdk:
+            before = await sdk.responses.create(model="small", input="one")
+            some = [
+                await sdk.responses.create(input=f"{number}", previous_response_id=before.id, **asked)
+                for number in range(40)
+            ]
+            async with asyncio.timeout(30):
+                while not any([(await sdk.responses.retrieve(each.id)).status == "completed" for each in some]):
+                    await asyncio.sleep(0.01)
+        first = holder(made)
+        other = next(node for node in pids if node != first)
+        assert await gateways.end(pids.pop(first), "KILL") == -signal.SIGKILL
+        async with sdk_of(made, bases[other]) as sdk:
+            for each in some:
+                async with asyncio.timeout(60):
+                    while (done := await sdk.responses.retrieve(each.id)).status in ("queued", "in_progress"):
+                        await asyncio.sleep(0.05)
+                assert (done.status, done.output_text) == ("completed", "The capital is Paris.")
+        pids[first] = await gateways.start(first, tmp_path / "again.log")  # closes what its last life left open
+        await listening(tmp_path / "again.log")
+        for pid in pids.values():
+            assert await gateways.end(pid, "TERM") == 0
+        ends = Counter(event["response_id"] for event in made.events() if event["type"] == "response.ended")
+        assert ends.keys() <= {each.id for each in some} and set(ends.values()) == {1}
+        found = Installation.open(made.data).database()
+        paid = Counter(row.nano_eur for row in entries(found, tenant="acme") if row.nano_eur)
+        found.close()
+        each = (7 * 10 + 5 * 20) * 1000
+        assert paid == {each // 2: len(some), each: 1}
+        assert made.verify().findings == []

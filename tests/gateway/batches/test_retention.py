@@ -73,6 +73,18 @@ async def test_a_held_file_stays_until_the_hold_is_released(tmp_path):
         assert rows(made)[:2] == [0, 0]
 
 
+async def test_held_files_do_not_keep_later_ones_from_being_deleted(tmp_path):
+    async with kept(tmp_path) as (made, sdk, retention, ahead):
+        object.__setattr__(retention, "at_once", 2)
+        for user in ("alice", "alice", "alice", "bob", "bob"):
+            await upload(sdk, line(1, user=user))
+        await domicile("audit", "hold", "place", "acme", "--subject", "alice", "--data", made.data)
+        ahead[0] = 8 * DAY_S
+        assert await retention.expire() == 2
+        assert rows(made)[0] == 3
+        assert await retention.expire() == 0
+
+
 async def test_a_file_that_a_batch_reads_stays_until_the_batch_is_over(tmp_path):
     async with kept(tmp_path, delay_s=0.3) as (_made, sdk, retention, ahead):
         file = await upload(sdk, *(line(number) for number in range(24)), expires_after=SOON)

@@ -44,7 +44,10 @@ def modes(folder):
     for one in [folder, *folder.rglob("*")]:
         name = str(one.relative_to(folder))
         name = "a succession" if name.endswith(".note") else name
-        found[name] = f"{stat.S_IMODE(one.lstat().st_mode):04o}"
+        mode = f"{stat.S_IMODE(one.lstat().st_mode):04o}"
+        if "/tile/" in name:  # which of them there are depends on when checkpoints were signed
+            name = f"a folder in /tiles of mode {mode}" if one.is_dir() else f"a file in /tiles of mode {mode}"
+        found[name] = mode
     return {name: mode for name, mode in found.items() if not name.endswith(("-wal", "-shm"))}
 
 

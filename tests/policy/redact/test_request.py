@@ -132,6 +132,30 @@ def test_a_part_that_nobody_can_read_is_refused_by_name_wherever_it_stands(part,
     assert refused.value.findings[0].position.startswith(place)
 
 
+@pytest.mark.parametrize("name", ["file", "image_url", "file_id", "input_ids"])
+def test_a_tool_may_have_a_parameter_that_is_called_like_a_file_and_its_strings_are_read(name):
+    schema = {"type": "object", "properties": {"edits": {"type": "array", "items": {
+        "type": "object", "properties": {name: {"type": "string", "description": MAIL}}}}}}  # fmt: skip
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    for more in ({"tools": [tool]}, {"response_format": form}):
+        sent = json.dumps(REDACTOR.redact_body({**BASES["chat"], **more}, LAYOUTS["chat"], "k7f3").body)
+        assert f'"{name}"' in sent and "alice" not in sent and "[EMAIL]" in sent
+
+
+@pytest.mark.parametrize("more", [
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"file": "AAAA"}}}}]},
+    {"tools": [{"type": "function", "function": {"name": "f", "file": {"file_data": "AAAA"}}}]},
+    {"tools": [{"type": "function", "file": {"properties": {}}}]},
+    {"metadata": {"properties": {"file": {"file_data": "AAAA"}}}},
+    {"messages": [{"role": "user", "content": "x", "properties": {"file": {"file_data": "AAAA"}}}]},
+    {"properties": {"file": {"file_data": "AAAA"}}},
+])  # fmt: skip
+def test_a_file_is_refused_wherever_it_is_no_declared_parameter(more):
+    with pytest.raises(RedactionBlocked):
+        REDACTOR.redact_body({**BASES["chat"], **more}, LAYOUTS["chat"], "k7f3")
+
+
 @pytest.mark.parametrize("number", [4111111111111111, 4111111111111111.0, 4.111111111111111e15])
 def test_a_number_that_is_a_card_is_found_under_any_name_that_is_no_parameter(number):
     for body in ({"my_card": number}, {"metadata": {"card": number}}, {"extra": [[number]]}):

@@ -12,7 +12,7 @@ from gateway.store.fleet.fleet_store import FleetStore
 from gateway.store.fleet.uptime import _by_day, meter
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, launched, replicas_of
 from regions.fleet.demand import Demand, DemandReport
-from regions.fleet.deployment import Deployment, Scale, State
+from regions.fleet.deployment import Deployment, ReplicaState, Scale
 from regions.fleet.fleet import Backend
 from regions.fleet.ports import NotLeading
 from regions.identity.identity import BackendIdentity
@@ -228,7 +228,7 @@ def test_a_replica_lives_through_its_states_and_every_one_is_on_record(store, da
     assert replica.id.startswith("small-")
     one.ready(term, replica, backend(replica))
     one.drain(term, replica, "scaled_down")
-    one.end(term, replica, State.STOPPED, "scaled_down", seen=True)
+    one.end(term, replica, ReplicaState.STOPPED, "scaled_down", seen=True)
     told = [(e.action, e.detail.get("reason")) for e in events if e.action.startswith(("replica.", "backend."))]
     assert told == [
         ("replica.starting", None), ("backend.registered", None), ("replica.ready", None),
@@ -254,7 +254,7 @@ def test_there_is_no_way_back(store):
     one = store()
     term = one.lead()
     replica = one.begin(term, WISH, "eu-fr-par")
-    one.end(term, replica, State.FAILED, "did_not_start", seen=True)
+    one.end(term, replica, ReplicaState.FAILED, "did_not_start", seen=True)
     with pytest.raises(NotLeading, match="cannot become ready"):
         one.ready(term, replica, backend(replica))
 
@@ -264,7 +264,7 @@ def test_the_view_has_what_lives_and_the_demand_of_all_gateways(store, acme, dat
     term = one.lead()
     replica = one.begin(term, WISH, "eu-fr-par")
     gone = one.begin(term, WISH, "eu-fr-par")
-    one.end(term, gone, State.FAILED, "did_not_start", seen=True)
+    one.end(term, gone, ReplicaState.FAILED, "did_not_start", seen=True)
     write_demand(database, "demo", "g1", [DemandReport("acme", "small", Demand(2, 1, 300.0, frozenset({"eu-fr-par"})))])
     write_demand(database, "demo", "g2", [DemandReport("acme", "small", Demand(3, 0, 900.0, frozenset({"eu-de-fra"})))])
     view = one.view()
@@ -331,7 +331,7 @@ def test_two_leaders_bill_a_replica_once(store, database):
         one.meter(term, {replica.id: True})
     two.meter(new, {replica.id: True})
     with pytest.raises(NotLeading):
-        one.end(term, replica, State.STOPPED, "gone", seen=True)
+        one.end(term, replica, ReplicaState.STOPPED, "gone", seen=True)
     assert 10_000 <= sum(up for _, up, _ in uptime(database)) < 11_000
 
 
@@ -340,7 +340,7 @@ def test_what_nobody_saw_is_not_billed(store, database):
     term = one.lead()
     replica = one.begin(term, WISH, "eu-fr-par")
     shift(database, 3600)
-    one.end(term, replica, State.FAILED, "lost", seen=False)
+    one.end(term, replica, ReplicaState.FAILED, "lost", seen=False)
     assert uptime(database) == []
 
 
@@ -348,7 +348,7 @@ def test_an_ended_replica_is_billed_no_more(store, database):
     one = store()
     term = one.lead()
     replica = one.begin(term, WISH, "eu-fr-par")
-    one.end(term, replica, State.STOPPED, "scaled_down", seen=True)
+    one.end(term, replica, ReplicaState.STOPPED, "scaled_down", seen=True)
     before = uptime(database)
     one.meter(term, {replica.id: True})
     assert uptime(database) == before
@@ -370,7 +370,7 @@ def test_the_hours_by_which_a_clock_is_put_forward_are_not_billed(store, databas
     one.meter(term, {replica.id: True}, within_s=7.0)
     assert 6_999 <= sum(up for _, up, _ in uptime(database)) <= 7_001
     shift(database, 7200)
-    one.end(term, replica, State.STOPPED, "scaled_down", seen=True, within_s=3.0)
+    one.end(term, replica, ReplicaState.STOPPED, "scaled_down", seen=True, within_s=3.0)
     assert 9_998 <= sum(up for _, up, _ in uptime(database)) <= 10_002
 
 
@@ -390,7 +390,7 @@ def test_each_replica_names_the_deployment_that_started_it_after_its_end_too(dat
     one = store()
     term = one.lead()
     first, second = one.begin(term, WISH, "eu-fr-par"), one.begin(term, WISH, "eu-de-fra")
-    one.end(term, second, State.FAILED, "x", seen=False)
+    one.end(term, second, ReplicaState.FAILED, "x", seen=False)
     assert launched(database, "acme") == {first.id: "small", second.id: "small"}
     with pytest.raises(NotFound):
         launched(database, "globex")
