@@ -16,7 +16,7 @@ CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images clean redaction-real
+.PHONY: help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images site clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -188,6 +188,24 @@ wheelhouse: $(BIN)/python  ## every wheel that an installation without a network
 
 images:  ## both container images with buildah (BASE=image with Python, PIP_ARGS, TORCH; see deploy/images.sh)
 	@BASE="$(BASE)" PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" bash deploy/images.sh
+
+# MkDocs and its theme have an environment of their own; the two scripts that pages load come from npm, pinned by hash.
+SITE_TOOLS := build/site-tools
+SITE_SCRIPTS := mermaid@11.17.2 iframe-worker@1.0.4
+$(SITE_TOOLS)/.installed: deploy/site/requirements.txt deploy/site/assets.sha256 | $(BIN)/python
+	@echo "== installing MkDocs and the scripts of the site into $(SITE_TOOLS)"
+	@command -v npm >/dev/null || { echo "npm is not installed; on Debian and Ubuntu: apt install npm"; exit 1; }
+	@rm -rf $(SITE_TOOLS) && $(BIN)/python -m venv $(SITE_TOOLS) && mkdir -p $(SITE_TOOLS)/assets
+	@$(SITE_TOOLS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r deploy/site/requirements.txt
+	@cd $(SITE_TOOLS) && npm pack --silent $(SITE_SCRIPTS) >/dev/null && sha256sum --quiet -c ../../deploy/site/assets.sha256
+	@tar xzOf $(SITE_TOOLS)/mermaid-*.tgz package/dist/mermaid.min.js > $(SITE_TOOLS)/assets/mermaid.min.js
+	@tar xzOf $(SITE_TOOLS)/iframe-worker-*.tgz package/shim/index.js > $(SITE_TOOLS)/assets/iframe-worker.js
+	@touch $@
+
+site: $(SITE_TOOLS)/.installed  ## the documentation as a site: build/site, to be opened or served from anywhere
+	@$(SITE_TOOLS)/bin/python deploy/site/prepare.py build/site-pages --assets $(SITE_TOOLS)/assets
+	@NO_MKDOCS_2_WARNING=1 $(SITE_TOOLS)/bin/mkdocs build --strict --quiet
+	@echo "== build/site/index.html"
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -3,7 +3,7 @@
     python bench/engine/report.py [docs/performance.md]
 
 Replaces what stands between the page's markers by a section for each bench/results/engine-CARD.json, and writes an SVG
-beside it for each card and run: bars of our figure over the better peer's, with a line at 1.
+beside it for each card and run: bars of our figure over the better peer's, with title, axis and a line at 1.
 """
 
 import json
@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CARDS = ("h100", "h200")
 BAR, GAP, LEFT, WIDTH, MOST = 16, 8, 330, 820, 2.5  # pixels; ratios beyond MOST are cut, and say so
+AXIS = "Domicile over the better peer, as a ratio; of times the inverse, so that more is better (▸: cut)"
+TOP, FOOT = 36, 44  # pixels above and below the bars: the title, the axis
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def section(card: str, page: Path) -> list[str]:
     for run in report["runs"]:
         rows = [w for w in report["workloads"] if w["name"].startswith(run + " ")]
         plot = page.with_name(f"performance-{card}-{run.replace(':', '-')}.svg")
-        plot.write_text(svg(run, rows))
+        plot.write_text(svg(f"{run} on an {card.upper()}: Domicile over the better peer", run, rows))
         image = f"![{run} on an {card.upper()}: our figures over the better peer's]({plot.name})"
         parts += [f"#### {run}, {card.upper()}", "", *table(run, rows), "", image, ""]
     return parts
@@ -71,18 +73,21 @@ def verdict(row: dict[str, Any]) -> str:
     return "yes" if reached else "no"
 
 
-def svg(run: str, rows: list[dict[str, Any]]) -> str:
+def svg(title: str, run: str, rows: list[dict[str, Any]]) -> str:
     bars = [row for row in rows if row["ratio"]]
-    height = len(bars) * (BAR + GAP) + 40
+    height = TOP + len(bars) * (BAR + GAP) + FOOT
+    base = height - FOOT
     scale = (WIDTH - LEFT - 60) / MOST
     one = LEFT + scale
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
-        f'font-size="12" role="img" aria-label="{escape(run)}: our figures over the better peer\'s">',
+        f'font-size="12" role="img" aria-label="{escape(title)}">',
+        f"<title>{escape(title)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
+        f'<text x="10" y="20" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]
     for i, row in enumerate(bars):
-        y = 10 + i * (BAR + GAP)
+        y = TOP + i * (BAR + GAP)
         length = min(row["ratio"], MOST) * scale
         colour = "#2b6cb0" if row["ratio"] >= 1 else "#c05621"
         mark = " ▸" if row["ratio"] > MOST else ""
@@ -91,9 +96,16 @@ def svg(run: str, rows: list[dict[str, Any]]) -> str:
             f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>',
             f'<text x="{LEFT + length + 5:.1f}" y="{y + 12}">{row["ratio"]:.2f}{mark}</text>',
         ]
+    parts.append(f'<line x1="{LEFT}" x2="{LEFT + MOST * scale:.1f}" y1="{base}" y2="{base}" stroke="#1a202c"/>')
+    for tick in (0, 0.5, 1, 1.5, 2, 2.5):
+        x = LEFT + tick * scale
+        parts += [
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + 4}" stroke="#1a202c"/>',
+            f'<text x="{x:.1f}" y="{base + 16}" text-anchor="middle">{tick:g}</text>',
+        ]
     parts += [
-        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="4" y2="{height - 26}" stroke="#1a202c" stroke-dasharray="4 3"/>',
-        f'<text x="{one:.1f}" y="{height - 10}" text-anchor="middle">the better peer = 1</text>',
+        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{TOP - 6}" y2="{base}" stroke="#1a202c" stroke-dasharray="4 3"/>',
+        f'<text x="{(LEFT + WIDTH - 60) / 2:.1f}" y="{height - 8}" text-anchor="middle">{escape(AXIS)}</text>',
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
