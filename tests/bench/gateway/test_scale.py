@@ -1,10 +1,14 @@
 """What cells need, computed from measured constants: the arithmetic of docs/scaling.md."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bench.gateway.scale import BUSY, DAY_S, PEAK, Constants, needs
+from bench.gateway.scale import BUSY, DAY_S, PEAK, Constants, needs, tables
+
+TREE = Path(__file__).parents[3]
 
 KNOWN = Constants(
     request_us=1000, record_us=100, record_bytes=1000, limit_us=50, idle_us=1000, connections=10, verify_us=60
@@ -43,3 +47,10 @@ def test_sizes_and_the_auditors_time_are_those_of_all_records():
 )
 def test_the_first_bottleneck_is_the_part_nearest_to_its_bound(changed, part):
     assert needs(100, 1e8, replace(KNOWN, **changed)).first_bottleneck.startswith(part)
+
+
+def test_the_tables_of_the_page_are_those_of_the_newest_run():
+    newest = max((TREE / "bench" / "results").glob("scale-*.json"))
+    page = (TREE / "docs" / "scaling.md").read_text(encoding="utf-8")
+    shown = page.partition("<!-- measured: begin -->\n")[2].partition("\n<!-- measured: end -->")[0]
+    assert shown == tables(json.loads(newest.read_text(encoding="utf-8")))
