@@ -117,7 +117,7 @@ clients:  ## agent libraries in an environment of their own, for the tests that 
 	  $(PYTHON) -m venv build/llama-index && build/llama-index/bin/pip install -q -r tests/conformance/llama_index.txt \
 	  || { rm -rf build/llama-index; echo "== it could not be installed; its test will be skipped"; }; }
 
-# More than a gigabyte, so they are no part of `make test`: tests/conformance/test_agents.py is skipped without them.
+# More than a gigabyte, so they are no part of `make test`: the pages of docs/clients that run them are skipped without.
 agents:  ## coding agents (Codex, Claude Code, Continue, aider), for the tests that run them against the gateway
 	@test -d build/agents/node_modules || npm install --prefix build/agents --no-save --no-audit --no-fund --loglevel=error $(AGENTS)
 	@test -d build/aider || { $(PYTHON) -m venv build/aider && build/aider/bin/pip install -q $(AIDER); }

@@ -63,7 +63,8 @@ async def test_documents_are_ranked_as_transformers_scores_what_left_and_tokens_
         assert each["document"]["text"] == DOCUMENTS[each["index"]], "the caller's own text"
     text = Checkpoint(models / "writer").text
     assert written.json["tokens"] == text.encode_completion("the sea")
-    assert (wrong.status, told.status, told.error["code"]) == (404, 400, "scores_only")
+    assert (wrong.status, wrong.error["code"]) == (400, "no_scores")
+    assert (told.status, told.error["code"]) == (400, "scores_only")
     assert listed["best"]["root"] == "ranker" and listed["best"]["max_model_len"] == 128
     assert listed["best"]["capabilities"]["rerank"] and not listed["best"]["capabilities"]["chat"]
     assert listed["writer"]["capabilities"]["chat"] and not listed["writer"]["capabilities"]["rerank"]
