@@ -81,15 +81,20 @@ class LedgerWriter:
         self._read: dict[str, int] = {}  # at least so far, to see without a transaction that nothing is new
 
     def catch_up(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> int:
-        """Read what is new; how many events. 0 also where another process is at it.
+        """Read what is there; how many events. 0 also where another process is at it. What comes meanwhile is for the
+        next time: under load there is always more.
 
         Raises DatabaseUnavailable, or what the reader raises; then what was read stays read and the rest comes next
         time.
         """
+        if not self._has_news(open_reader):
+            return 0
         read = 0
-        while self._has_news(open_reader) and (taken := self._take(open_reader, prices)):
+        while True:
+            taken, more = self._take(open_reader, prices)
             read += taken
-        return read
+            if not more:
+                return read
 
     def expire(self, now: float, days: int | None = None) -> int:
         """Delete the rows whose time is over at `now` (seconds since 1970); how many. `days`: of all rows, in place of
@@ -118,8 +123,9 @@ class LedgerWriter:
     def _news(self, sizes: dict[str, int]) -> list[str]:
         return [tenant for tenant, size in sizes.items() if size > self._read.get(tenant, 0)]
 
-    def _take(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> int:
-        """One transaction. Only once it is committed is it known here what was read.
+    def _take(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> tuple[int, bool]:
+        """How many events were read in one transaction, and whether it had to end before all that the log had. Only
+        once it is committed is it known here what was read.
 
         The log is opened once the turn is ours: of one opened before, another process may have read more already.
         """
@@ -127,7 +133,7 @@ class LedgerWriter:
         with ExitStack() as opened, self._database.write() as session:
             connection = session.connection()
             if not self._take_turn(connection):
-                return 0
+                return 0, False
             reader = opened.enter_context(closing(open_reader()))
             sizes = reader.sizes()
             news = self._news(sizes)
@@ -149,9 +155,8 @@ class LedgerWriter:
                 read[tenant] = max(end, start)
                 if taken >= AT_ONCE:
                     break
-        moved = any(end > self._read.get(tenant, 0) for tenant, end in read.items())
         self._read |= read
-        return taken or int(moved)
+        return taken, taken >= AT_ONCE
 
     def _take_turn(self, connection: Connection) -> bool:
         connection.execute(_insert(connection, _CURSOR), {"log": self._log, "tenant": _TURN, "next_seq": 0})

@@ -277,6 +277,24 @@ async def test_two_gateways_that_read_one_log_count_every_event_once(record, dat
     assert (line.requests, line.tokens_in) == (60, 6000)
 
 
+async def test_calls_that_arrive_while_it_reads_wait_for_the_next_turn(record, database, acme):
+    """Under load there is always something new: a turn that went on for it would never end."""
+    log, path = record
+    opened, loop = 0, asyncio.get_running_loop()
+
+    def growing():
+        nonlocal opened
+        opened += 1
+        asyncio.run_coroutine_threadsafe(log.append(accepted(f"req-{opened}")), loop).result()
+        return SqliteReader.open(path)
+
+    writer = LedgerWriter(database, "log")
+    assert await asyncio.to_thread(writer.catch_up, growing, PRICES) == 3, "the start of the log and two calls"
+    assert opened == 2, "once to see whether there is news, once to read it"
+    await log.append(accepted("req-last"))
+    assert await asyncio.to_thread(read, database, path, PRICES, writer) == 1
+
+
 async def test_a_gateway_that_looked_before_another_read_on_raises_no_alarm(record, database, acme, caplog):
     """It looks at the log, another gateway reads more of it, and only then has it the turn."""
     log, path = record
