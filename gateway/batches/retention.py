@@ -27,6 +27,18 @@ LEASE = "files"
 Found = TypeVar("Found")
 
 
+async def expire_again_and_again(what: str, lease: Lease, expire: Callable[[], Awaitable[int]]) -> None:
+    """Call `expire` every EVERY_S seconds while this gateway has the lease, until cancelled. `what` it deletes, in the
+    words of the log."""
+    while True:
+        try:
+            if await asyncio.to_thread(lease.take) is not None:
+                await expire()
+        except (GatewayError, DatabaseUnavailable, AuditError) as error:
+            log.warning("%s wait for their deletion: %s; it is tried again", what, error)
+        await asyncio.sleep(EVERY_S)
+
+
 @dataclass(frozen=True, slots=True)
 class FileRetention:
     """Run it as a task; cancel it to stop."""
@@ -36,13 +48,7 @@ class FileRetention:
     at_once: int = AT_ONCE
 
     async def run(self) -> None:
-        while True:
-            try:
-                if await asyncio.to_thread(self.lease.take) is not None:
-                    await self.expire()
-            except (GatewayError, DatabaseUnavailable, AuditError) as error:
-                log.warning("files wait for their deletion: %s; it is tried again", error)
-            await asyncio.sleep(EVERY_S)
+        await expire_again_and_again("files", self.lease, self.expire)
 
     async def expire(self) -> int:
         """How many files and batches were deleted. What stays, however much, does not keep the rest from its turn."""

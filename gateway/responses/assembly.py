@@ -6,6 +6,7 @@ from secrets import token_hex
 
 from audit.private.audit_context import AuditContext
 from gateway.batches.content.sealing import Sealing
+from gateway.batches.retention import EVERY_S
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Settings
 from gateway.database.database import Database
@@ -14,7 +15,7 @@ from gateway.directory.directory import Directory
 from gateway.installation.installation import Installation
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.responses.responses import Responses
-from gateway.responses.retention import EVERY_S, LEASE, ResponseRetention
+from gateway.responses.retention import LEASE, ResponseRetention
 from gateway.store.batches.responses import StoredResponses
 
 

@@ -4,23 +4,18 @@ Of several gateways the one that holds the lease does it.
 """
 
 import asyncio
-import logging
 from collections import defaultdict
 from dataclasses import dataclass
 
-from audit.errors import AuditError
 from audit.errors import AuditUnavailable as RecordUnavailable
 from audit.events.privacy import ResponsesExpired
 from gateway.batches.content.sealing import content_errors
-from gateway.database.errors import DatabaseUnavailable
+from gateway.batches.retention import expire_again_and_again
 from gateway.database.leases import Lease
-from gateway.errors import AuditUnavailable, GatewayError
+from gateway.errors import AuditUnavailable
 from gateway.records.responses import DueResponse
 from gateway.responses.responses import Responses
 
-log = logging.getLogger("domicile.gateway")
-
-EVERY_S = 60.0
 AT_ONCE = 500
 LEASE = "responses"
 
@@ -33,13 +28,7 @@ class ResponseRetention:
     lease: Lease
 
     async def run(self) -> None:
-        while True:
-            try:
-                if await asyncio.to_thread(self.lease.take) is not None:
-                    await self.expire()
-            except (GatewayError, DatabaseUnavailable, AuditError) as error:
-                log.warning("responses wait for their deletion: %s; it is tried again", error)
-            await asyncio.sleep(EVERY_S)
+        await expire_again_and_again("responses", self.lease, self.expire)
 
     async def expire(self) -> int:
         """How many were deleted."""
