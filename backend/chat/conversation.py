@@ -96,7 +96,7 @@ class ChatModel:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model's thoughts are told from its answers."""
+        """Whether the reasoning text of the model is separated from its answers."""
         return self._thinks
 
     def turn(self, request: ChatCompletionRequest) -> Turn:

@@ -274,8 +274,8 @@ class Decoder(nn.Module):
         return mixture is not None and mixture.elsewhere(found[2])
 
     def rebalance(self, least: int) -> bool:
-        """Choose anew which experts have copies in a layer of which as many pairs of tokens and experts have come as
-        `least` since it was last done; all ranks at once. False if there is none."""
+        """Choose again which experts have copies, in each layer that has routed at least `least` pairs of tokens and
+        experts since the last choice; all ranks at the same time. False if there is no such layer."""
         return any(
             layer.experts.rebalance(least)
             for layer in self.layers
