@@ -30,12 +30,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.gateway import litellm_peer
+from bench.gateway.load import litellm_peer
 from gateway.installation.installation import Installation
 from regions.identity.identity import BackendIdentity
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+LOAD = Path(__file__).parent / "load"
+"""What sends load and what answers it: scripts that know nothing of the gateway."""
+ROOT = LOAD.parents[2]
 MOCK_PORT, REF_PORT, PEER_PORT, OUR_PORT, WORKERS_PORT = 9100, 9206, 9207, 9401, 9403
 WORKERS = "domicile_workers"
 OTHER_APIS = ("responses", "messages")
@@ -70,7 +71,7 @@ def installation(data: Path, policy: str, mock_port: int = MOCK_PORT) -> str:
 @contextmanager
 def process(*command: str, ready: str, **environment: str):
     child = subprocess.Popen(
-        command, cwd=HERE, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stderr=subprocess.DEVNULL,
+        command, cwd=LOAD, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -99,7 +100,7 @@ def wait_until_ready(child: subprocess.Popen[bytes], url: str) -> None:
 
 def measured(script: str, *arguments: object, **environment: str) -> dict:
     done = subprocess.run(
-        [sys.executable, str(HERE / script), *map(str, arguments)],
+        [sys.executable, str(LOAD / script), *map(str, arguments)],
         capture_output=True, text=True, check=False, env={**os.environ, **environment},
     )  # fmt: skip
     if done.returncode:

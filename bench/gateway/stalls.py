@@ -289,7 +289,7 @@ def main() -> None:
         keys, token = installation(folder / "data")
         mock = f"http://127.0.0.1:{MOCK_PORT}"
         stack.enter_context(
-            process(sys.executable, str(HERE / "mock_upstream.py"), str(MOCK_PORT), ready=f"{mock}/health")
+            process(sys.executable, str(HERE / "load" / "mock_upstream.py"), str(MOCK_PORT), ready=f"{mock}/health")
         )
         up = (sys.executable, "-m", "gateway", "up", "--data", str(folder / "data"))
         port = {"DOMICILE__LISTEN__PORT": str(PORT)}
