@@ -223,8 +223,8 @@ class Engine:
             self._tidy()
 
     def prepare(self) -> bool:
-        """What `Runner.prepare` does, if nothing runs; False if there is nothing to do."""
-        return not self.has_work and not self.asleep and self.runner.prepare()
+        """What `Runner.prepare` does; False if there is nothing to do."""
+        return not self.asleep and self.runner.prepare()
 
     def scrub(self) -> int:
         """All of `scrubbing` at once; returns how many bytes of the free blocks are not zero when read back."""

@@ -34,6 +34,8 @@ def warm_up(engine: Engine) -> None:
             id -= 1
         while engine.has_work:
             engine.step()
+    while engine.runner.missed:
+        engine.prepare()
     engine.runner.scrub(engine.blocks.forget_free())
     gc.collect()
     gc.freeze()

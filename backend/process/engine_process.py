@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from backend.engine.core.progress import Stage
@@ -46,6 +48,8 @@ from backend.process.parent import die_with_parent
 from backend.process.ranks import Ranks, require_ranks
 
 LAST_WORD_S = 1.0
+QUIET_S = 0.5
+LIVE_SHARE = 0.05
 
 
 def main() -> None:
@@ -104,7 +108,7 @@ class Starter:
 
 def build(channel: EngineChannel, starter: Starter) -> Engine | None:
     """Load as told by the first message; None if that failed, which the parent then knows why."""
-    first = channel.receive(wait=True)[0]
+    first = channel.receive(wait_s=None)[0]
     if not isinstance(first, Start):
         raise ChannelClosed
     try:
@@ -161,18 +165,56 @@ class Scrubs:
         self._residue = 0
 
 
+@dataclass
+class Preparations:
+    """When the engine does what no answer waits for yet, which may take some tenths of a second of a large model.
+
+    With nothing to do: once QUIET_S have gone by since the last message, and then until the next one, so that a request
+    that follows another at once meets none. Between steps: only what a step lacked and did without, in LIVE_SHARE of
+    the time.
+    """
+
+    engine: Engine
+    clock: Callable[[], float] = time.monotonic
+    _quiet_s: float | None = QUIET_S  # to wait for a message; None: there is nothing to prepare
+    _not_before: float = 0.0
+
+    def wait_s(self, idle: bool) -> float | None:
+        """How long to wait for the next message."""
+        return self._quiet_s if idle else 0
+
+    def on_messages(self) -> None:
+        self._quiet_s = QUIET_S
+
+    def when_quiet(self) -> None:
+        self._quiet_s = 0 if self.engine.prepare() else None
+
+    def between_steps(self) -> None:
+        begin = self.clock()
+        if self.engine.runner.missed and begin >= self._not_before:
+            self.engine.prepare()
+            now = self.clock()
+            self._not_before = now + (now - begin) / LIVE_SHARE
+
+
 def run(engine: Engine, channel: EngineChannel) -> None:
     """Until the parent closes the channel."""
-    scrubs = Scrubs(engine, channel)
+    scrubs, preparations = Scrubs(engine, channel), Preparations(engine)
     while True:
-        waits = not engine.has_work and not scrubs and not engine.prepare()
-        for message in channel.receive(wait=waits):
+        idle = not engine.has_work and not scrubs
+        messages = channel.receive(wait_s=preparations.wait_s(idle))
+        for message in messages:
             handle(message, engine, channel, scrubs)
+        if messages:
+            preparations.on_messages()
+        elif idle:
+            preparations.when_quiet()
         if scrubs:
             scrubs.go_on()
         if engine.has_work:
             progress = engine.step()
             channel.send(StepDone(progress, engine.stats))
+            preparations.between_steps()
 
 
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:

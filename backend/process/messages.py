@@ -158,7 +158,7 @@ def frame(message: ToEngine | FromEngine) -> bytes:
 
 
 class EngineChannel:
-    """The engine's end: blocking sends, and receives that wait only when asked to."""
+    """The engine's end: blocking sends, and receives that wait only as long as they are asked to."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -183,15 +183,15 @@ class EngineChannel:
         except OSError:
             raise ChannelClosed from None
 
-    def receive(self, *, wait: bool) -> list[ToEngine]:
-        """Every whole message there is; with `wait`, at least one. Raises ChannelClosed."""
+    def receive(self, *, wait_s: float | None) -> list[ToEngine]:
+        """Every whole message there is; without one, waits so many seconds for more bytes, or with None until there is
+        one. Raises ChannelClosed."""
         messages = self._take()
         while True:
-            block = wait and not messages
-            self._socket.setblocking(block)
+            self._socket.settimeout(0 if messages else wait_s)
             try:
                 chunk = self._socket.recv(1 << 16)
-            except BlockingIOError:
+            except (BlockingIOError, TimeoutError):
                 return messages
             except OSError:
                 raise ChannelClosed from None

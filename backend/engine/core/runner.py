@@ -36,6 +36,11 @@ class Runner(Protocol):
     ahead: int
     plain_only: bool
 
+    @property
+    def missed(self) -> int:
+        """Pieces of work of `prepare` that steps lacked: they ran without, slower."""
+        ...
+
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         """``masks`` is called once the model runs, or has run, and before anything is drawn: the tokens that sequences
         with a grammar or a restriction may draw, their end where `min_tokens` allows it; it may wait for earlier steps.
@@ -48,8 +53,8 @@ class Runner(Protocol):
         ...
 
     def prepare(self) -> bool:
-        """Do one piece of work, of at most some tens of milliseconds, that a later step would otherwise wait for; False
-        if there is none. With nothing running or under way."""
+        """Do one piece of work, of at most some tenths of a second, that makes later steps faster, first what a step
+        `missed`; False if there is none. Between two steps."""
         ...
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:

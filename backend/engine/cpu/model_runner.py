@@ -71,6 +71,7 @@ class ModelRunner:
 
     ahead = 0
     plain_only = False
+    missed = 0
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         self.model = model

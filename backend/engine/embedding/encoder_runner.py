@@ -17,6 +17,7 @@ class EncoderRunner:
 
     ahead = 0
     plain_only = False
+    missed = 0
     cache = None
 
     def __init__(self, model: Encoder, pooling: Pooling) -> None:

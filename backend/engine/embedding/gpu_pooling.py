@@ -24,6 +24,7 @@ class GpuPoolingRunner:
 
     ahead = 0
     plain_only = False
+    missed = 0
 
     def __init__(
         self, model: PagedDecoder, cache: KVCache, pooling: Pooling, *, batch_invariant: bool = False

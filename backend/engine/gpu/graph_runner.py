@@ -98,7 +98,8 @@ class GraphRunner:
         self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
         self._shared_replays: dict[int, Replay] = {}
         self._pieces: dict[int, PiecewiseBody] = {}
-        self._later: list[Callable[[], object]] = []  # captures for when nothing runs
+        self._later: list[Callable[[], object]] = []  # captures for when nothing runs, the next one last
+        self._missed: dict[tuple[Any, int], None] = {}  # captures, with their sizes, that steps did without, in order
         self._pool: Any = None  # memory of all graphs, once there are any
         self._layer_bytes = model.layer_bytes
         shape = max_num_seqs, config.num_heads, config.head_dim
@@ -194,7 +195,7 @@ class GraphRunner:
             piece_size(most), config.num_heads, config.head_dim, dtype=self.model.embedding.dtype, device=self.device
         )
         if most:
-            self._pieces_for(most)
+            self._pieces_for(piece_size(most))
         prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
         checks = list(SIZES) if self._verifier else []
         total = len(prompts) + len(sizes) + len(checks)
@@ -211,15 +212,28 @@ class GraphRunner:
             if size >= SHARED_SEQUENCES and self._shares_prefixes:
                 self._later.append(partial(self._shared_replay, size))
 
+    @property
+    def missed(self) -> int:
+        return len(self._missed)
+
     @torch.inference_mode()
     def prepare(self) -> bool:
         """Capture one of the graphs that not every answer needs. All of them before the engine is ready would take
-        longer than loading the weights, and one that is missing is captured by the step that needs it. With all of them
-        there: copy experts that are often taken, if ranks hold them as wholes."""
-        if not self._later:
+        longer than loading the weights; a step whose graph is missing runs kernel by kernel, for a capture takes many
+        times as long. With all of them there: copy experts that are often taken, if ranks hold them as wholes."""
+        if self._missed:
+            capture, size = next(iter(self._missed))
+            del self._missed[capture, size]
+            capture(size)
+        elif self._later:
+            self._later.pop()()
+        else:
             return self.model.rebalance(REBALANCED_PAIRS)
-        self._later.pop()()
         return True
+
+    def _miss(self, capture: Callable[[int], object], size: int) -> None:
+        """`prepare` will capture it, before others."""
+        self._missed[capture, size] = None
 
     def _logit_replay(self, size: int) -> Replay:
         if size not in self._logit_replays:
@@ -257,20 +271,31 @@ class GraphRunner:
     def _in_pieces(self, tokens: int) -> bool:
         return tokens * self._layer_bytes < IN_PIECES
 
-    def _pieces_for(self, tokens: int) -> PiecewiseBody | None:
-        """The captured layers of a step of so many tokens; None if it had better run kernel by kernel."""
+    def _captured_pieces(self, tokens: int) -> PiecewiseBody | None:
+        """The layers of a step of so many tokens; None if it runs kernel by kernel, for that is better or for now."""
         size = piece_size(tokens)
         if self._pool is None or size > len(self._attended):
             return None
         if size not in self._pieces:
-            self._dummy_step(size)  # a step runs before it is captured
-            inputs = self._inputs
-            self._pieces[size] = PiecewiseBody(
-                self.model,
-                StepTokens(inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None),
-                self.cache, self._attended, self._stream, self._pool,
-            )  # fmt: skip
-        return self._pieces[size]
+            self._miss(self._pieces_for, size)
+        return self._pieces.get(size)
+
+    def _pieces_for(self, size: int) -> None:
+        """Capture the layers of a step of so many tokens, unless they are."""
+        if size in self._pieces:
+            return
+        self._dummy_step(size)  # a step runs before it is captured
+        inputs = self._inputs
+        self._pieces[size] = PiecewiseBody(
+            self.model,
+            StepTokens(inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None),
+            self.cache, self._attended, self._stream, self._pool,
+        )  # fmt: skip
+
+    def _found(self, replays: dict[int, Replay], capture: Callable[[int], Replay], size: int) -> Replay | None:
+        if size not in replays:
+            self._miss(capture, size)
+        return replays.get(size)
 
     def _clear_step(self) -> None:
         self.tables.describe("step_rows", np.full(self.max_num_seqs, -1, dtype=np.int32))
@@ -282,11 +307,11 @@ class GraphRunner:
         count = len(batch)
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
-        if replay and not draws:
-            replay = self._logit_replay(size)
         common = self._common_prefix(batch) if draws else 0
-        if common and replay:
-            replay = self._shared_replay(size)
+        if replay and not draws:
+            replay = self._found(self._logit_replays, self._logit_replay, size)
+        elif replay and common:
+            replay = self._found(self._shared_replays, self._shared_replay, size)
         if common:
             self.tables.describe("shared_length", np.array([common], dtype=np.int32))
         rows = np.full(size, -1, dtype=np.int32)
@@ -350,7 +375,7 @@ class GraphRunner:
         prompts = dense_prompts(len(decodes) + chunk_rows, [s.num_tokens for s in dense])
         tokens = max([int(starts[-1])] + [p.start + p.padded for p in prompts if p.count == 1])
         shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, dense=prompts)
-        pieces = self._pieces_for(tokens)
+        pieces = self._captured_pieces(tokens)
         tables = self.tables
         tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
         tables.describe("query_start", starts)

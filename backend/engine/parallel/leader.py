@@ -63,6 +63,10 @@ class LeadingRunner:
         self.followers.send(say.Verify(self._originals.gone(), words, [d.guesses for d in batch]))
         return self.own.verify(batch)
 
+    @property
+    def missed(self) -> int:
+        return self.own.missed
+
     def prepare(self) -> bool:
         if self._prepared:
             return False

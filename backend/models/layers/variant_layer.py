@@ -41,8 +41,9 @@ def wide_norms(
     tiles = [wide[0].view(len(q), parts, -1), wide[1].view(len(k), kv_parts, -1)]
     tiles[1] = tiles[1].repeat_interleave(parts // kv_parts, 1)  # copies of KV heads count in both sum and width
     squares = group.all_reduce(tree_sum(torch.stack([tile.square().sum(-1).t() for tile in tiles], 1)))
-    widths = torch.tensor([[tile.shape[1] * tile.shape[2] * group.size] for tile in tiles], device=q.device)
-    factors = torch.rsqrt(squares / widths + eps)
+    # As numbers, not as a tensor of them: a graph's capture copies nothing from the host.
+    widths = [tile.shape[1] * tile.shape[2] * group.size for tile in tiles]
+    factors = [torch.rsqrt(square / width + eps) for square, width in zip(squares, widths, strict=True)]
     normed = [(x * factor[:, None]).to(q.dtype) for x, factor in zip(wide, factors, strict=True)]
     return q_weight * normed[0], k_weight * normed[1]
 

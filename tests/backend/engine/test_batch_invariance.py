@@ -85,6 +85,8 @@ def engine_of(
     runner.ahead = ahead
     if graphs:
         runner.capture(graph_sizes(config.max_num_seqs))
+        while runner.prepare():
+            pass
     return Engine(on_device, config, cache, runner=runner, drafter=drafter)
 
 

@@ -64,6 +64,8 @@ class AheadEngine(WholeEngine):
         )  # fmt: skip
         if GPU and config.block_size == 16:  # captured and, in the other sizes, kernel by kernel
             runner.capture(graph_sizes(config.max_num_seqs))
+            while runner.prepare():
+                pass
         return Engine(model, config, cache, frozenset({EOS}), runner=runner, drafter=drafter)
 
     def check_tokens(self, id: int) -> None:

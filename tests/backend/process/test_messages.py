@@ -32,12 +32,12 @@ def test_messages_cut_anywhere_arrive_whole_and_in_order() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = EngineChannel(theirs)
-        assert channel.receive(wait=False) == []
+        assert channel.receive(wait_s=0) == []
         data = frame(ADD) + frame(Ping(1)) + frame(Ping(2))
         received = []
         for byte in data:
             ours.send(bytes([byte]))
-            received += channel.receive(wait=False)
+            received += channel.receive(wait_s=0)
         assert received == [ADD, Ping(1), Ping(2)]
 
 
@@ -46,17 +46,28 @@ def test_waiting_ends_with_the_first_whole_message() -> None:
     with ours, theirs:
         timer = threading.Timer(0.05, ours.sendall, [frame(ADD)])
         timer.start()
-        assert EngineChannel(theirs).receive(wait=True) == [ADD]
+        assert EngineChannel(theirs).receive(wait_s=None) == [ADD]
         timer.join()
 
 
-@pytest.mark.parametrize("wait", [True, False])
-def test_the_other_sides_end_is_noticed(wait: bool) -> None:
+def test_waiting_for_a_time_ends_with_nothing_and_leaves_the_next_wait_as_it_is() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = EngineChannel(theirs)
+        assert channel.receive(wait_s=0.001) == []
+        ours.sendall(frame(ADD)[:7])
+        assert channel.receive(wait_s=0.001) == []
+        ours.sendall(frame(ADD)[7:])
+        assert channel.receive(wait_s=0) == [ADD]
+
+
+@pytest.mark.parametrize("wait_s", [None, 0, 1.0])
+def test_the_other_sides_end_is_noticed(wait_s: float | None) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
         with pytest.raises(ChannelClosed):
-            EngineChannel(theirs).receive(wait=wait)
+            EngineChannel(theirs).receive(wait_s=wait_s)
         with pytest.raises(ChannelClosed):
             EngineChannel(theirs).send(StepDone([], Stats(0, 0, 0, 0, 0, 0, 0, 0)))
 
@@ -66,4 +77,4 @@ def test_a_frame_of_absurd_length_closes_the_channel() -> None:
     with ours, theirs:
         ours.sendall(b"\xff\xff\xff\xff")
         with pytest.raises(ChannelClosed):
-            EngineChannel(theirs).receive(wait=True)
+            EngineChannel(theirs).receive(wait_s=None)

@@ -79,8 +79,10 @@ def ahead(
     )
     if graphs != "none":
         runner.capture(graph_sizes(config.max_num_seqs))
-    if graphs == "pieces":  # instead of the whole steps that small prompts take
+    if graphs == "pieces":  # instead of the whole steps that small prompts take; else steps do without what is missing
         runner._prompt_replays = []
+        while runner.prepare():
+            pass
     return Engine(on_device, config, cache, eos_ids, runner=runner, drafter=drafter)
 
 

@@ -80,6 +80,9 @@ def test_the_choices_that_come_with_the_package_fit_the_shapes_they_are_for():
             if kernel == "narrow_linear":
                 assert width % (choice["SPLITS"] * choice["BLOCK_K"]) == 0
                 assert choice["SPLITS"] == 1 or " parts " in shape
+            elif kernel == "grouped_linear":
+                assert width % choice["BLOCK_K"] == 0
+                assert " e" in shape
             else:
                 depth = {
                     "int4_linear": choice.get("UNROLL", 0) * GROUP,
