@@ -18,7 +18,7 @@ from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.warm_up import warm_up
 from backend.engine_config import EngineConfig
-from backend.errors import BackendError, CannotScrub, RequestError
+from backend.errors import BackendError, CannotScrub, ConfigError, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.process.messages import (
     AbortSequences,
@@ -79,6 +79,8 @@ class Starter:
         """Raises ConfigError or ModelError."""
         checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
         reporter = ProgressReporter(self._channel)
+        if checkpoint.embedding is not None and config.max_adapters:
+            raise ConfigError("adapters are of models that write text; leave --max-adapters out")
         if checkpoint.embedding is not None:
             return EmbeddingEngine.from_checkpoint(checkpoint, config, on_stage=reporter)
         if config.ranks == 1:

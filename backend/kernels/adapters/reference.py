@@ -50,7 +50,7 @@ def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, 
         inner = found[own]
         added = [
             inner[:, i * rank : (i + 1) * rank].float() @ part.float().t()
-            for i, part in enumerate(torch.split(b[slot], heights))
+            for i, part in enumerate(torch.split(b[slot], list(heights)))
         ]
         y[own] = (y[own].float() + torch.cat(added, 1)).to(y.dtype)
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from backend.models.adapters.bank import AdapterBank
 from backend.models.config import ModelConfig
 from backend.models.layers import in_parts, vocabulary
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
@@ -112,8 +113,11 @@ class Decoder(nn.Module):
 
     quantization: a format that keeps weights as the checkpoint stores them has those of the layers in
     `Matrices.packed`; only the decoders of the kernels multiply by such. group: of a rank, whose `config` is its share
-    (`sharding.of_rank`); its tables then have some spare rows of zeros behind its part of the vocabulary.
+    (`sharding.of_rank`); its tables then have some spare rows of zeros behind its part of the vocabulary. adapters: see
+    `adapt`.
     """
+
+    adapters: AdapterBank | None = None
 
     cos: Tensor
     sin: Tensor
@@ -197,6 +201,13 @@ class Decoder(nn.Module):
         own, height = self.tokens_of(self.head), vocabulary_tile(self.config.vocab_size)
         heights = [min(height, len(own) - at) for at in range(0, len(own), height)]
         return F.pad(in_parts.by_rows(states, own, heights), (0, len(self.head) - len(own)))
+
+    def adapt(self, bank: AdapterBank | None) -> None:
+        """Let products get what the adapters in it add; also those of the decoder that takes the weights over."""
+        self.adapters = bank
+        for layer in self.layers:
+            assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
+            layer.adapters = bank
 
     def arrange(self) -> None:
         """In an ordered group: lay weights out as they are multiplied by. After loading; they have no `places` then."""
