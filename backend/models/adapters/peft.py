@@ -5,6 +5,7 @@ A file is read once, whole: what is placed is what its digest is of. What is not
 
 import hashlib
 import io
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.errors import AdapterRefused
+from backend.errors import AdapterRefused, ModelError
 from backend.models.adapters.places import shares_of
 from backend.models.checkpoints.direct import DTYPES
 from backend.models.checkpoints.safetensors import read_json, regular
@@ -88,6 +89,14 @@ def read_adapter(folder: Path, model: ModelConfig, most_rank: int, whole_layers:
 
     Raises AdapterRefused for what is not there, not computed, misshapen, too large or not finite.
     """
+    try:
+        return _read(folder, model, most_rank, whole_layers)
+    except ModelError as error:
+        raise AdapterRefused(str(error)) from None
+
+
+def _read(folder: Path, model: ModelConfig, most_rank: int, whole_layers: int) -> Adapter:
+    """Raises ModelError as well, as readers of checkpoints do."""
     declared = _declared(folder)
     config = parsed(declared[0])
     if config.rank > most_rank:
@@ -141,10 +150,11 @@ def _declared(folder: Path) -> tuple[dict[str, Any], bytes]:
     """adapter_config.json, parsed and as it is."""
     if not folder.is_dir():
         raise AdapterRefused(f"there is no folder {folder.name!r} among the adapters; name one that is there")
-    try:
-        return read_json(folder / CONFIG), (folder / CONFIG).read_bytes()
-    except Exception as error:
-        raise AdapterRefused(str(error)) from None
+    content = regular(folder / CONFIG)
+    read_json(content)  # bounds its size
+    data = content.read_bytes()
+    declared = json.loads(data)
+    return declared if isinstance(declared, dict) else {}, data
 
 
 def _content(folder: Path, model: ModelConfig, rank: int, layers: int) -> bytes:
@@ -153,10 +163,7 @@ def _content(folder: Path, model: ModelConfig, rank: int, layers: int) -> bytes:
         pickled = (folder / "adapter_model.bin").exists()
         why = "a pickle, which is not read; save it as safetensors" if pickled else "no weights; copy the whole folder"
         raise AdapterRefused(f"{folder.name} has no {WEIGHTS}: {why}")
-    try:
-        size = regular(path).stat().st_size
-    except Exception as error:
-        raise AdapterRefused(str(error)) from None
+    size = regular(path).stat().st_size
     numbers = sum(rank * (3 * width + outputs) for outputs, width in model.matrices.values())
     most = layers * model.shard.size * numbers * 4 + HEADER
     if size > most:
@@ -217,10 +224,7 @@ def _pair(
                 f"tensor {entry.name} is {list(entry.shape)}, not {list(wanted[side])}; use an adapter of this model"
             )
     a, b = (_tensor(data, pair[side]) for side in "AB")
-    try:
-        require_finite([(pair["A"].name, a), (pair["B"].name, b)])
-    except Exception as error:
-        raise AdapterRefused(str(error)) from None
+    require_finite([(pair["A"].name, a), (pair["B"].name, b)])
     if not own:
         return None
     if isinstance(share, Share):
