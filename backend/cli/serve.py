@@ -32,6 +32,11 @@ ExpertParallel = Annotated[
 RedundantExperts = Annotated[
     int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
 ]
+MaxAdapters = Annotated[
+    int, typer.Option(min=0, help="LoRA adapters that may be loaded at a time; takes memory for each.")
+]
+MaxAdapterRank = Annotated[int, typer.Option(min=1, help="The highest rank of an adapter.")]
+AdapterFolder = Annotated[Path | None, typer.Option(help="Folder that adapters lie in; with --max-adapters.")]
 ToolCallParser = Annotated[
     str, typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral.")
 ]
@@ -98,6 +103,9 @@ def serve(
     data_parallel_size: DataParallelSize = 1,
     expert_parallel: ExpertParallel = False,
     redundant_experts: RedundantExperts = 0,
+    max_adapters: MaxAdapters = 0,
+    max_adapter_rank: MaxAdapterRank = 16,
+    adapters: AdapterFolder = None,
     tool_call_parser: ToolCallParser = "auto",
     reasoning_parser: ReasoningParser = "auto",
     generation_config: GenerationConfig = "auto",
@@ -150,6 +158,9 @@ def serve(
             pipeline_parallel_size=pipeline_parallel_size,
             expert_parallel=expert_parallel,
             redundant_experts=redundant_experts,
+            max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank,
+            adapters=str(adapters or ""),
             step_timeout_s=step_timeout,
             threads=threads,
         )

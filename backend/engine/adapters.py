@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NONE = -1  # slot of a sequence without an adapter
 
 
-class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True):
+class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True, order=True):
     """digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`). path: in the folder of adapters. project:
     whose requests alone may use it; "": those of all. size: bytes of its files."""
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Stage
 from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
@@ -22,12 +23,14 @@ from backend.errors import BackendError, CannotScrub, ConfigError, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.process.messages import (
     AbortSequences,
+    AdapterChanged,
     AddSequence,
     ChannelClosed,
     EngineChannel,
     Failed,
     LifecycleChanged,
     LifecycleRefused,
+    LoadAdapter,
     Loading,
     Lost,
     Ping,
@@ -40,6 +43,7 @@ from backend.process.messages import (
     Start,
     StepDone,
     ToEngine,
+    UnloadAdapter,
     Wake,
 )
 from backend.process.parent import die_with_parent
@@ -179,9 +183,12 @@ def run(engine: Engine, channel: EngineChannel) -> None:
 
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
     match message:
-        case AddSequence(id, prompt, params, priority, leader, cache_root, project):
+        case AddSequence(id, prompt, params, priority, leader, cache_root, project, adapter):
             try:
-                engine.add(id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project)
+                engine.add(
+                    id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project,
+                    adapter=adapter,
+                )  # fmt: skip
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))
         case AbortSequences(ids):
@@ -197,8 +204,21 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Sc
             change_state(channel, number, engine, lambda: engine.sleep(partial(ProgressReporter(channel), Stage.SLEEP)))
         case Wake(number):
             change_state(channel, number, engine, lambda: engine.wake(partial(ProgressReporter(channel), Stage.WAKE)))
+        case LoadAdapter(number, name, path, project, digest):
+            change_adapters(channel, number, lambda: engine.load_adapter(name, path, project, digest))
+        case UnloadAdapter(number, name):
+            change_adapters(channel, number, lambda: engine.unload_adapter(name))
         case Start():
             raise ChannelClosed
+
+
+def change_adapters(channel: EngineChannel, number: int, change: Callable[[], LoadedAdapter | None]) -> None:
+    try:
+        found = change()
+    except RequestError as error:
+        channel.send(LifecycleRefused(number, type(error).__name__, error.message))
+    else:
+        channel.send(AdapterChanged(number, found))
 
 
 def change_state(channel: EngineChannel, number: int, engine: Engine, change: Callable[[], int | None]) -> None:
