@@ -21,7 +21,7 @@ REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
 REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
-ADAPTERS_PATH = "/adapters"  # for the owner as well (`backend.server.adapters`)
+ADAPTERS_PATH, UNLOAD_PATH = "/adapters", "/adapters/unload"  # for the owner as well (`backend.server.adapters`)
 ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
@@ -449,15 +449,20 @@ class Woken(BaseModel):
     seconds: float
 
 
-class AdapterRequest(BaseModel):
-    """POST /adapters. path: of its folder, below the one of all adapters. project: whose calls alone may name it; "":
-    those of all. sha256: that it has to have, as `Adapter` says it; "": any."""
+class AdapterNamed(BaseModel):
+    """POST /adapters/unload. project: whose calls alone may name it; "": those of all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(max_length=64)
-    path: str = Field(max_length=1024)
     project: str = Field("", max_length=128)
+
+
+class AdapterRequest(AdapterNamed):
+    """POST /adapters. path: of its folder, below the one of all adapters. sha256: that it has to have, as `Adapter`
+    says it; "": any."""
+
+    path: str = Field(max_length=1024)
     sha256: str = Field("", pattern="^(?:[0-9a-f]{64})?$")
 
 

@@ -29,8 +29,8 @@ NONE = -1  # slot of a sequence without an adapter
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`). path: in the folder of adapters. project:
-    whose requests alone may use it; "": those of all. size: bytes of its files."""
+    """project: whose requests alone may use it, and within which its name is unique; "": those of all. path: in the
+    folder of adapters. digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`). size: bytes of its files."""
 
     name: str
     path: str
@@ -86,14 +86,14 @@ class Adapters:
     """places: None of an engine that takes no adapters."""
 
     places: AdapterPlaces | None = None
-    _by_name: dict[str, tuple[int, LoadedAdapter]] = field(default_factory=dict)
+    _by_name: dict[tuple[str, str], tuple[int, LoadedAdapter]] = field(default_factory=dict)
 
     @property
     def loaded(self) -> list[LoadedAdapter]:
         return [adapter for _, adapter in self._by_name.values()]
 
     def load(self, name: str, path: str, project: str = "", digest: str = "") -> LoadedAdapter:
-        """Harmless for one that is there already, with that digest, path and project.
+        """Harmless for one that is there already with that digest.
 
         Raises InvalidRequest for a bad name, AdapterInUse for one that another adapter has, AdaptersFull,
         AdapterRefused.
@@ -104,9 +104,9 @@ class Adapters:
                 "name: the name of an adapter is 1 to 64 letters, digits, '.', '_' and '-'; choose such a name",
                 param="name",
             )
-        if name in self._by_name:
-            there = self._by_name[name][1]
-            if digest == there.digest and (path, project) == (there.path, there.project):
+        if (project, name) in self._by_name:
+            there = self._by_name[project, name][1]
+            if digest == there.digest:
                 return there
             raise AdapterInUse(f"an adapter named {name!r} is loaded; unload it first, or choose another name")
         taken = {slot for slot, _ in self._by_name.values()}
@@ -115,18 +115,18 @@ class Adapters:
             raise AdaptersFull(f"all {places.count} places have an adapter; unload one, or raise --max-adapters")
         placed = places.place(slot, path, digest)
         loaded = LoadedAdapter(name, path, placed.digest, placed.rank, placed.size, project)
-        self._by_name[name] = slot, loaded
+        self._by_name[project, name] = slot, loaded
         return loaded
 
-    def unload(self, name: str, sequences: Iterable[Sequence]) -> None:
+    def unload(self, name: str, project: str, sequences: Iterable[Sequence]) -> None:
         """sequences: that run or wait. Raises AdapterUnknown, AdapterInUse."""
         places = self._require()
-        slot, _ = self._named(name)
+        slot, _ = self._named(name, project)
         users = sum(sequence.adapter == slot for sequence in sequences)
         if users:
             raise AdapterInUse(f"{users} sequences run with {name!r}; try again when they have ended")
         places.clear(slot)
-        del self._by_name[name]
+        del self._by_name[project, name]
 
     def take(self, name: str, project: bytes) -> tuple[int, Callable[[bytes], bytes]]:
         """(slot, what makes the root of a sequence's prefix cache that of this adapter alone). "": none.
@@ -135,9 +135,7 @@ class Adapters:
         """
         if not name:
             return NONE, lambda root: root
-        slot, adapter = self._named(name)
-        if adapter.project and adapter.project.encode() != project:
-            raise _unknown(name)
+        slot, adapter = self._of(name, project.decode())
         key = bytes.fromhex(adapter.digest)
         return slot, lambda root: blake2b(root, key=key, digest_size=32, person=b"adapter").digest()
 
@@ -146,11 +144,13 @@ class Adapters:
             raise InvalidRequest("this backend takes no adapters; start it with --max-adapters and --adapters")
         return self.places
 
-    def _named(self, name: str) -> tuple[int, LoadedAdapter]:
-        if name not in self._by_name:
-            raise _unknown(name)
-        return self._by_name[name]
+    def _of(self, name: str, project: str) -> tuple[int, LoadedAdapter]:
+        """What a request of that project means by the name: an adapter of its own, or one of all."""
+        return self._named(name, project if (project, name) in self._by_name else "")
 
-
-def _unknown(name: str) -> AdapterUnknown:
-    return AdapterUnknown(f"no adapter named {name!r} is loaded here; load it, or name another model", param="model")
+    def _named(self, name: str, project: str) -> tuple[int, LoadedAdapter]:
+        if (project, name) not in self._by_name:
+            raise AdapterUnknown(
+                f"no adapter named {name!r} is loaded here; load it, or name another model", param="model"
+            )
+        return self._by_name[project, name]

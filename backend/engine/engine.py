@@ -234,10 +234,10 @@ class Engine:
         self._require_awake()
         return self._adapters.load(name, path, project, digest)
 
-    def unload_adapter(self, name: str) -> None:
+    def unload_adapter(self, name: str, project: str = "") -> None:
         """See `Adapters.unload`; its weights are zeroed. Raises Asleep as well."""
         self._require_awake()
-        self._adapters.unload(name, self._sequences.values())
+        self._adapters.unload(name, project, self._sequences.values())
 
     def _require_awake(self) -> None:
         if self.asleep:

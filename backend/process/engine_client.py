@@ -81,7 +81,9 @@ class EngineClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: dict[int, Call] = {}
         self._asked: dict[int, asyncio.Future[_Answer]] = {}
-        self._adapters: dict[str, LoadedAdapter] = {}  # that the engine has; one that replaces it gets them again
+        self._adapters: dict[
+            tuple[str, str], LoadedAdapter
+        ] = {}  # that the engine has; one that replaces it gets them again
         self._turns: dict[int, asyncio.Future[int]] = {}
         self._next_id = 0
         self._last_heard = 0.0
@@ -210,7 +212,7 @@ class EngineClient:
 
     @property
     def adapters(self) -> list[LoadedAdapter]:
-        """That are loaded, by name."""
+        """That are loaded."""
         return sorted(self._adapters.values())
 
     async def load_adapter(
@@ -219,13 +221,13 @@ class EngineClient:
         """See `Engine.load_adapter`, whose errors it raises, and EngineDead."""
         done = await self._ask(lambda number: LoadAdapter(number, name, path, project, digest), timeout_s)
         assert isinstance(done, AdapterChanged) and done.adapter is not None  # noqa: S101
-        self._adapters[name] = done.adapter
+        self._adapters[project, name] = done.adapter
         return done.adapter
 
-    async def unload_adapter(self, name: str, *, timeout_s: float) -> None:
+    async def unload_adapter(self, name: str, project: str = "", *, timeout_s: float) -> None:
         """See `Engine.unload_adapter`, whose errors it raises, and EngineDead."""
-        await self._ask(lambda number: UnloadAdapter(number, name), timeout_s)
-        self._adapters.pop(name, None)
+        await self._ask(lambda number: UnloadAdapter(number, name, project), timeout_s)
+        self._adapters.pop((project, name), None)
 
     async def _restore_adapters(self) -> None:
         """Load what the engine before had. One that is not the same any more stays away."""
@@ -235,7 +237,7 @@ class EngineClient:
                     had.name, had.path, had.project, had.digest, timeout_s=self.config.step_timeout_s
                 )
             except RequestError as error:
-                del self._adapters[had.name]
+                del self._adapters[had.project, had.name]
                 log.error("adapter %s was not loaded again: %s", had.name, error)
 
     async def scrub(self, timeout_s: float) -> Scrubbed:

@@ -204,10 +204,11 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Sc
             change_state(channel, number, engine, lambda: engine.sleep(partial(ProgressReporter(channel), Stage.SLEEP)))
         case Wake(number):
             change_state(channel, number, engine, lambda: engine.wake(partial(ProgressReporter(channel), Stage.WAKE)))
-        case LoadAdapter(number, name, path, project, digest):
-            change_adapters(channel, number, lambda: engine.load_adapter(name, path, project, digest))
-        case UnloadAdapter(number, name):
-            change_adapters(channel, number, lambda: engine.unload_adapter(name))
+        case LoadAdapter():
+            asked = message.name, message.path, message.project, message.digest
+            change_adapters(channel, message.number, lambda: engine.load_adapter(*asked))
+        case UnloadAdapter():
+            change_adapters(channel, message.number, lambda: engine.unload_adapter(message.name, message.project))
         case Start():
             raise ChannelClosed
 

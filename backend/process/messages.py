@@ -81,6 +81,7 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     number: int
     name: str
+    project: str = ""
 
 
 class AdapterChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):

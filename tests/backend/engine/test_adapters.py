@@ -360,6 +360,22 @@ def test_another_projects_adapter_is_as_unknown_as_none(small: tuple[Decoder, Pa
     assert len(set(said)) == 1
 
 
+def test_two_projects_may_call_their_adapters_alike_and_each_gets_its_own(small: tuple[Decoder, Path]) -> None:
+    model, root = small
+    engine = plain(model, root)
+    engine.load_adapter("mine", "french", project="shop")
+    engine.load_adapter("mine", "legal", project="bank")
+    engine.load_adapter("mine", "short")
+    found = {}
+    for id, project in enumerate((b"shop", b"bank", b"third")):
+        engine.add(id, PROMPTS[3], greedy(6), adapter="mine", project=project)
+        found[id] = run(engine)[id]
+    for id, path in enumerate(("french", "legal", "short")):
+        assert found[id] == generate(tiny_engine(merged(model, root / path)), [PROMPTS[3]], greedy(6))[0]
+    engine.unload_adapter("mine", "bank")
+    assert [adapter.project for adapter in engine._adapters.loaded] == ["shop", ""]
+
+
 def test_an_engine_without_adapters_says_how_to_have_them() -> None:
     engine = tiny_engine(tiny_model())
     with pytest.raises(InvalidRequest, match="start it with --max-adapters and --adapters"):

@@ -62,11 +62,13 @@ async def http(backend: Backend) -> AsyncIterator[aiohttp.ClientSession]:
             left = (await answer.json())["data"]
         for adapter in left:
             for _ in range(300):  # an engine may be on its way back
-                async with session.delete(f"/adapters/{adapter['name']}") as answer:
-                    if answer.status in (204, 404):
+                async with session.post(
+                    "/adapters/unload", json={k: adapter[k] for k in ("name", "project")}
+                ) as answer:
+                    if answer.status in (200, 404):
                         break
                 await asyncio.sleep(0.1)
-            assert answer.status in (204, 404)
+            assert answer.status in (200, 404)
 
 
 async def complete(http: aiohttp.ClientSession, model: str, project: str = "", **body: Any) -> tuple[int, Any]:
@@ -154,7 +156,7 @@ async def test_what_cannot_be_loaded_says_why_and_leaves_its_place_free(http: ai
     assert (status, body["error"]["code"]) == (409, "adapters_full")
     status, body = await load(http, "french", "legal/v2")
     assert (status, body["error"]["code"]) == (409, "adapter_in_use")
-    async with http.delete("/adapters/third") as answer:
+    async with http.post("/adapters/unload", json={"name": "third"}) as answer:
         assert answer.status == 404
 
 
@@ -162,8 +164,8 @@ async def test_a_digest_that_differs_in_one_digit_is_refused_and_the_right_one_t
     http: aiohttp.ClientSession,
 ) -> None:
     _, french = await load(http, "french", "french")
-    async with http.delete("/adapters/french") as answer:
-        assert answer.status == 204
+    async with http.post("/adapters/unload", json={"name": "french"}) as answer:
+        assert answer.status == 200
     wrong = french["sha256"][:-1] + ("0" if french["sha256"][-1] != "0" else "1")
     status, body = await load(http, "french", "french", sha256=wrong)
     assert status == 400 and "has the digest" in body["error"]["message"]
@@ -176,11 +178,11 @@ async def test_one_in_use_is_not_unloaded(http: aiohttp.ClientSession) -> None:
     asked = {"model": "tiny:french", "prompt": PROMPT, "max_tokens": 460, "ignore_eos": True, "stream": True}
     async with http.post("/v1/completions", json=asked) as running:
         await running.content.readany()
-        async with http.delete("/adapters/french") as answer:
+        async with http.post("/adapters/unload", json={"name": "french"}) as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (409, "adapter_in_use")
     for _ in range(200):  # the client has left
-        async with http.delete("/adapters/french") as answer:
-            if answer.status == 204:
+        async with http.post("/adapters/unload", json={"name": "french"}) as answer:
+            if answer.status == 200:
                 break
         await asyncio.sleep(0.02)
     assert (await complete(http, "tiny:french"))[0] == 404
