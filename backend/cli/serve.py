@@ -32,6 +32,12 @@ ExpertParallel = Annotated[
 RedundantExperts = Annotated[
     int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
 ]
+MaxPerProject = Annotated[
+    int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
+]
 MaxAdapters = Annotated[
     int, typer.Option(min=0, help="LoRA adapters that may be loaded at a time; takes memory for each.")
 ]
@@ -89,12 +95,8 @@ def serve(
         int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
     ] = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
-    max_per_project: Annotated[
-        int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
-    ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
-    ] = None,
+    max_per_project: MaxPerProject = None,
+    max_num_batched_tokens: MaxNumBatchedTokens = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
     batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,

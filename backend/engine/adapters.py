@@ -72,7 +72,7 @@ class LeadingPlaces:
         self.followers.send(PlaceAdapter(slot, path, found.digest))
         if refused := refusals(self.followers.answers()):
             self.clear(slot)
-            raise AdapterRefused(f"not all ranks have it: {refused}")
+            raise AdapterRefused(f"not all ranks could load it: {refused}; see that all of them have the same folder")
         return found
 
     def clear(self, slot: int) -> None:

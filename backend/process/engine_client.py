@@ -238,7 +238,7 @@ class EngineClient:
                 )
             except RequestError as error:
                 del self._adapters[had.project, had.name]
-                log.error("adapter %s was not loaded again: %s", had.name, error)
+                log.error("adapter %s was not loaded again: %s; load it once that is mended", had.name, error)
 
     async def scrub(self, timeout_s: float) -> Scrubbed:
         """Zero every free KV block. Raises EngineDead if the engine does not answer in time, CannotScrub as the

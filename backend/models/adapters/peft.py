@@ -121,6 +121,20 @@ def digest_of(config: bytes, weights: bytes) -> str:
 
 def parsed(config: Mapping[str, Any]) -> AdapterConfig:
     """adapter_config.json. Raises AdapterRefused, naming what is not computed."""
+    _refuse_kinds(config)
+    for name, value in config.items():
+        if name not in READ | NEUTRAL and name != "bias" and value not in (None, False, {}, [], ""):
+            raise AdapterRefused(f"{name} is not computed; train without it, or merge the adapter into its model")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise AdapterRefused(f"r is {rank!r}, not a rank; repair {CONFIG}")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise AdapterRefused(f"lora_alpha is {alpha!r}, not a number; repair {CONFIG}")
+    return AdapterConfig(rank, alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
+
+
+def _refuse_kinds(config: Mapping[str, Any]) -> None:
+    """Raises AdapterRefused for an adapter of another kind than plain LoRA of a language model."""
     if config.get("peft_type") != "LORA":
         raise AdapterRefused(f"peft_type {config.get('peft_type')!r} is not computed; use an adapter of type LORA")
     if config.get("task_type") not in (None, "CAUSAL_LM"):
@@ -135,15 +149,6 @@ def parsed(config: Mapping[str, Any]) -> AdapterConfig:
             f"init_lora_weights {begun!r} changes the base model; save it converted "
             "(path_initial_model_for_weight_conversion)"
         )
-    for name, value in config.items():
-        if name not in READ | NEUTRAL and name != "bias" and value not in (None, False, {}, [], ""):
-            raise AdapterRefused(f"{name} is not computed; train without it, or merge the adapter into its model")
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise AdapterRefused(f"r is {rank!r}, not a rank; repair {CONFIG}")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise AdapterRefused(f"lora_alpha is {alpha!r}, not a number; repair {CONFIG}")
-    return AdapterConfig(rank, alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank)
 
 
 def _declared(folder: Path) -> tuple[dict[str, Any], bytes]:
@@ -161,8 +166,9 @@ def _content(folder: Path, model: ModelConfig, rank: int, layers: int) -> bytes:
     path = folder / WEIGHTS
     if not path.exists():
         pickled = (folder / "adapter_model.bin").exists()
-        why = "a pickle, which is not read; save it as safetensors" if pickled else "no weights; copy the whole folder"
-        raise AdapterRefused(f"{folder.name} has no {WEIGHTS}: {why}")
+        if pickled:
+            raise AdapterRefused(f"{folder.name} has a pickle, which is not read; save it as safetensors")
+        raise AdapterRefused(f"{folder.name} has no {WEIGHTS}; copy the whole folder")
     size = regular(path).stat().st_size
     numbers = sum(rank * (3 * width + outputs) for outputs, width in model.matrices.values())
     most = layers * model.shard.size * numbers * 4 + HEADER
@@ -178,16 +184,7 @@ def _by_module(entries: list[TableEntry], model: ModelConfig, layers: int) -> di
     """Both tensors of each layer and module of the whole model."""
     found: dict[tuple[int, str], Pair] = {}
     for entry in entries:
-        name = entry.name.removeprefix(ROOT)
-        for part, instead in TEXT_PARTS:
-            name = instead + name.removeprefix(part) if name.startswith(part) else name
-        left_out = next((what for mark, what in LEFT_OUT if mark in name), None)
-        if left_out is not None:
-            raise AdapterRefused(f"tensor {entry.name}: {left_out} are not computed; train without")
-        matched = TENSOR.fullmatch(name)
-        if matched is None:
-            raise AdapterRefused(f"tensor {entry.name} is not one of a LoRA adapter; save the adapter with PEFT")
-        layer, module = int(matched[1]), matched[2]
+        layer, module, side = _place(entry.name)
         if layer >= layers or module not in model.modules:
             raise AdapterRefused(f"tensor {entry.name} is of a module that is not adapted; use {_targets(model)}")
         if model.experts is not None and module.startswith("mlp.") and layer not in model.experts.dense_layers:
@@ -195,12 +192,26 @@ def _by_module(entries: list[TableEntry], model: ModelConfig, layers: int) -> di
         if entry.kind not in FLOATS:
             raise AdapterRefused(f"tensor {entry.name} is {entry.kind}; save it as one of {', '.join(FLOATS)}")
         pair = found.setdefault((layer, module), {})
-        if matched[3] in pair:
+        if side in pair:
             raise AdapterRefused(f"tensor {entry.name} is there twice; save the adapter again")
-        pair[matched[3]] = entry
+        pair[side] = entry
     if not found:
         raise AdapterRefused(f"{WEIGHTS} holds no tensor; train the adapter, and save it with PEFT")
     return found
+
+
+def _place(tensor: str) -> tuple[int, str, str]:
+    """Layer, module and side of a tensor. Raises AdapterRefused for a name that is none of an adapter's."""
+    name = tensor.removeprefix(ROOT)
+    for part, instead in TEXT_PARTS:
+        name = instead + name.removeprefix(part) if name.startswith(part) else name
+    left_out = next((what for mark, what in LEFT_OUT if mark in name), None)
+    if left_out is not None:
+        raise AdapterRefused(f"tensor {tensor}: {left_out} are not computed; train without")
+    matched = TENSOR.fullmatch(name)
+    if matched is None:
+        raise AdapterRefused(f"tensor {tensor} is not one of a LoRA adapter; save the adapter with PEFT")
+    return int(matched[1]), matched[2], matched[3]
 
 
 def _targets(model: ModelConfig) -> str:
