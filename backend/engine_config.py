@@ -12,6 +12,7 @@ from backend.quantization.none import NONE
 
 DEFAULT_KV_MEMORY = 1 << 30
 LOAD_FORMATS = ("auto", "dummy")
+MOST_ADAPTERS, MOST_RANK = 511, 256  # what `kernels.adapters` takes; that module imports torch
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
+        max_adapters: LoRA adapters that may be loaded at a time, each of at most `max_adapter_rank`; 0: none.
+        adapters: folder that they lie in.
         cache_salt: secret root of the prefix cache's hash chains.
     """
 
@@ -72,6 +75,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     peer_memory: bool = True
     step_timeout_s: float = 120.0
     threads: int | None = None
+    max_adapters: int = 0
+    max_adapter_rank: int = 16
+    adapters: str = ""
     cache_salt: bytes = b""
 
     @property
@@ -104,6 +110,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "step_timeout_s",
             "tensor_parallel_size",
             "pipeline_parallel_size",
+            "max_adapter_rank",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not positive; set it above 0")
@@ -144,6 +151,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.kv_dtype and not on_gpu:
             raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
         self._check_ranks()
+        self._check_adapters()
         if self.quantization is not None:
             format = of_name(self.quantization)
             if format.gpu_only and not on_gpu:
@@ -154,6 +162,22 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}), so not all running sequences could take a step; raise the first or lower "
                 "the second"
+            )
+
+    def _check_adapters(self) -> None:
+        """Raises ConfigError for adapters that cannot be had so."""
+        if not 0 <= self.max_adapters <= MOST_ADAPTERS:
+            raise ConfigError(f"max_adapters {self.max_adapters}; set --max-adapters from 0 to {MOST_ADAPTERS}")
+        if self.max_adapter_rank > MOST_RANK:
+            raise ConfigError(
+                f"max_adapter_rank {self.max_adapter_rank}; set --max-adapter-rank to at most {MOST_RANK}"
+            )
+        if self.max_adapters and not self.adapters:
+            raise ConfigError("adapters need a folder that they lie in; add --adapters FOLDER")
+        if self.max_adapters and self.batch_invariant and self.ranks > 1:
+            raise ConfigError(
+                "with adapters, tokens of several ranks are not those of one; leave --deterministic or --max-adapters "
+                "out"
             )
 
     def _check_ranks(self) -> None:

@@ -10,6 +10,9 @@
     │   ├── InvalidRequest       400
     │   ├── ContextLengthExceeded 400
     │   ├── ModelUnknown         404
+    │   ├── AdapterRefused       400: an adapter that is not there or not computed; the message names what
+    │   ├── AdapterInUse         409: sequences run with it, or another one has its name
+    │   ├── AdaptersFull         409: all places are taken
     │   ├── DeadlineExceeded     504: the time that the request gave itself is over
     │   ├── Overloaded           503 with Retry-After: the waiting queue is full
     │   │   ├── ProjectBusy      429 with Retry-After: one project's share of the queue is full
@@ -84,6 +87,24 @@ class ContextLengthExceeded(RequestError):
 class ModelUnknown(RequestError):
     status = 404
     code = "model_not_found"
+
+
+class AdapterRefused(RequestError):
+    code = "adapter_refused"
+
+
+class AdapterUnknown(ModelUnknown):
+    """No adapter of that name is loaded."""
+
+
+class AdapterInUse(RequestError):
+    status = 409
+    code = "adapter_in_use"
+
+
+class AdaptersFull(RequestError):
+    status = 409
+    code = "adapters_full"
 
 
 class Overloaded(RequestError):

@@ -21,6 +21,8 @@ REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
 REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
+ADAPTERS_PATH, UNLOAD_PATH = "/adapters", "/adapters/unload"  # for the owner as well (`backend.server.adapters`)
+ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
@@ -39,7 +41,9 @@ FAIL_FAST = Field(fail_fast=True)
 """On every list: the first wrong item is reported, and the rest are not validated."""
 
 FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.answer.fingerprint`
+OUR_FINGERPRINT = re.compile(
+    r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}(?:_(?P<adapter>[0-9a-f]{16}))?"
+)  # `backend.answer.fingerprint`
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -445,6 +449,45 @@ class Woken(BaseModel):
     seconds: float
 
 
+class AdapterNamed(BaseModel):
+    """POST /adapters/unload. project: whose calls alone may name it; "": those of all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(max_length=64)
+    project: str = Field("", max_length=128)
+
+
+class AdapterRequest(AdapterNamed):
+    """POST /adapters. path: of its folder, below the one of all adapters. sha256: that it has to have, as `Adapter`
+    says it; "": any."""
+
+    path: str = Field(max_length=1024)
+    sha256: str = Field("", pattern="^(?:[0-9a-f]{64})?$")
+
+
+class Adapter(BaseModel):
+    """sha256: over name and SHA-256 of both files (`models.adapters.peft.digest_of`). bytes: of both."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    path: str
+    project: str
+    sha256: str
+    rank: int
+    bytes: int
+
+
+class AdapterList(BaseModel):
+    """GET /adapters. max_adapters: places for them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    max_adapters: int
+    data: list[Adapter]
+
+
 def sse_data(payload: bytes) -> bytes:
     """One server-sent event (WHATWG HTML §9.2) carrying `payload`, which holds no newline."""
     return b"data: " + payload + b"\n\n"
@@ -469,4 +512,4 @@ def same_weights(one: str | None, other: str | None) -> bool | None:
     ours = [OUR_FINGERPRINT.fullmatch(fingerprint) for fingerprint in (one, other)]
     if ours[0] is None or ours[1] is None:
         return None
-    return ours[0]["weights"] == ours[1]["weights"]
+    return all(ours[0][part] == ours[1][part] for part in ("weights", "adapter"))

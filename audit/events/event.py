@@ -139,6 +139,7 @@ class _Route(Event):
     subprocessors_version: Text | None = None
     transfer_basis: Sentence  # `intra_eea`, or the tool and its reference: `scc:<contract>`, `adequacy:<decision>`
     model_served: Text | None = None
+    adapter_sha256: Sha256 | None = None  # of the weights of the adapter that the model is called with
     fallback_index: Count = 0
 
 

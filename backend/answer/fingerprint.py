@@ -56,6 +56,8 @@ def _setup_digest(config: EngineConfig) -> str:
     if config.tensor_parallel_size > 1 and not same:  # sums are made in another order
         setup["tensor_parallel_size"] = config.tensor_parallel_size
         setup |= {"expert_parallel": True} if config.expert_parallel else {}
+    if config.max_adapters:  # products are made without what is fused with them elsewhere
+        setup["adapters"] = True
     return hashlib.sha256(json.dumps(setup, sort_keys=True).encode()).hexdigest()
 
 

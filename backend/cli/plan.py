@@ -28,6 +28,8 @@ def plan(
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
+    max_adapters: Annotated[int, typer.Option(min=0, help="Places for LoRA adapters.")] = 0,
+    max_adapter_rank: Annotated[int, typer.Option(min=1, help="The highest rank of one.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
 ) -> None:
     """Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.
@@ -54,6 +56,7 @@ def plan(
                 model=model, device="cuda", dtype="bfloat16", quantization=quantization, kv_dtype=kv_dtype,
                 gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
                 max_num_batched_tokens=8192, tensor_parallel_size=tensor_parallel_size,
+                max_adapters=max_adapters, max_adapter_rank=max_adapter_rank, adapters="." if max_adapters else "",
             )  # fmt: skip
         except ConfigError as error:
             fail(error, USAGE)

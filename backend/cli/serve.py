@@ -32,6 +32,17 @@ ExpertParallel = Annotated[
 RedundantExperts = Annotated[
     int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
 ]
+MaxPerProject = Annotated[
+    int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
+]
+MaxAdapters = Annotated[
+    int, typer.Option(min=0, help="LoRA adapters that may be loaded at a time; takes memory for each.")
+]
+MaxAdapterRank = Annotated[int, typer.Option(min=1, help="The highest rank of an adapter.")]
+AdapterFolder = Annotated[Path | None, typer.Option(help="Folder that adapters lie in; with --max-adapters.")]
 ToolCallParser = Annotated[
     str, typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral.")
 ]
@@ -84,12 +95,8 @@ def serve(
         int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
     ] = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
-    max_per_project: Annotated[
-        int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
-    ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
-    ] = None,
+    max_per_project: MaxPerProject = None,
+    max_num_batched_tokens: MaxNumBatchedTokens = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
     batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
@@ -98,6 +105,9 @@ def serve(
     data_parallel_size: DataParallelSize = 1,
     expert_parallel: ExpertParallel = False,
     redundant_experts: RedundantExperts = 0,
+    max_adapters: MaxAdapters = 0,
+    max_adapter_rank: MaxAdapterRank = 16,
+    adapters: AdapterFolder = None,
     tool_call_parser: ToolCallParser = "auto",
     reasoning_parser: ReasoningParser = "auto",
     generation_config: GenerationConfig = "auto",
@@ -150,6 +160,9 @@ def serve(
             pipeline_parallel_size=pipeline_parallel_size,
             expert_parallel=expert_parallel,
             redundant_experts=redundant_experts,
+            max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank,
+            adapters=str(adapters or ""),
             step_timeout_s=step_timeout,
             threads=threads,
         )

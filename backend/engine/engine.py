@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces, LoadedAdapter
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
@@ -56,12 +57,13 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(), *,
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
-        whole: bool = False, expert_loads: Callable[[], list[int]] = list,
+        whole: bool = False, expert_loads: Callable[[], list[int]] = list, adapters: Adapters | None = None,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
         ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
-        cut into chunks. ``expert_loads``: as in `Decoder`."""
+        cut into chunks. ``expert_loads``: as in `Decoder`. ``adapters``: None: it takes none."""
+        self._adapters = adapters or Adapters()
         self._expert_loads = expert_loads
         self.config = config
         self.max_model_len = cache.max_model_len
@@ -103,13 +105,15 @@ class Engine:
         alone = SINGLE_ORDERED if config.batch_invariant else SINGLE
         made = computing(checkpoint, config, alone if team is None else team.group, on_stage)
         grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
-        runner, sleeper = made.runner, made.sleeper
+        runner, sleeper, places = made.runner, made.sleeper, made.places
+        of_all: AdapterPlaces | None = places
         if team is not None:
             runner = leading = LeadingRunner(made.runner, team.followers)
             sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
+            of_all = LeadingPlaces(places, team.followers) if places else None
         return cls(
             made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars,
-            expert_loads=made.expert_loads,
+            expert_loads=made.expert_loads, adapters=Adapters(of_all),
         )  # fmt: skip
 
     @property
@@ -145,14 +149,17 @@ class Engine:
         leader: int | None = None,
         cache_root: bytes = b"",
         project: bytes = b"",
+        adapter: str = "",
     ) -> None:
         """Queue a sequence.
 
         ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). ``project``: for whom, so that
-        none is served at another's cost. Raises Overloaded when the queue is full, ContextLengthExceeded when no token
-        fits behind the prompt, InvalidRequest for an empty prompt, a token outside the vocabulary or an id in use.
+        none is served at another's cost. ``adapter``: the name of a loaded one. Raises Overloaded when the
+        queue is full, ContextLengthExceeded when no token fits behind the prompt, InvalidRequest for an empty prompt, a
+        token outside the vocabulary or an id in use, AdapterUnknown.
         """
         self._refuse(id, prompt, params)
+        slot, rooted = self._adapters.take(adapter, project)
         ignores_eos = params.ignore_eos and not params.grammar  # nothing else can follow a whole text of a grammar
         sequence = Sequence(
             id,
@@ -161,8 +168,9 @@ class Engine:
             arrival=self._arrivals,
             priority=priority,
             leader=self._sequences.get(leader) if leader is not None else None,
-            cache_root=cache_root,
+            cache_root=rooted(cache_root),
             project=project,
+            adapter=slot,
             matcher=self._matcher(params),
             restriction=Restriction(params, self.vocab_size) if params.restricted else None,
             max_length=self._longest,
@@ -174,8 +182,7 @@ class Engine:
 
     def _refuse(self, id: int, prompt: list[int], params: SamplingParams) -> None:
         """Raises the errors of `add`."""
-        if self.asleep:
-            raise Asleep("the backend is asleep; wake it with POST /wake, or try again later")
+        self._require_awake()
         if id in self._sequences:
             raise InvalidRequest(f"sequence {id} is already there; use another id")
         self._refuse_prompt(prompt)
@@ -221,6 +228,20 @@ class Engine:
         if id in self._sequences:
             self._forget(self._sequences[id])
             self._tidy()
+
+    def load_adapter(self, name: str, path: str, project: str = "", digest: str = "") -> LoadedAdapter:
+        """See `Adapters.load`. Raises Asleep as well."""
+        self._require_awake()
+        return self._adapters.load(name, path, project, digest)
+
+    def unload_adapter(self, name: str, project: str = "") -> None:
+        """See `Adapters.unload`; its weights are zeroed. Raises Asleep as well."""
+        self._require_awake()
+        self._adapters.unload(name, project, self._sequences.values())
+
+    def _require_awake(self) -> None:
+        if self.asleep:
+            raise Asleep("the backend is asleep; wake it with POST /wake, or try again later")
 
     def prepare(self) -> bool:
         """What `Runner.prepare` does; False if there is nothing to do."""

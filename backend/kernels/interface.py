@@ -63,14 +63,14 @@ class Kernels(Protocol):
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor,
         seq_lens: Tensor, *, scale: float, window: int | None = None, cap: float | None = None,
         k_scale: Tensor | None = None, v_scale: Tensor | None = None, batch_invariant: bool = False,
-        out: Tensor | None = None,
+        sinks: Tensor | None = None, out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def paged_decode(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
         workspace: DecodeWorkspace, *, scale: float, window: int | None = None, cap: float | None = None,
         k_scale: Tensor | None = None, v_scale: Tensor | None = None, splits: int | None = None,
-        shared: SharedPrefix | None = None,
+        shared: SharedPrefix | None = None, sinks: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 

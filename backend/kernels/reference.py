@@ -142,7 +142,8 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def paged_attention(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
     scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None, batch_invariant: bool = False, out: Tensor | None = None,
+    v_scale: Tensor | None = None, batch_invariant: bool = False, sinks: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     out = torch.zeros_like(q) if out is None else out.zero_()
     bounds = query_start.tolist()
@@ -155,19 +156,28 @@ def paged_attention(
         key = torch.arange(length, device=q.device)[None, :]
         visible = (key <= position) if window is None else (key <= position) & (key > position - window)
         rows = q[begin:end].float().transpose(0, 1)[None]
-        if cap is None:
+        if cap is None and sinks is None:
             mixed = F.scaled_dot_product_attention(rows, k, v, attn_mask=visible, scale=scale, enable_gqa=True)
         else:
-            mixed = _capped(rows, k, v, visible, scale, cap)
+            mixed = _capped(rows, k, v, visible, scale, cap, sinks)
         out[begin:end] = mixed[0].transpose(0, 1).to(q.dtype)
     return out
 
 
-def _capped(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, cap: float) -> Tensor:
-    """The library has no cap. q: [1, heads, queries, head_dim]; k, v: [1, kv_heads, keys, head_dim]."""
+def _capped(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, cap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """The library has neither cap nor sinks. q: [1, heads, queries, head_dim]; k, v: [1, kv_heads, keys, head_dim];
+    sinks: [heads]."""
     k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
-    scores = torch.tanh(q @ k.transpose(-1, -2) * (scale / cap)) * cap
-    return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ v
+    scores = q @ k.transpose(-1, -2) * scale
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is None:
+        return scores.softmax(-1) @ v
+    sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat((scores, sink), -1).softmax(-1)[..., :-1] @ v
 
 
 def _gathered(cache: Tensor, table: Tensor, length: int, scale: Tensor | None) -> Tensor:
@@ -185,7 +195,7 @@ def paged_decode(
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
     v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
-    out: Tensor | None = None,
+    sinks: Tensor | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     # `splits` and `shared` say how, not what
     queries = q.shape[0] // len(seq_lens)
@@ -195,7 +205,7 @@ def paged_decode(
     out = torch.zeros_like(q) if out is None else out.zero_()
     out[rows] = paged_attention(
         q[rows], key_cache, value_cache, block_tables, query_start, seq_lens,
-        scale=scale, window=window, cap=cap, k_scale=k_scale, v_scale=v_scale,
+        scale=scale, window=window, cap=cap, k_scale=k_scale, v_scale=v_scale, sinks=sinks,
     )  # fmt: skip
     return out
 

@@ -20,7 +20,8 @@ from backend.quantization.format import StoredWeights
 class ModelConfig:
     """A Llama-shaped decoder: pre-norm, RoPE (half-rotated), grouped-query attention, gated SiLU.
 
-    ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's, ``fused_names`` Phi-3's (see `families`). ``windows``: for each layer
+    ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's, ``fused_names`` Phi-3's, ``out_bias`` and ``sinks`` gpt-oss's (see
+    `families`). ``windows``: for each layer
     how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
     ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE). ``variant``: what else differs from Llama (Gemma, …).
     ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
@@ -44,6 +45,8 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    out_bias: bool = False
+    sinks: bool = False
     rope_scaling: RopeScaling = Unscaled()  # noqa: RUF009 -- frozen
     fused_names: bool = False
     windows: tuple[int | None, ...] = ()
@@ -190,7 +193,7 @@ class ModelConfig:
     @property
     def plain_attention(self) -> bool:
         """Whether every token attends to all before it, by scores as they are: what the library's kernel knows."""
-        return not self.windows and self.attention_cap is None
+        return not self.windows and self.attention_cap is None and not self.sinks
 
     def keeps_experts(self, layer: int) -> bool:
         """Whether a layer's experts stay in the model's dtype since the checkpoint has them in higher precision."""
@@ -236,6 +239,8 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=traits.qkv_bias,
             qk_norm=traits.qk_norm,
+            out_bias=traits.out_bias,
+            sinks=traits.sinks,
             fused_names=traits.fused_names,
             windows=traits.windows,
             experts=traits.experts,

@@ -102,6 +102,8 @@ def possible_sizes(model: ModelConfig, format: Quantization = NONE, *, whole_exp
 
 def _obstacle(model: ModelConfig, size: int, format: Quantization, *, whole_experts: bool = False) -> str | None:
     """Why a model is not divided among so many ranks."""
+    if size > 1 and model.experts is not None and model.experts.clamp is not None:
+        return "experts that a checkpoint stores in one tensor are not divided"
     if model.num_heads % size:
         return f"{model.num_heads} heads do not divide among {size} ranks"
     if model.num_kv_heads % size and size % model.num_kv_heads:

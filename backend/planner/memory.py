@@ -4,6 +4,7 @@ this says beforehand what it will find."""
 from dataclasses import dataclass
 
 from backend.engine_config import EngineConfig, weight_format
+from backend.models.adapters.places import adapter_bytes
 from backend.models.config import ModelConfig
 from backend.models.families.family import Experts
 from backend.planner.cards import Card
@@ -99,6 +100,11 @@ def _norms(model: ModelConfig, q: int, kv: int) -> int:
     return 2 * model.hidden_size * (before + after) + heads * model.qk_norm
 
 
+def places_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of all places for adapters."""
+    return config.max_adapters * adapter_bytes(model, config.max_adapter_rank, BYTES[config.dtype])
+
+
 def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> int:
     """Once loaded on a GPU; a tied head counts once. Raises ConfigError as `quantization.chosen` does."""
     format, size = chosen(quantization, model.stored_weights), BYTES[dtype]
@@ -192,6 +198,7 @@ def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:
     fixed = (
         card.reserved
         + weight_bytes(model, config.dtype, config.quantization)
+        + places_bytes(model, config)
         + activation_bytes(model, config)
         + table_bytes(model, config)
         + GRAPH_RESERVE
@@ -205,7 +212,7 @@ def memory_of(model: ModelConfig, config: EngineConfig, card: Card) -> Memory:
     blocks = config.num_blocks or max(0, room_for_cache(model, config, card)) // block
     return Memory(
         reserved=card.reserved,
-        weights=weight_bytes(model, config.dtype, config.quantization),
+        weights=weight_bytes(model, config.dtype, config.quantization) + places_bytes(model, config),
         activations=activation_bytes(model, config),
         tables=table_bytes(model, config),
         graphs=graph_bytes(model, config),

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from backend import errors
+from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Progress, Stats
 from backend.engine_config import EngineConfig
 from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
@@ -23,11 +24,13 @@ from backend.process.call import Call
 from backend.process.messages import (
     LENGTH,
     AbortSequences,
+    AdapterChanged,
     AddSequence,
     Failed,
     FromEngine,
     LifecycleChanged,
     LifecycleRefused,
+    LoadAdapter,
     Loading,
     Lost,
     Ping,
@@ -40,6 +43,7 @@ from backend.process.messages import (
     Start,
     StepDone,
     ToEngine,
+    UnloadAdapter,
     Wake,
     frame,
     from_engine,
@@ -53,6 +57,7 @@ TURN_TIMEOUT_S = 180.0  # to fall asleep or to wake
 DRAIN_INTERVAL_S = 0.02
 STOP_GRACE_S = 5.0
 T = TypeVar("T")
+_Answer = Pong | Scrubbed | AdapterChanged
 
 
 class EngineClient:
@@ -75,7 +80,10 @@ class EngineClient:
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: dict[int, Call] = {}
-        self._asked: dict[int, asyncio.Future[Pong | Scrubbed]] = {}
+        self._asked: dict[int, asyncio.Future[_Answer]] = {}
+        self._adapters: dict[
+            tuple[str, str], LoadedAdapter
+        ] = {}  # that the engine has; one that replaces it gets them again
         self._turns: dict[int, asyncio.Future[int]] = {}
         self._next_id = 0
         self._last_heard = 0.0
@@ -202,6 +210,36 @@ class EngineClient:
         """One round trip through the engine loop. Raises EngineDead if the engine does not answer in time."""
         await self._ask(Ping, timeout_s)
 
+    @property
+    def adapters(self) -> list[LoadedAdapter]:
+        """That are loaded."""
+        return sorted(self._adapters.values())
+
+    async def load_adapter(
+        self, name: str, path: str, project: str = "", digest: str = "", *, timeout_s: float
+    ) -> LoadedAdapter:
+        """See `Engine.load_adapter`, whose errors it raises, and EngineDead."""
+        done = await self._ask(lambda number: LoadAdapter(number, name, path, project, digest), timeout_s)
+        assert isinstance(done, AdapterChanged) and done.adapter is not None  # noqa: S101
+        self._adapters[project, name] = done.adapter
+        return done.adapter
+
+    async def unload_adapter(self, name: str, project: str = "", *, timeout_s: float) -> None:
+        """See `Engine.unload_adapter`, whose errors it raises, and EngineDead."""
+        await self._ask(lambda number: UnloadAdapter(number, name, project), timeout_s)
+        self._adapters.pop((project, name), None)
+
+    async def _restore_adapters(self) -> None:
+        """Load what the engine before had. One that is not the same any more stays away."""
+        for had in self.adapters:
+            try:
+                await self.load_adapter(
+                    had.name, had.path, had.project, had.digest, timeout_s=self.config.step_timeout_s
+                )
+            except RequestError as error:
+                del self._adapters[had.project, had.name]
+                log.error("adapter %s was not loaded again: %s; load it once that is mended", had.name, error)
+
     async def scrub(self, timeout_s: float) -> Scrubbed:
         """Zero every free KV block. Raises EngineDead if the engine does not answer in time, CannotScrub as the
         engine."""
@@ -209,11 +247,12 @@ class EngineClient:
         assert isinstance(done, Scrubbed)  # noqa: S101
         return done
 
-    async def _ask(self, question: type[Ping] | type[Scrub], timeout_s: float) -> Pong | Scrubbed:
+    async def _ask(self, question: Callable[[int], ToEngine], timeout_s: float) -> _Answer:
+        """question: makes the message of its number."""
         self.require_alive()
         number = self._next_id
         self._next_id += 1
-        future: asyncio.Future[Pong | Scrubbed] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
         self._send(question(number))
         try:
@@ -266,14 +305,18 @@ class EngineClient:
         """`start` again, with a new process, once this one is dead. Raises what `start` raises, dead again."""
         await self.stop()
         self._dead, self.ready, self.loading = None, None, None
-        self.resting = False
+        self.resting = True  # until it has the adapters that requests name
         self.died.clear()
         try:
-            return await self.start(on_loading)
+            ready = await self.start(on_loading)
+            await self._restore_adapters()
+            return ready
         except BaseException:
             self._dead = self._dead or "it did not start again"
             self.died.set()
             raise
+        finally:
+            self.resting = False
 
     async def stop(self) -> None:
         """End the process; waits for it. Harmless when it is gone."""
@@ -328,7 +371,7 @@ class EngineClient:
             case Pong(number, stats):
                 self._stats = stats
                 _resolve(self._asked.get(number), message)
-            case Scrubbed(number):
+            case Scrubbed(number) | AdapterChanged(number):
                 _resolve(self._asked.get(number), message)
             case Lost(lost):
                 lost = f"{self._name}: {lost}" if self._name else lost

@@ -15,21 +15,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Stage
 from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.warm_up import warm_up
 from backend.engine_config import EngineConfig
-from backend.errors import BackendError, CannotScrub, RequestError
+from backend.errors import BackendError, CannotScrub, ConfigError, RequestError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.process.messages import (
     AbortSequences,
+    AdapterChanged,
     AddSequence,
     ChannelClosed,
     EngineChannel,
     Failed,
     LifecycleChanged,
     LifecycleRefused,
+    LoadAdapter,
     Loading,
     Lost,
     Ping,
@@ -42,6 +45,7 @@ from backend.process.messages import (
     Start,
     StepDone,
     ToEngine,
+    UnloadAdapter,
     Wake,
 )
 from backend.process.parent import die_with_parent
@@ -83,6 +87,8 @@ class Starter:
         """Raises ConfigError or ModelError."""
         checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
         reporter = ProgressReporter(self._channel)
+        if checkpoint.embedding is not None and config.max_adapters:
+            raise ConfigError("adapters are of models that write text; leave --max-adapters out")
         if checkpoint.embedding is not None:
             return EmbeddingEngine.from_checkpoint(checkpoint, config, on_stage=reporter)
         if config.ranks == 1:
@@ -219,9 +225,12 @@ def run(engine: Engine, channel: EngineChannel) -> None:
 
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
     match message:
-        case AddSequence(id, prompt, params, priority, leader, cache_root, project):
+        case AddSequence(id, prompt, params, priority, leader, cache_root, project, adapter):
             try:
-                engine.add(id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project)
+                engine.add(
+                    id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project,
+                    adapter=adapter,
+                )  # fmt: skip
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))
         case AbortSequences(ids):
@@ -237,8 +246,22 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Sc
             change_state(channel, number, engine, lambda: engine.sleep(partial(ProgressReporter(channel), Stage.SLEEP)))
         case Wake(number):
             change_state(channel, number, engine, lambda: engine.wake(partial(ProgressReporter(channel), Stage.WAKE)))
+        case LoadAdapter():
+            asked = message.name, message.path, message.project, message.digest
+            change_adapters(channel, message.number, lambda: engine.load_adapter(*asked))
+        case UnloadAdapter():
+            change_adapters(channel, message.number, lambda: engine.unload_adapter(message.name, message.project))
         case Start():
             raise ChannelClosed
+
+
+def change_adapters(channel: EngineChannel, number: int, change: Callable[[], LoadedAdapter | None]) -> None:
+    try:
+        found = change()
+    except RequestError as error:
+        channel.send(LifecycleRefused(number, type(error).__name__, error.message))
+    else:
+        channel.send(AdapterChanged(number, found))
 
 
 def change_state(channel: EngineChannel, number: int, engine: Engine, change: Callable[[], int | None]) -> None:

@@ -11,6 +11,7 @@ import threading
 
 import msgspec
 
+from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Progress, Stage, Stats
 from backend.engine.core.sampling import SamplingParams
 from backend.engine_config import EngineConfig
@@ -29,6 +30,7 @@ class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     leader: int | None = None
     cache_root: bytes = b""
     project: bytes = b""
+    adapter: str = ""
 
 
 class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -62,6 +64,31 @@ class Wake(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """See `Engine.wake`; answered like `Sleep`."""
 
     number: int
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.load_adapter`; answered by `AdapterChanged` or `LifecycleRefused`."""
+
+    number: int
+    name: str
+    path: str
+    project: str = ""
+    digest: str = ""
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.unload_adapter`; answered likewise."""
+
+    number: int
+    name: str
+    project: str = ""
+
+
+class AdapterChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """It is loaded; None: it is not any more."""
+
+    number: int
+    adapter: LoadedAdapter | None
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -98,7 +125,7 @@ class LifecycleChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class LifecycleRefused(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """It did not sleep, wake or scrub; ``kind`` is the name of a class in `backend.errors`."""
+    """It did not sleep, wake, scrub, load or unload; ``kind`` is the name of a class in `backend.errors`."""
 
     number: int
     kind: str
@@ -138,9 +165,10 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
-ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake
+ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake | LoadAdapter | UnloadAdapter
 FromEngine = (
     Loading | Ready | Failed | Lost | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
+    | AdapterChanged
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

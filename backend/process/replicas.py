@@ -14,9 +14,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Stats
 from backend.engine_config import EngineConfig
-from backend.errors import ConfigError, EngineDead, Overloaded, ProjectBusy
+from backend.errors import BackendError, ConfigError, EngineDead, Overloaded, ProjectBusy
 from backend.process.call import Call
 from backend.process.engine_client import EngineClient
 from backend.process.messages import AddSequence, Loading, Ready, Scrubbed, Sleep, Wake
@@ -49,6 +50,12 @@ class Engines(Protocol):
     def submit(self, sequences: Sequence[AddSequence]) -> Call: ...
     async def ping(self, timeout_s: float) -> None: ...
     async def scrub(self, timeout_s: float) -> Scrubbed: ...
+    @property
+    def adapters(self) -> list[LoadedAdapter]: ...
+    async def load_adapter(
+        self, name: str, path: str, project: str = "", digest: str = "", *, timeout_s: float
+    ) -> LoadedAdapter: ...
+    async def unload_adapter(self, name: str, project: str = "", *, timeout_s: float) -> None: ...
     async def drain(self, grace_s: float, error: Exception) -> None: ...
     async def change_state(self, to: type[Sleep] | type[Wake]) -> int: ...
     async def start(self, on_loading: Callable[[Loading], None] | None = None) -> Ready: ...
@@ -224,6 +231,36 @@ class Replicas:
         blocks, residue = sum(each.blocks for each in done), sum(each.residue for each in done)
         return msgspec.structs.replace(done[0], blocks=blocks, residue=residue)
 
+    @property
+    def adapters(self) -> list[LoadedAdapter]:
+        """That all engines have; one that is being replaced gets its own again."""
+        return sorted(set.intersection(*(set(client.adapters) for client in self._clients)))
+
+    async def load_adapter(
+        self, name: str, path: str, project: str = "", digest: str = "", *, timeout_s: float
+    ) -> LoadedAdapter:
+        """Into all or none. Raises what the first raises that refuses it, EngineDead if any is not there."""
+        self.require_alive()
+        fresh: list[EngineClient] = []
+        for client in self._clients:
+            had = _has(client, name, project)
+            try:
+                found = await client.load_adapter(name, path, project, digest, timeout_s=timeout_s)
+            except BackendError:
+                for other in fresh:
+                    await other.unload_adapter(name, project, timeout_s=timeout_s)
+                raise
+            digest = found.digest  # the same in all, whatever becomes of the file meanwhile
+            fresh += [] if had else [client]
+        return found
+
+    async def unload_adapter(self, name: str, project: str = "", *, timeout_s: float) -> None:
+        """From all. Raises what the first raises that refuses it; it stays in that one and those behind it."""
+        self.require_alive()
+        holders = [client for client in self._clients if _has(client, name, project)]
+        for client in holders or self._clients:
+            await client.unload_adapter(name, project, timeout_s=timeout_s)
+
     async def drain(self, grace_s: float, error: Exception) -> None:
         await asyncio.gather(*(client.drain(grace_s, error) for client in self._clients))
 
@@ -243,6 +280,10 @@ class Replicas:
         # What fails on the way back has been said by its engine.
         await asyncio.gather(*(client.change_state(back) for client in changed), return_exceptions=True)
         raise failed[0]
+
+
+def _has(client: EngineClient, name: str, project: str) -> bool:
+    return any((adapter.name, adapter.project) == (name, project) for adapter in client.adapters)
 
 
 def _prefix_of(sequences: Sequence[AddSequence]) -> bytes:

@@ -16,9 +16,10 @@ from backend.quantization.fp8 import FP8
 from backend.quantization.fp8_block import FP8_BLOCK
 from backend.quantization.gptq import GPTQ
 from backend.quantization.int8 import INT8
+from backend.quantization.mxfp4 import MXFP4
 from backend.quantization.none import NONE
 
-FORMATS: tuple[Quantization, ...] = (NONE, FP8, FP8_BLOCK, INT8, COMPRESSED_INT4, AWQ, GPTQ)
+FORMATS: tuple[Quantization, ...] = (NONE, FP8, FP8_BLOCK, INT8, COMPRESSED_INT4, AWQ, GPTQ, MXFP4)
 
 
 def of_name(name: str) -> Quantization:

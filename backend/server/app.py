@@ -7,9 +7,11 @@ text here. A disconnect is noticed at once and stops the engine. Logs contain no
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,15 +32,17 @@ from backend.chat.parameters import (
 )
 from backend.chat.structured import grammar_of
 from backend.chat.unsupported import refuse_unsupported
+from backend.engine.adapters import LoadedAdapter
 from backend.errors import InvalidRequest
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.gpu_meter import GpuMeter
 from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
+from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
 from backend.server.tokenization import Tokenization
-from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from backend.wire import ADAPTER_SEPARATOR, ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 G = TypeVar("G", bound=GenerationRequest)
 
@@ -56,6 +60,7 @@ class GenerationApi(BaseApi):
         self.chats = chats or ChatModel(text_model)
         self.fingerprint: str | None = None  # see `backend.answer.fingerprint`; until it is known, answers have none
         self._defaults = defaults
+        self._adapters = AdapterApi(engine, served_name, self._guard)
         self._grammars = GrammarCheck(text_model, text_model.vocab_size)
 
     def app(self) -> Starlette:
@@ -68,7 +73,11 @@ class GenerationApi(BaseApi):
                 "/detokenize": tokens.detokenize,
             },
             self.writes_only,
+            self._adapters.routes(),
         )
+
+    def require_model(self, model: str | None, project: str) -> None:
+        self._adapters.of_model(model, project)
 
     @property
     def capabilities(self) -> dict[str, bool]:
@@ -93,9 +102,10 @@ class GenerationApi(BaseApi):
         length = _characters(wire)
         self.require_short(length, self.text_model.most_bytes_of_a_token, "messages")
         turn = await self.run_in_thread_if_long(self.chats.turn, wire, length)
+        adapter = self._adapters.of_model(wire.model, project_of(request))
         answer = chat_answer(
-            request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk,
-            fingerprint=self.fingerprint,
+            request_id(request), self._name(adapter), turn, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self._fingerprint(adapter),
         )  # fmt: skip
         job = await self._job(
             request,
@@ -106,7 +116,7 @@ class GenerationApi(BaseApi):
             thoughts_end=turn.thoughts_end,
             thought_token=turn.thought_token,
         )
-        return self._generate(wire, job, answer, arrived, turn.text_model, turn.interpreter)
+        return self._generate(wire, _adapted(job, adapter), answer, arrived, turn.text_model, turn.interpreter)
 
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
@@ -118,12 +128,22 @@ class GenerationApi(BaseApi):
             await self.run_in_thread_if_long(encode, p, len(p)) if isinstance(p, str) else p
             for p in completion_prompts(wire)
         ]
+        adapter = self._adapters.of_model(wire.model, project_of(request))
         answer = CompletionAnswer(
-            request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk,
-            fingerprint=self.fingerprint,
+            request_id(request), self._name(adapter), usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self._fingerprint(adapter),
         )  # fmt: skip
         job = await self._job(request, wire, prompts, "prompt")
-        return self._generate(wire, job, answer, arrived, self.text_model)
+        return self._generate(wire, _adapted(job, adapter), answer, arrived, self.text_model)
+
+    def _name(self, adapter: LoadedAdapter | None) -> str:
+        return self.served_name if adapter is None else f"{self.served_name}{ADAPTER_SEPARATOR}{adapter.name}"
+
+    def _fingerprint(self, adapter: LoadedAdapter | None) -> str | None:
+        """Of the weights, and behind them of the adapter's."""
+        if adapter is None or self.fingerprint is None:
+            return self.fingerprint
+        return f"{self.fingerprint}_{adapter.digest[:16]}"
 
     async def writes_only(self, request: Request) -> Response:
         embeds = request.url.path == "/v1/embeddings"
@@ -195,6 +215,13 @@ class GenerationApi(BaseApi):
             text_model, self.metrics, job, call, answer, arrived,
             stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
         )  # fmt: skip
+
+
+def _adapted(job: Job, adapter: LoadedAdapter | None) -> Job:
+    if adapter is None:
+        return job
+    sequences = [msgspec.structs.replace(sequence, adapter=adapter.name) for sequence in job.sequences]
+    return replace(job, sequences=sequences)
 
 
 def _characters(wire: ChatCompletionRequest) -> int:

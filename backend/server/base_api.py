@@ -5,7 +5,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -23,7 +23,7 @@ from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
 from backend.process.replicas import Engines
 from backend.server.lifecycle import Lifecycle, LifecycleState
-from backend.wire import FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList, WireModel
+from backend.wire import ADAPTER_SEPARATOR, FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList, WireModel
 
 MAX_BODY_BYTES = 8 << 20
 SCRUB_TIMEOUT_S = 60.0
@@ -78,13 +78,15 @@ class BaseApi:
         )
         self._created = int(time.time())
 
-    def app_of(self, endpoints: dict[str, Endpoint], of_others: Endpoint) -> Starlette:
+    def app_of(self, endpoints: dict[str, Endpoint], of_others: Endpoint, also: Sequence[Route] = ()) -> Starlette:
         """An ASGI application of these, by path and all of them POST, beside what every backend answers. `of_others`
-        refuses what a model of another kind would answer. The engine's life is its owner's affair (`serving`)."""
+        refuses what a model of another kind would answer; `also` are further routes. The engine's life is its owner's
+        affair (`serving`)."""
         routes = dict.fromkeys(MODEL_ROUTES, of_others) | endpoints
         return Starlette(
             routes=[
                 *(Route(path, self._guard(endpoint), methods=["POST"]) for path, endpoint in routes.items()),
+                *also,
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
                 *self.lifecycle.routes(),
@@ -118,7 +120,11 @@ class BaseApi:
             max_model_len=None if ready is None else ready.max_model_len,
             capabilities=self.capabilities,
         )
-        return Response(ModelList(data=[model]).model_dump_json(exclude_none=True), media_type=JSON)
+        adapted = [
+            model.model_copy(update={"id": f"{self.served_name}{ADAPTER_SEPARATOR}{adapter.name}"})
+            for adapter in self.engine.adapters
+        ]
+        return Response(ModelList(data=[model, *adapted]).model_dump_json(exclude_none=True), media_type=JSON)
 
     @property
     def capabilities(self) -> dict[str, bool]:
@@ -148,9 +154,13 @@ class BaseApi:
             wire = kind.model_validate_json(bytes(body))
         except ValidationError as invalid:
             raise _invalid(invalid) from None
-        if getattr(wire, "model", None) not in (self.served_name, None):
-            raise ModelUnknown(f"this backend serves {self.served_name!r} only; send this name as model", param="model")
+        self.require_model(getattr(wire, "model", None), project_of(request))
         return wire
+
+    def require_model(self, model: str | None, project: str) -> None:
+        """Raises ModelUnknown for a name that is not served here."""
+        if model not in (self.served_name, None):
+            raise ModelUnknown(f"this backend serves {self.served_name!r} only; send this name as model", param="model")
 
     async def run_in_thread_if_long(self, work: Callable[[T], E], subject: T, length: int) -> E:
         """In a thread, if the text is long."""

@@ -1,7 +1,11 @@
 """The engine on one GPU, on the workloads that its peers were measured on.
 
     python bench/engine/gpu.py --out engine-h100.json [--runs llama-8b:bf16,qwen3-0.6b:bf16] [--only TEXT] [--budget S]
+    python bench/engine/gpu.py --out adapters-h200.json --runs llama-8b:bf16:adapters,llama-8b:bf16 --only "batch 64"
     python bench/engine/gpu.py --out engine-h200-tp2.json --tensor-parallel 2 --runs llama-70b:bf16,llama-8b:bf16
+
+A run that ends with :adapters has 8 LoRA adapters of rank 16 loaded, which the requests of a row use in turn or not at
+all; the same row of the run without is what they cost.
 
 Shapes of real models with random weights; prompts are random token ids, fresh for each repetition; greedy unless a row
 says otherwise; every request runs to its full length. The clock is the host's, from the first prompt handed over as a
@@ -31,7 +35,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from bench.engine.workloads import COLD, DIVIDED, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
+from bench.engine import adapters as lora  # noqa: E402
+from bench.engine.workloads import (  # noqa: E402
+    COLD,
+    DIVIDED,
+    DTYPES,
+    PEERS,
+    ROWS,
+    SHAPES,
+    START,
+    STARTS,
+    STORED,
+    Row,
+    Workload,
+    uniform,
+)
 
 LOOK_S = 1.0
 NOTE = (
@@ -165,6 +183,7 @@ class Bench:
     """An engine and what was seen of it while it ran."""
 
     engine: Any
+    adapters: tuple[str, ...] = ("",)  # that requests take in turn
     waited: float = 0.0
     steps: int = 0
     waste: list[float] = field(default_factory=list)
@@ -178,8 +197,9 @@ class Bench:
         start = time.perf_counter()
         for id, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
             self.engine.add(
-                id, prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=id, ignore_eos=True)
-            )
+                id, prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=id, ignore_eos=True),
+                adapter=self.adapters[id % len(self.adapters)],
+            )  # fmt: skip
         while self.engine.has_work:
             for item in self.engine.step():
                 tokens[item.id].append(item.token)
@@ -215,7 +235,8 @@ def measure(run: str, options: argparse.Namespace) -> None:
     from backend.process.ranks import Ranks
 
     die_with_parent()
-    shape, dtype = run.split(":")
+    shape, dtype, *more = run.split(":")
+    adapted = more == ["adapters"]
     result: dict[str, Any] = {"rows": []}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape] | STORED.get(dtype, {})))
@@ -223,12 +244,16 @@ def measure(run: str, options: argparse.Namespace) -> None:
             model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
             load_format="dummy", max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
             tensor_parallel_size=options.tensor_parallel, peer_memory=not options.no_peer_memory, **DTYPES[dtype],
+            **({**lora.SETTINGS, "adapters": folder} if adapted else {}),
         )  # fmt: skip
         ranks = Ranks(config, on_lost=print) if config.tensor_parallel_size > 1 else None
         team = ranks.join() if ranks else None
         engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config, progress(run, started), team)
         if ranks:
             ranks.await_ready()
+        names = lora.write(Path(folder), Checkpoint(Path(folder)).config) if adapted else []
+        for name in names:
+            engine.load_adapter(name, name)
     bench = Bench(engine)
     vocab = engine.vocab_size
     bench.generate(uniform(1, 8, 1)(random.Random(0), vocab))
@@ -255,7 +280,8 @@ def measure(run: str, options: argparse.Namespace) -> None:
     gc.collect()
     gc.freeze()
     seed = 1000
-    for row in ROWS:
+    for row in rows_of(options.only, adapted=adapted):
+        bench.adapters = tuple(names) if row.name == lora.ADAPTED else ("",)
         if dtype == "kv8" and row.name not in PEERS[run]:  # what a cache's size is worth
             continue
         if options.tensor_parallel > 1 and row.name not in DIVIDED:
@@ -291,6 +317,14 @@ def measure(run: str, options: argparse.Namespace) -> None:
         ranks.close()
         sys.stdout.flush()
         os._exit(0)  # NCCL does not leave a group while there are graphs with its operations
+
+
+def rows_of(only: str, *, adapted: bool) -> list[Row]:
+    """Those of a run. What adapters are measured on is no row of other runs, unless it is asked for by its name."""
+    work = uniform(64, 128, 256)
+    if adapted:
+        return [Row(lora.ADAPTED, work), Row(lora.IDLE, work)]
+    return [*ROWS, Row(lora.ROW, work)] if only and only in lora.ROW else list(ROWS)
 
 
 def write_whole(out: Path, result: dict[str, Any]) -> None:

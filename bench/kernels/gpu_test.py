@@ -28,11 +28,13 @@ from bench.kernels.gpu_check import machine  # noqa: E402
 SUITES = [
     "tests/backend/kernels",
     "tests/backend/quantization",
+    "tests/backend/models/adapters",
     "tests/backend/models/decoders/test_fused_decoder.py",
     "tests/backend/models/decoders/test_mixture.py",
     "tests/backend/models/decoders/test_variant_decoder.py",
     "tests/backend/engine/gpu/test_graph_runner.py",
     "tests/backend/engine/test_batch_invariance.py",
+    "tests/backend/engine/test_adapters.py",
     "tests/backend/engine/embedding/test_gpu_pooling.py",
     "tests/backend/engine/gpu/test_tables.py",
     "tests/backend/engine/test_families_ahead.py",

@@ -1,4 +1,4 @@
-"""Names that projects give to models, and the web origins that may call for a project."""
+"""Names that projects give to models, their adapters, and the web origins that may call for a project."""
 
 from typing import Annotated
 
@@ -10,8 +10,11 @@ from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Instant, tagged
 from gateway.database.errors import NotFound
 from gateway.identity.roles import Actor
+from gateway.records.adapters import AdapterName, AdapterRecord, Sha256
 from gateway.records.control import ProjectRecord
 from gateway.records.model_names import MAX_TARGETS, ModelName, ModelNameRecord
+from gateway.store.adapters import adapters_in
+from gateway.store.control.adapters import adapter_setting
 from gateway.store.control.models import named
 from gateway.store.model_names import model_names_in
 
@@ -46,6 +49,15 @@ class NamedModel(Body):
     deprecated_at: Instant | None = None
     sunset_at: Instant | None = None
     replacement: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+
+
+class NewAdapter(Body):
+    """As `gateway.records.adapters.AdapterSetting`."""
+
+    name: AdapterName
+    model: Annotated[str, Field(min_length=1, max_length=128)]
+    path: Annotated[str, Field(min_length=1, max_length=1024)]
+    sha256: Sha256
 
 
 class DeletedName(Body):
@@ -101,6 +113,45 @@ def delete_model_name(
 ) -> ModelNameRecord:
     """From then on the name is that of a model, where there is one."""
     record = context.control(actor.name, expected).delete_model_name(tenant, project, gone.name)
+    tagged(response, record)
+    return record
+
+
+@router.get("/tenants/{tenant}/projects/{project}/adapters", dependencies=[Reading])
+def list_adapters(context: Context, tenant: str, project: str) -> list[AdapterRecord]:
+    """All adapters of the project."""
+    return adapters_in(context.database, tenant, project)
+
+
+@router.post("/tenants/{tenant}/projects/{project}/adapters", status_code=201)
+def create_adapter(
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+    new: NewAdapter,
+) -> AdapterRecord:
+    """Register an adapter: calls of the project may name it, `model: base:adapter`, and the first one loads it."""
+    setting = adapter_setting(**new.model_dump(exclude={"name"}))
+    record = context.control(actor.name, expected).create_adapter(tenant, project, new.name, setting)
+    tagged(response, record)
+    return record
+
+
+@router.delete("/tenants/{tenant}/projects/{project}/adapters/{name}")
+def delete_adapter(
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+    name: AdapterName,
+) -> AdapterRecord:
+    """From then on no call finds it."""
+    record = context.control(actor.name, expected).delete_adapter(tenant, project, name)
     tagged(response, record)
     return record
 

@@ -36,6 +36,7 @@ PARTS = {
         "A tenant's applications, each bound to a processing activity.", ("gateway.cli.admin.tenant:project_app",)
     ),
     "key": LazyCommand("API keys of a project.", ("gateway.cli.admin.key:key_app",)),
+    "adapter": LazyCommand("LoRA adapters of a project, by digest.", ("gateway.cli.adapter:adapter_app",)),
     "model": LazyCommand(
         "Names of models in a project: aliases, fallbacks, defaults, notices.", ("gateway.cli.admin.model:model_app",)
     ),

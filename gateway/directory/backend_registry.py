@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 
 from gateway.errors import ModelNotFound
+from gateway.records.adapters import AdapterRecord
 from gateway.records.control import BackendRecord
 from policy.facts import BackendFacts
 from regions.catalogue.catalogue import Catalogue
@@ -24,13 +25,20 @@ class BackendRegistry:
         self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: hashing a backend reads all of its fields
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
         self._deployments: dict[tuple[str, str], Deployment] = {}
+        self._bases: dict[tuple[str, str], str] = {}
 
     @property
     def catalogue_version(self) -> str:
         return self._catalogue.version
 
-    def replace(self, records: Iterable[BackendRecord], deployments: Iterable[Deployment] = ()) -> None:
-        """Replace all backends and deployments by those of the control store."""
+    def replace(
+        self,
+        records: Iterable[BackendRecord],
+        deployments: Iterable[Deployment] = (),
+        adapters: Iterable[AdapterRecord] = (),
+    ) -> None:
+        """Replace all backends, deployments and adapters by those of the control store."""
+        self._bases = {(each.tenant, each.called): each.model for each in adapters}
         self._deployments = {(each.tenant, each.model): each for each in deployments if not each.draining}
         self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
         self._day = None
@@ -40,9 +48,17 @@ class BackendRegistry:
         promised = {model for owner, model in self._deployments if owner == tenant}
         return tuple(sorted(promised.union(self._fleet.models(tenant))))
 
+    def base_of(self, tenant: str, model: str) -> str:
+        """The model that backends serve: of an adapter, `base:adapter`, its base; of any other, itself. A model that is
+        called like an adapter goes first."""
+        base = self._bases.get((tenant, model))
+        if base is None or self._fleet.candidates(tenant, model) or (tenant, model) in self._deployments:
+            return model
+        return base
+
     def deployment(self, tenant: str, model: str) -> Deployment | None:
         """The deployment that starts backends for `model`, if there is one."""
-        return self._deployments.get((tenant, model))
+        return self._deployments.get((tenant, self.base_of(tenant, model)))
 
     def facts(self, tenant: str, model: str) -> tuple[BackendFacts, ...]:
         """Facts of every backend of `tenant` that serves `model`, whether it is running or not, and of those that a
@@ -51,15 +67,21 @@ class BackendRegistry:
         self._begin_day()
         known = self._candidates.get((tenant, model))
         if known is None:
-            known = tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, model))
-            known += self._potential(tenant, model, {fact.region for fact in known})
+            base = self.base_of(tenant, model)
+            known = tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, base))
+            known += self._potential(tenant, base, {fact.region for fact in known})
+            if base != model:  # which backends of our own load when it is called
+                served = {"models": (model,)}
+                known = tuple(fact.model_copy(update=served) for fact in known if fact.kind == "domicile")
             if known:  # made-up names are not cached
                 self._candidates[tenant, model] = known
         return known
 
     def backends(self, tenant: str, model: str) -> tuple[Backend, ...]:
         """The registered backends of `tenant` that serve `model`."""
-        return self._fleet.candidates(tenant, model)
+        base = self.base_of(tenant, model)
+        found = self._fleet.candidates(tenant, base)
+        return found if base == model else tuple(each for each in found if each.kind == "domicile")
 
     def facts_of(self, backend: Backend) -> BackendFacts:
         """Facts of one backend as of today."""

@@ -28,8 +28,10 @@ from gateway.identity.machines import Machine
 from gateway.identity.principal import PolicyInForce, Principal
 from gateway.limits.effective import binding
 from gateway.limits.limiter import Limits
+from gateway.records.adapters import AdapterRecord
 from gateway.records.control import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.records.prices import Price, PriceBook
+from gateway.store.adapters import AdaptersByProject, merged_adapters
 from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE
 from gateway.store.model_names import NamesByProject, merged
@@ -71,6 +73,7 @@ class Snapshot:
     stops: Mapping[Place, StopRecord] = field(default_factory=dict)
     deployments: Mapping[tuple[str, str], Deployment | None] = field(default_factory=dict)
     model_names: NamesByProject = field(default_factory=dict)
+    adapters: AdaptersByProject = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
     machines: dict[Machine, Principal] = field(default_factory=dict)
     mark: object = field(default_factory=object)
@@ -89,6 +92,7 @@ class Snapshot:
             {**self.stops, **changes.stops},
             {**self.deployments, **changes.deployments},
             merged(self.model_names, changes.model_names),
+            merged_adapters(self.adapters, changes.adapters),
         )
 
     def is_living(self, tenant: str) -> bool:
@@ -301,6 +305,10 @@ class Directory:
         """All stops, including those that were resumed."""
         return self._snapshot.stops.values()
 
+    def adapters(self) -> list[AdapterRecord]:
+        """Of all projects of the cell."""
+        return [record for named in self._snapshot.adapters.values() for record in named.values()]
+
     def deployments(self) -> tuple[Deployment, ...]:
         """Deployments that are not deleted, of tenants that are not revoked."""
         found = self._snapshot.deployments.values()
@@ -336,6 +344,9 @@ class Directory:
                 None if isinstance(in_force, str) else in_force.policy.limits,
             ),
             names=snapshot.model_names.get((project.tenant, project.id), {}),
+            adapters={
+                record.called: record for record in snapshot.adapters.get((project.tenant, project.id), {}).values()
+            },
             origins=project.origins,
             as_of=snapshot.mark,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from gateway.records.adapters import AdapterRecord
 from gateway.records.control import LegalBasis, RiskClass, Scopes
 from gateway.records.model_names import ModelNameRecord
 
@@ -29,8 +30,9 @@ class Principal:
     denied.
 
     `counters`: the quotas that bind it, of key, project and tenant. `names`: what names of models stand for in its
-    project. `origins`: of web pages whose scripts may call for that. `as_of`: the state of the directory that it was
-    made from, by which `Directory.is_current` recognises it.
+    project. `adapters`: of its project, by what calls name them, `base:adapter`. `origins`: of web pages whose scripts
+    may call for that. `as_of`: the state of the directory that it was made from, by which `Directory.is_current`
+    recognises it.
     """
 
     tenant: str
@@ -47,6 +49,7 @@ class Principal:
     policy_error: str | None
     counters: "tuple[Counter, ...]" = ()
     names: Mapping[str, ModelNameRecord] = field(default_factory=dict, repr=False)
+    adapters: Mapping[str, AdapterRecord] = field(default_factory=dict, repr=False)
     origins: tuple[str, ...] = ()
     as_of: object = field(default=None, compare=False, repr=False)
 

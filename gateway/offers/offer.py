@@ -29,7 +29,7 @@ class Offers:
     def of(self, principal: Principal) -> list[Offered]:
         """By name. Costs a look at the cached decision of each model."""
         models = self._registry.models(principal.tenant)
-        names = sorted({*models, *principal.names})
+        names = sorted({*models, *principal.names, *principal.adapters})
         found = (self._offered(principal, name) for name in names)
         return [offered for offered in found if offered is not None]
 

@@ -249,6 +249,8 @@ class AdminEvent(BaseModel):
         "model_name.created",
         "model_name.changed",
         "model_name.deleted",
+        "adapter.created",
+        "adapter.deleted",
         "price.set",
         "cell.registered",
         "cell.allowed",

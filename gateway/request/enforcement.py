@@ -71,6 +71,8 @@ class PolicyEnforcement:
         scopes = principal.scopes
         if principal.in_force is None or not (scopes.models is None or model in scopes.models):
             return False
+        if self._is_of_others(principal, model):
+            return False
         candidates = self._registry.facts(principal.tenant, model)
         if not any(scopes.allows_region(candidate.region) for candidate in candidates):
             return False
@@ -89,7 +91,9 @@ class PolicyEnforcement:
         """As `decide`, without counting it as allowed: a call is counted once."""
         principal, call = request.principal, request.call
         candidates = self._registry.facts(principal.tenant, call.model)
-        if not candidates:  # first, so that a made-up name never gets on record below
+        if not candidates or self._is_of_others(
+            principal, call.model
+        ):  # first, so that a made-up name never gets on record below
             raise no_such_model(self._registry.models(principal.tenant))
         try:
             self._stops.check(principal)
@@ -115,6 +119,10 @@ class PolicyEnforcement:
         if not decision.allowed:
             raise self._denied(request, decision.reasons, decision)
         return decision, principal.in_force.redactor
+
+    def _is_of_others(self, principal: Principal, model: str) -> bool:
+        """Whether `model` names an adapter that is not one of the principal's project."""
+        return self._registry.base_of(principal.tenant, model) != model and model not in principal.adapters
 
     def check_running(self, request: Parsed) -> None:
         """Raises PolicyDenied if a person stopped what the call is part of since it was decided."""

@@ -58,7 +58,8 @@ class Parking:
         its starts fail.
         """
         request = redacted.request
-        tenant, model = request.principal.tenant, request.call.model
+        tenant = request.principal.tenant
+        model = self._registry.base_of(tenant, request.call.model)
         deployment = self._registry.deployment(tenant, model)
         regions = self._allowed(redacted.allowed, deployment)
         if deployment is None or not regions:

@@ -6,8 +6,8 @@ takes the stage that it needs and returns the next (`gateway.request.stages`), o
 """
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -20,10 +20,11 @@ from gateway.content.encoded_body import coding_of, unpacked
 from gateway.content.inspection import Inspection
 from gateway.content.retained_content import subject_of
 from gateway.directory.model_names import Naming, next_model, resolved
-from gateway.errors import GatewayError
+from gateway.errors import BackendRefused, GatewayError
 from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
+from gateway.records.adapters import AdapterRecord
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.headers import request_id
@@ -40,7 +41,8 @@ from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Authenticated, LastBytes, Parsed, Reserved
 from gateway.request.telemetry import Telemetry
-from gateway.upstream.client import BackendAnswer, Upstream
+from gateway.upstream.adapters import BackendAdapters
+from gateway.upstream.client import BackendAnswer, Target, Upstream
 
 _random_id = RandomPieces(12)
 
@@ -57,6 +59,7 @@ class Pipeline:
     routes: Routes
     recorder: Recorder
     upstream: Upstream
+    adapters: BackendAdapters
     delivery: Delivery
     outcome: CallOutcome
     telemetry: Telemetry
@@ -193,9 +196,32 @@ class Pipeline:
             raise
 
     def _call(self, accepted: Accepted, silence: KeepAlive | None) -> AbstractAsyncContextManager[BackendAnswer]:
+        request, target = accepted.request, self.routes.target(accepted.routed.route.backend)
+        adapter = request.principal.adapters.get(request.call.model)
+        if adapter is None or self.routes.serves_as_named(request):
+            return self._sent(accepted, target, silence)
+        return self._adapted(accepted, target, silence, adapter)
+
+    @asynccontextmanager
+    async def _adapted(
+        self, accepted: Accepted, target: Target, silence: KeepAlive | None, adapter: AdapterRecord
+    ) -> AsyncIterator[BackendAnswer]:
+        """With the adapter that the call names at the backend before anything of the call is."""
+        await self.adapters.ensure(target, adapter)
+        try:
+            async with self._sent(accepted, target, silence) as answer:
+                yield answer
+        except BackendRefused as refused:
+            if refused.http_status == 404:
+                self.adapters.forget(target, adapter)
+            raise
+
+    def _sent(
+        self, accepted: Accepted, target: Target, silence: KeepAlive | None
+    ) -> AbstractAsyncContextManager[BackendAnswer]:
         request, routed = accepted.request, accepted.routed
         return self.upstream.call(
-            self.routes.target(routed.route.backend),
+            target,
             request.call.endpoint.upstream,
             routed.body,
             request.request_id,

@@ -292,7 +292,9 @@ def _with_passed(request: Parsed, reasons: Sequence[Reason]) -> Sequence[Reason]
 
 def _route(routed: Routed) -> dict[str, Any]:
     route, facts, naming = routed.route, routed.route.facts, routed.request.naming
+    adapter = routed.request.principal.adapters.get(routed.request.call.model)
     return ({} if naming is None else {"model_served": routed.request.call.model[:256]}) | {
+        "adapter_sha256": None if adapter is None else adapter.sha256,
         "tenant": routed.request.principal.tenant,
         "request_id": routed.request.request_id,
         "backend_id": route.backend.id,

@@ -122,7 +122,7 @@ class Routes:
     def _end(self, request: Parsed, route: Route) -> None:
         if request.client.batch is not None:
             self._lines[route.backend.id] -= 1
-        self._tracker.ended(request.principal.tenant, request.call.model)
+        self._tracker.ended(request.principal.tenant, self._base_of(request))
 
     def _begin(self, call: CallInFlight, request: Parsed, decision: Decision, route: Route) -> Call:
         if route.backend.id not in decision.backends:
@@ -136,11 +136,19 @@ class Routes:
                 self._remember(route)
             else:
                 self._lines[route.backend.id] += 1
-            self._tracker.began(request.principal.tenant, request.call.model)
+            self._tracker.began(request.principal.tenant, self._base_of(request))
         except BaseException:  # the block is not entered, so nothing else ends the call
             call.__exit__(None, None, None)
             raise
         return begun
+
+    def _base_of(self, request: Parsed) -> str:
+        """The model whose backends are in demand."""
+        return self._registry.base_of(request.principal.tenant, request.call.model)
+
+    def serves_as_named(self, request: Parsed) -> bool:
+        """Whether backends serve the model by the name that the call has; of an adapter they serve its base."""
+        return self._base_of(request) == request.call.model
 
     def may_help(self, failure: GatewayError | None, route: Route) -> bool:
         """Whether `route` may be tried after `failure`. After a backend that refused for its rate limit, only a backend
@@ -156,7 +164,7 @@ class Routes:
         call.answered()
         if request.call.stream and called is not None:
             waited_ms = (perf_counter() - called) * 1000
-            self._tracker.first_token(request.principal.tenant, request.call.model, waited_ms)
+            self._tracker.first_token(request.principal.tenant, self._base_of(request), waited_ms)
 
     def _remember(self, route: Route) -> None:
         name = route.backend.id

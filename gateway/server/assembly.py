@@ -90,6 +90,7 @@ from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
+from gateway.upstream.adapters import BackendAdapters
 from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
 from gateway.version import build
@@ -262,7 +263,7 @@ class _Memory:
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
-        self.registry.replace(directory.backends(), directory.deployments())
+        self.registry.replace(directory.backends(), directory.deployments(), directory.adapters())
         self.stops.replace(directory.stops())
         self.origins.known = directory.origins()
         living = {backend.id for backend in self.fleet}
@@ -406,6 +407,7 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         routes=memory.routes,
         recorder=parts.recorder,
         upstream=parts.upstream,
+        adapters=BackendAdapters(parts.upstream),
         delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
         outcome=CallOutcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from secrets import token_hex
 
+from gateway.configuration.settings import Fleet as FleetSettings
 from gateway.configuration.settings import Settings
 from gateway.database.database import Database
 from gateway.directory.backend_registry import BackendRegistry
@@ -110,9 +111,17 @@ async def _launcher(
         installation.authority,
         grace_s=GRACE_S,
         gpus=settings.fleet.gpus,
-        options=lambda: ("--request-key", str(installation.request_key())),
+        options=lambda: ("--request-key", str(installation.request_key()), *_adapter_options(settings.fleet)),
         on_change=lambda replica, running: nudge(),
     )
+
+
+def _adapter_options(fleet: FleetSettings) -> tuple[str, ...]:
+    """Of ``domicile backend serve``."""
+    if fleet.adapters is None or not fleet.max_adapters:
+        return ()
+    rank, folder = str(fleet.max_adapter_rank), str(fleet.adapters.resolve())
+    return ("--max-adapters", str(fleet.max_adapters), "--max-adapter-rank", rank, "--adapters", folder)
 
 
 async def _publish_demand(

@@ -21,6 +21,7 @@ from gateway.records.control import UNBOUNDED, BackendRecord, ProjectRecord, Sco
 from gateway.records.fleet import deployment_of
 from gateway.records.prices import Price
 from gateway.records.usage import limits_of, price_of
+from gateway.store.adapters import AdaptersByProject, read_adapters
 from gateway.store.lookup import backend_record
 from gateway.store.model_names import NamesByProject, read_model_names
 from gateway.store.oversight import Place, StopRecord, read_stops
@@ -62,6 +63,7 @@ class Changes:
     stops: Mapping[Place, StopRecord]
     deployments: Mapping[tuple[str, str], Deployment | None]
     model_names: NamesByProject
+    adapters: AdaptersByProject
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -96,6 +98,7 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
             (row.tenant, row.id): deployment_of(row) if row.deleted_at is None else None for row in deployments
         },
         model_names=read_model_names(session, cell, since),
+        adapters=read_adapters(session, cell, since),
     )
 
 

@@ -184,6 +184,14 @@ class Upstream:
         status, _ = await self._exchange(target, path, timeout_s, None)
         return status == 200
 
+    async def ask(
+        self, target: Target, path: str, timeout_s: float, body: bytes | None = None
+    ) -> tuple[int, bytes | None]:
+        """Status and body of what `path` answers, to a POST if there is a `body`; None for a body of more than 1 MiB.
+
+        Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError where there is no answer."""
+        return await self._exchange(target, path, timeout_s, body)
+
     async def fetch(self, target: Target, path: str, timeout_s: float, body: bytes | None = None) -> bytes | None:
         """What `path` answers, to a POST if there is a `body`, up to 1 MiB; None where that is not 200, more, or not
         there in `timeout_s` seconds."""

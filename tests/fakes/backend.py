@@ -33,6 +33,11 @@ class FakeBackend:
     fingerprint: object = None
     tokenizes: bool = True
     card: dict | None = None  # what it says of its model
+    adapters: list = field(default_factory=list)  # that it has loaded, as it was asked for them
+    places: int = 0  # for adapters
+    loads: list = field(default_factory=list)  # names of those that it was asked to load
+    busy: set = field(default_factory=set)  # names of those that are in use
+    digests: dict = field(default_factory=dict)  # by path, of adapters that are not what is asked for
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -76,6 +81,30 @@ class FakeBackend:
             self.left += 1
             raise
         return web.json_response(self.whole(body, chat))
+
+    async def load(self, request):
+        asked = await request.json()
+        self.loads.append(asked["name"])
+        same = [a for a in self.adapters if (a["name"], a["project"]) == (asked["name"], asked["project"])]
+        found = self.digests.get(asked["path"], asked["sha256"])
+        if same and same[0]["sha256"] != asked["sha256"]:
+            return _refused(409, "adapter_in_use")
+        if found != asked["sha256"]:
+            return _refused(400, "adapter_refused")
+        if not same and len(self.adapters) == self.places:
+            return _refused(409, "adapters_full")
+        self.adapters += [] if same else [asked]
+        return web.json_response({**asked, "rank": 8, "bytes": 1})
+
+    async def list_adapters(self, request):
+        return web.json_response({"max_adapters": self.places, "data": self.adapters})
+
+    async def unload(self, request):
+        asked = await request.json()
+        if asked["name"] in self.busy:
+            return _refused(409, "adapter_in_use")
+        self.adapters = [a for a in self.adapters if (a["name"], a["project"]) != (asked["name"], asked["project"])]
+        return await self.list_adapters(request)
 
     def read(self, path, body):
         """What it says on routes that read a text and write none: a token is a word, and a score is a length."""
@@ -161,6 +190,10 @@ class FakeBackend:
         return web.json_response({"object": "list", "data": [listed]}, status=200 if self.ready else 503)
 
 
+def _refused(status, code):
+    return web.json_response({"error": {"message": "no", "code": code}}, status=status)
+
+
 @asynccontextmanager
 async def running(backend, port=0):
     app = web.Application(client_max_size=64 << 20)
@@ -169,6 +202,9 @@ async def running(backend, port=0):
     app.router.add_post("/v1/embeddings", backend.generate)
     for path in ("/v1/rerank", "/v1/score", *(("/tokenize", "/detokenize") if backend.tokenizes else ())):
         app.router.add_post(path, backend.generate)
+    app.router.add_post("/adapters", backend.load)
+    app.router.add_get("/adapters", backend.list_adapters)
+    app.router.add_post("/adapters/unload", backend.unload)
     app.router.add_get("/readyz", backend.readiness)
     app.router.add_get("/v1/models", backend.models)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

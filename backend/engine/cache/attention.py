@@ -5,7 +5,7 @@ head_dim]`` for keys and for values.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,17 @@ Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]  # shape and type ->
 
 @dataclass(frozen=True, slots=True)
 class Softness:
-    """What q · k is multiplied by, and the soft cap of the product, if there is one."""
+    """What q · k is multiplied by, and the soft cap of the product, if there is one. sinks: [heads], scores that take
+    their part of the softmax and have no value, if there are any."""
 
     scale: float
     cap: float | None
+    sinks: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        """The library's kernels compute it."""
+        return self.cap is None and self.sinks is None
 
 
 class KVCache:
@@ -97,9 +104,9 @@ class PagedAttention:
         self.decodes = decodes
         self.prefills = prefills
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
         keys, values, window = self.cache.keys[layer], self.cache.values[layer], self.cache.windows[layer]
-        softness = self.cache.softness
+        softness = replace(self.cache.softness, sinks=sinks)
         keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
         values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
         if self.decodes is not None and not self.prefills:
@@ -121,7 +128,7 @@ class HeadwiseAttention(PagedAttention):
         super().__init__(cache, slots, None, [token])
         self._together = together
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
         keys, values, window = self.cache.keys[layer], self.cache.values[layer], self.cache.windows[layer]
         keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
         values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
@@ -130,7 +137,9 @@ class HeadwiseAttention(PagedAttention):
         for first in range(0, q.shape[1], self._together):
             kv = slice(first // shared, first // shared + 1)
             own, key, value = q[:, first : first + self._together].clone(), k[:, kv].clone(), v[:, kv].clone()
-            found.append(_prefill(own, key, value, keys[:, :, kv], values[:, :, kv], token, window, softness))
+            part = None if sinks is None else sinks[first : first + self._together]
+            soft = replace(softness, sinks=part)
+            found.append(_prefill(own, key, value, keys[:, :, kv], values[:, :, kv], token, window, soft))
         return torch.cat(found, 1)
 
 
@@ -145,10 +154,11 @@ def _decode(
     v = values.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
     grouped = q.reshape(count, kv_heads, heads // kv_heads, head_dim)
     bias = decodes.bias(window)
-    if softness.cap is None:
+    if softness.plain:
         out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=bias, scale=softness.scale)
     else:
-        out = _capped(grouped, k, v, bias, softness)
+        sinks = None if softness.sinks is None else softness.sinks.view(1, kv_heads, -1, 1)
+        out = _capped(grouped, k, v, bias, softness, sinks)
     return out.reshape(count, heads, head_dim)
 
 
@@ -164,12 +174,12 @@ def _prefill(
     if p.context:
         k = keys.index_select(0, p.blocks).flatten(0, 1)[:total]
         v = values.index_select(0, p.blocks).flatten(0, 1)[:total]
-    if p.context or softness.cap is not None or (window is not None and window < total):
+    if p.context or not softness.plain or (window is not None and window < total):
         mask = torch.ones(q.shape[0], total, dtype=torch.bool, device=q.device).tril(p.context)
         if window is not None:
             mask = mask.triu(p.context - window + 1)
     q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
-    if softness.cap is None:
+    if softness.plain:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=softness.scale, enable_gqa=True
         )
@@ -177,16 +187,20 @@ def _prefill(
         assert mask is not None  # noqa: S101 -- made above
         hidden = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, float("-inf"))
         k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
-        out = _capped(q, k, v, hidden, softness)
+        out = _capped(q, k, v, hidden, softness, None if softness.sinks is None else softness.sinks.view(1, -1, 1, 1))
     return out[0].transpose(0, 1)
 
 
-def _capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, softness: Softness) -> Tensor:
-    """Attention whose scores are softly capped before the mask (Gemma Team 2024, Gemma 2, section 2). No library kernel
-    does that. q: [batch, heads, queries, head_dim]; k, v: [batch, heads, keys, head_dim]."""
-    assert softness.cap is not None  # noqa: S101 -- who calls has looked
+def _capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, softness: Softness, sinks: Tensor | None) -> Tensor:
+    """Attention whose scores are softly capped before the mask (Gemma Team 2024, Gemma 2, section 2), or that has
+    sinks. No library kernel does that. q: [batch, heads, queries, head_dim]; k, v: [batch, heads, keys, head_dim];
+    sinks: to be expanded to [batch, heads, queries, 1]."""
     scores = q @ k.transpose(-1, -2) * softness.scale
-    scores = torch.tanh(scores / softness.cap) * softness.cap
+    if softness.cap is not None:
+        scores = torch.tanh(scores / softness.cap) * softness.cap
     if bias is not None:
         scores = scores + bias
-    return scores.float().softmax(-1).to(q.dtype) @ v
+    if sinks is None:
+        return scores.float().softmax(-1).to(q.dtype) @ v
+    wide = sinks.to(scores.dtype).expand(*scores.shape[:3], 1)
+    return torch.cat((scores, wide), -1).float().softmax(-1)[..., :-1].to(q.dtype) @ v

@@ -27,6 +27,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "adapter",
         "arrival",
         "block_hashes",
         "block_table",
@@ -67,6 +68,7 @@ class Sequence:
         restriction: Restriction | None = None,
         max_length: int | None = None,
         ends: frozenset[int] = frozenset(),
+        adapter: int = -1,
     ) -> None:
         """
         Args:
@@ -78,6 +80,7 @@ class Sequence:
             restriction: what may not be drawn beside.
             max_length: tokens, prompt and answer, at which it ends; by default what prompt and ``max_tokens`` make.
             ends: tokens that end it.
+            adapter: slot of the one that it is computed with, -1 for none.
         """
         self.id = id
         self.tokens = list(prompt)
@@ -93,6 +96,7 @@ class Sequence:
         full = len(prompt) + params.max_tokens
         self.max_length = full if max_length is None else min(full, max_length)
         self.ends = ends
+        self.adapter = adapter
         self.prompt_logprobs: list[TokenLogprobs] = []  # as far as they are known, of the tokens behind the first
         self.partial: Any = None  # what its runner keeps from one part of the prompt to the next
         self.status = Status.WAITING

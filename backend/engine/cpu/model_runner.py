@@ -159,6 +159,7 @@ class ModelRunner:
     def _begin(self, ordered: list[Run]) -> Tensor:
         """What `Decoder.collect` takes, of the rows that `_forward` wants."""
         ids, positions, attention = self._inputs(ordered)
+        self._adapt([run.sequence.adapter for run in ordered for _ in range(run.num_tokens)])
         rows: list[int] = []
         end = 0
         for run in ordered:
@@ -166,6 +167,12 @@ class ModelRunner:
             end += run.num_tokens
             rows += range(end - run.num_draws, end)
         return self.model.begin(ids, positions, attention, torch.tensor(rows, dtype=torch.int64))
+
+    def _adapt(self, slots: list[int]) -> None:
+        """slots: of each row of the next step (`Sequence.adapter`)."""
+        if self.model.adapters is not None:
+            some = any(slot >= 0 for slot in slots)
+            self.model.adapters.begin(torch.tensor(slots, dtype=torch.int32) if some else None)
 
     def _inputs(self, ordered: list[Run]) -> tuple[Tensor, Tensor, PagedAttention]:
         """Ids, positions and attention of a flat batch of them."""

@@ -50,6 +50,7 @@ class TokenwiseRunner(ModelRunner):
         attention = HeadwiseAttention(self.cache, slots, Prefill(0, 1, position, blocks), together)
         rows = torch.zeros(int(wanted), dtype=torch.int64)
         ids = torch.tensor([run.tokens[position]])
+        self._adapt([run.sequence.adapter])
         logits: Tensor = self.model(ids, torch.tensor([position]), attention, rows)
         return logits
 

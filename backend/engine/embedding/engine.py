@@ -102,7 +102,7 @@ class EmbeddingEngine(Engine):
 
     def add(
         self, id: int, prompt: list[int], params: SamplingParams = NOTHING_DRAWN, *, priority: int = 0,
-        leader: int | None = None, cache_root: bytes = b"", project: bytes = b"",
+        leader: int | None = None, cache_root: bytes = b"", project: bytes = b"", adapter: str = "",
     ) -> None:  # fmt: skip
         """As `Engine.add`, for a text; ``params`` say nothing here."""
         super().add(id, prompt, NOTHING_DRAWN, priority=priority, leader=leader, cache_root=cache_root, project=project)

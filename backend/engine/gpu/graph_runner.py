@@ -31,6 +31,7 @@ from backend.engine.gpu.piecewise import PiecewiseBody
 from backend.engine.gpu.shaping import DeviceShaping, PendingLogprobs, prompt_places
 from backend.engine.gpu.tables import DeviceTables, Words, row_of
 from backend.engine.gpu.verifier import SIZES, Verifier
+from backend.kernels.adapters.reference import slots_of_tokens
 from backend.kernels.attention.workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
 from backend.kernels.launching.launch import FP8
 from backend.kernels.sampling.row_state import Draws, StepInputs
@@ -80,6 +81,9 @@ class GraphRunner:
         max_blocks = -(-max_model_len // block_size)
         most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)
         self._inputs = StepInputs.allocate(most_tokens, max_num_seqs, max_blocks, device)
+        self._adapters = (
+            None if model.adapters is None else torch.full((most_tokens,), -1, dtype=torch.int32, device=device)
+        )
         self._draws = Draws.allocate(max_num_seqs, device)
         self._workspace = DecodeWorkspace.allocate(
             device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
@@ -288,7 +292,9 @@ class GraphRunner:
         inputs = self._inputs
         self._pieces[size] = PiecewiseBody(
             self.model,
-            StepTokens(inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None),
+            StepTokens(
+                inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None, self._adapters_of(size)
+            ),
             self.cache, self._attended, self._stream, self._pool,
         )  # fmt: skip
 
@@ -296,6 +302,10 @@ class GraphRunner:
         if size not in replays:
             self._miss(capture, size)
         return replays.get(size)
+
+    def _adapters_of(self, tokens: int) -> Tensor | None:
+        """Where the adapter of each token of a step stands, as data; None: the model takes none."""
+        return None if self._adapters is None else self._adapters[:tokens]
 
     def _clear_step(self) -> None:
         self.tables.describe("step_rows", np.full(self.max_num_seqs, -1, dtype=np.int32))
@@ -420,10 +430,13 @@ class GraphRunner:
             query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
         )  # fmt: skip
         last = None if shape.decodes == count else inputs.last
-        step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last)
+        adapters = self._adapters_of(tokens)
+        step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last, adapters)
 
         def step() -> Tensor:
             kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
+            if adapters is not None:
+                slots_of_tokens(rows, query_start, tables.adapters, adapters)
             kernels.gather_draws(rows, tables.state.known, tables.sampling, wanted)
             rows_wanted = last if also is None else torch.cat((also, inputs.last))
             if pieces is None:

@@ -57,7 +57,7 @@ class PiecewiseBody:
                 capture.abandon()
                 raise
         self._pieces = capture.pieces
-        self._left = Attended(_alias(left.residual), left.x)
+        self._left = Attended(_alias(left.residual), left.x, left.adapters)
 
     def __call__(self, attention: Attention, used: int) -> Attended:
         """used: tokens that belong to someone. The result stays until the pool's next replay."""

@@ -28,6 +28,7 @@ class DeviceTables:
         step_rows: [rows] int32, the row of each sequence of the step, -1 behind its last.
         query_start: [rows + 1] int32, where the tokens of each begin in the flat batch.
         prefill_start: [rows + 1] int32, the same for its prefills alone, counted from the first of them.
+        adapters: [rows] int32, slot of each running sequence's adapter, -1 for none.
         shared_length: [1] int32, tokens that all sequences of the step have in the same blocks.
         check_rows, check_offsets: [MAX_ROWS] int32, of a step that checks guesses: the row of each draw, -1 behind the
             last, and how far behind the row's computed tokens it stands.
@@ -52,6 +53,7 @@ class DeviceTables:
             "top_k": (rows,),
             "top_p": (rows,),
             "min_p": (rows,),
+            "adapters": (rows,),
         }
         sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
         self._memory = torch.zeros(sum(sizes.values()), dtype=torch.int32, device=device)
@@ -73,6 +75,7 @@ class DeviceTables:
             top_p=view["top_p"].view(torch.float32),
             min_p=view["min_p"].view(torch.float32),
         )
+        self.adapters = view["adapters"]
         self._writes: list[tuple[int, Words]] = []
         self._advances: dict[int, list[tuple[int, Words]]] = {}  # by row, until they are sent
         self._blocks_sent = [0] * rows
@@ -105,6 +108,7 @@ class DeviceTables:
         for name, value in (("temperature", temperature), ("top_p", params.top_p), ("min_p", params.min_p)):
             self._writes.append((self._start[name] + row, np.array([value], dtype=np.float32).view(np.int32)))
         self._write("top_k", row, [params.top_k])
+        self._write("adapters", row, [sequence.adapter])
 
     def extend(self, sequence: Sequence) -> None:
         """The blocks it was given since it was last heard of."""

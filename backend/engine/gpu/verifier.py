@@ -7,7 +7,7 @@ what was kept. Keys and values of refused guesses stay where the next tokens wil
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,13 +109,18 @@ class Verifier:
             self._prepare(rows, offsets, inputs)
             self.kernels.gather_draws(rows, state.known, tables.sampling, draws)
             draws.positions.add_(offsets)
-            logits = self.model(step_tokens, self.cache, attention)
+            logits = self.model(replace(step_tokens, adapters=self._adapters_of(rows)), self.cache, attention)
             threshold = self.kernels.sampling_threshold(
                 logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p
             )
             return self.kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
 
         return step
+
+    def _adapters_of(self, rows: Tensor) -> Tensor | None:
+        if self.model.adapters is None:
+            return None
+        return torch.where(rows >= 0, self.tables.adapters[rows.clamp(min=0).long()], -1)
 
     def _prepare(self, rows: Tensor, offsets: Tensor, inputs: StepInputs) -> None:
         """What each row feeds the model; a padding row writes no cache and has no length."""

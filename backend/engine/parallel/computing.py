@@ -4,9 +4,11 @@ for loading, measuring and capturing run the group's operations."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
+from backend.engine.adapter_places import OwnPlaces
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.progress import OnStage, Stage
@@ -14,6 +16,7 @@ from backend.engine.core.runner import Runner
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
 from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache, weight_format
+from backend.models.adapters.bank import AdapterBank
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
@@ -24,7 +27,8 @@ from backend.parallel.group import ParallelGroup
 
 @dataclass(frozen=True)
 class Computing:
-    """eos_ids: tokens that end the model's answers; none of random weights without a tokenizer."""
+    """eos_ids: tokens that end the model's answers; none of random weights without a tokenizer. places: of adapters;
+    None: the engine takes none."""
 
     model: Decoder
     eos_ids: frozenset[int]
@@ -32,6 +36,7 @@ class Computing:
     cache: CacheSize
     sleeper: Sleeper | None
     expert_loads: Callable[[], list[int]] = list
+    places: OwnPlaces | None = None
 
 
 def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_stage: OnStage) -> Computing:
@@ -44,18 +49,38 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
 
         require_gpu(config, share)
         model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
+        places = adapter_places(model, config)
         gpu, cache, sleeper = gpu_runner(model, config, on_stage)
-        return Computing(model, eos_ids, gpu, cache, sleeper, gpu.model.expert_loads)
+        return Computing(model, eos_ids, gpu, cache, sleeper, gpu.model.expert_loads, places)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)
     cache = of_all_stages(cache, config, share, group.pipeline.least, 4 if config.dtype == "float32" else 2)
     model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
+    places = adapter_places(model, config)
     pages = KVCache(share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
     runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
-    reload: Callable[[OnProgress], Decoder] = lambda on_progress: load(on_progress)[0]  # noqa: E731
+
+    def reload(on_progress: OnProgress) -> Decoder:
+        again = load(on_progress)[0]
+        again.adapt(None if places is None else places.bank)
+        return again
+
     sleeper = HostSleeper(runner, reload)
-    return Computing(model, eos_ids, runner, cache, sleeper, lambda: runner.model.expert_loads())
+    return Computing(model, eos_ids, runner, cache, sleeper, lambda: runner.model.expert_loads(), places)
+
+
+def adapter_places(model: Decoder, config: EngineConfig) -> OwnPlaces | None:
+    """Places for adapters of `model`, which gets what they add; None if it takes none."""
+    if not config.max_adapters:
+        return None
+    table = model.embedding
+    bank = AdapterBank(
+        model.config, config.max_adapters, config.max_adapter_rank, table.dtype, table.device,
+        batch_invariant=config.batch_invariant,
+    )  # fmt: skip
+    model.adapt(bank)
+    return OwnPlaces(bank, model.config, Path(config.adapters))
 
 
 def loaded(

@@ -19,6 +19,7 @@ from backend.engine.parallel.step_messages import (
     FromFollower,
     Launch,
     Masks,
+    PlaceAdapter,
     Prepare,
     Refused,
     Residue,
@@ -28,7 +29,15 @@ from backend.engine.parallel.step_messages import (
     Verify,
     Wake,
 )
-from backend.errors import BackendError, CannotSleep
+from backend.errors import AdapterRefused, BackendError, CannotSleep
+
+
+class Places(Protocol):
+    """Slots of adapters, see `engine.adapters.AdapterPlaces`."""
+
+    def place(self, slot: int, path: str, digest: str) -> object: ...
+
+    def clear(self, slot: int) -> None: ...
 
 
 class Leader(Protocol):
@@ -43,11 +52,13 @@ class Leader(Protocol):
 
 @dataclass
 class Follower:
-    """runner: of the same kind as rank 0's, with as many blocks. sleeper: None if it cannot sleep."""
+    """runner: of the same kind as rank 0's, with as many blocks. sleeper: None if it cannot sleep.
+    places: None if it takes no adapters."""
 
     runner: Runner
     sleeper: Sleeper | None
     leader: Leader
+    places: Places | None = None
     asleep: bool = False
     _mirrors: Mirrors = field(default_factory=Mirrors)
 
@@ -71,6 +82,8 @@ class Follower:
                 self.runner.scrub(blocks)
             case Residue(blocks):
                 self.leader.answer(Done(self.runner.residue(blocks)))
+            case PlaceAdapter():
+                self._turn(lambda: self._place(message))
             case Sleep():
                 self._turn(self._sleep)
             case Wake():
@@ -96,6 +109,15 @@ class Follower:
         sequences = [sequence for sequence, _, _ in self._mirrors.read(message.words)]
         self.runner.verify([Drafted(*pair) for pair in zip(sequences, message.guesses, strict=True)])
         self._mirrors.forget(message.gone)
+
+    def _place(self, message: PlaceAdapter) -> int:
+        if self.places is None:
+            raise AdapterRefused("this rank takes no adapters; start all ranks with the same options")
+        if message.folder:
+            self.places.place(message.slot, message.folder, message.digest)
+        else:
+            self.places.clear(message.slot)
+        return 0
 
     def _turn(self, turn: Callable[[], int]) -> None:
         try:

@@ -45,7 +45,11 @@ class Originals:
             told = self._told.get(row)
             if scheduled.admitted or told is None or told.sequence is not sequence:
                 self._told[row] = _Told(sequence)
-                found.append(Admission(row, sequence.id, sequence.num_prompt, sequence.params, sorted(sequence.ends)))
+                found.append(
+                    Admission(
+                        row, sequence.id, sequence.num_prompt, sequence.params, sorted(sequence.ends), sequence.adapter
+                    )
+                )
         return found
 
     def words(self, batch: Items[tuple[Sequence, int, bool]]) -> list[int]:
@@ -83,7 +87,7 @@ class Mirrors:
 
     def admit(self, admitted: list[Admission]) -> None:
         for new in admitted:
-            sequence = Sequence(new.id, [], new.params, arrival=0, ends=frozenset(new.ends))
+            sequence = Sequence(new.id, [], new.params, arrival=0, ends=frozenset(new.ends), adapter=new.adapter)
             sequence.num_prompt = new.num_prompt
             sequence.row, sequence.status = new.row, Status.RUNNING
             self._sequences[new.row] = sequence

@@ -14,6 +14,7 @@ class Admission(msgspec.Struct, frozen=True, array_like=True):
     num_prompt: int
     params: SamplingParams
     ends: list[int]
+    adapter: int = -1
 
 
 class Launch(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -64,6 +65,15 @@ class Residue(msgspec.Struct, frozen=True, tag=True, array_like=True):
     blocks: list[int]
 
 
+class PlaceAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`models.adapters`: put the adapter in that folder, which has that digest, into a slot; answered by `Done` or
+    `Refused`. No folder: zero the slot; answered by `Done`."""
+
+    slot: int
+    folder: str = ""
+    digest: str = ""
+
+
 class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """`Sleeper.sleep`; answered by `Done` with the bytes given back, or by `Refused`."""
 
@@ -83,7 +93,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToFollower = Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | Sleep | Wake
+ToFollower = Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | PlaceAdapter | Sleep | Wake
 FromFollower = Done | Refused
 
 

@@ -90,6 +90,19 @@ def attend(
     return acc, top, total
 
 
+@triton.jit
+def from_sinks(sink_ptr, head, owned):
+    """(top, total) of rows of these heads that have seen nothing but their head's sink: a key without a value."""
+    top = tl.load(sink_ptr + head, owned, LOWEST) * tl.where(owned, A_NAT, 1.0)
+    return top, tl.where(owned, 1.0, 0.0)
+
+
+def check_sinks(sinks: Tensor | None, heads: int) -> None:
+    """Raises KernelArgumentError."""
+    fits = sinks is None or (sinks.shape == (heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous())
+    require(fits, f"sinks are contiguous float32 [{heads}]")
+
+
 def check_cache(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
 ) -> tuple[int, int]:

@@ -18,7 +18,9 @@ from backend.kernels.attention.online_softmax import (
     capped,
     check_cache,
     check_cap,
+    check_sinks,
     check_tables,
+    from_sinks,
     output_like,
 )
 from backend.kernels.launching import tuning
@@ -43,11 +45,11 @@ def _sequence_of(query_start_ptr, block, sequences, BLOCK_TOKENS: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens", "sequences"])
 def _paged_attention(
     q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, query_start_ptr, seq_lens_ptr, k_scale_ptr, v_scale_ptr,
-    tokens, sequences, table_stride,
+    sink_ptr, tokens, sequences, table_stride,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, scale, window,
     Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, CAP: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,
-    CHAINED: tl.constexpr,
+    FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, BLOCK_M: tl.constexpr,
+    TILE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
     BLOCK_TOKENS: tl.constexpr = BLOCK_M // GROUP
@@ -97,6 +99,8 @@ def _paged_attention(
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if SINKS:
+        top, total = from_sinks(sink_ptr, q_head, owned)
     table = table_ptr + sequence.to(tl.int64) * table_stride
     k_head, v_head = k_ptr + kv_head * k_head_stride, v_ptr + kv_head * v_head_stride
     if not WINDOWED:
@@ -119,7 +123,8 @@ def _paged_attention(
 def paged_attention(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
     scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None, batch_invariant: bool = False, out: Tensor | None = None,
+    v_scale: Tensor | None = None, batch_invariant: bool = False, sinks: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Causal attention of each sequence's newest tokens over all its tokens, which the cache must hold already.
 
@@ -135,6 +140,7 @@ def paged_attention(
         window: a query sees itself and the ``window - 1`` tokens before it; None for all.
         cap: scaled scores s become ``cap * tanh(s / cap)`` (Gemma 2); None: they stay.
         k_scale, v_scale: [kv_heads] float32 of an FP8 cache.
+        sinks: float32 [q_heads], a score of each head that takes its part of the softmax and has no value (gpt-oss).
         batch_invariant: fixed tiles, so that a row's bits depend on its own sequence alone, not on chunk or batch.
         out: where to leave the result, as contiguous as q; None: in new memory.
     Returns:
@@ -147,6 +153,7 @@ def paged_attention(
     limit = check_cap(cap)
     require(query_start.shape == (len(seq_lens) + 1,), "query_start has one entry more than there are sequences")
     require(window is None or window > 0, f"a window of {window} tokens sees nothing")
+    check_sinks(sinks, q.shape[1])
     require(group <= 64, f"{group} query heads a KV head are more than a tile holds")
     tokens, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = key_cache.shape
@@ -162,10 +169,11 @@ def paged_attention(
     blocks = tokens // (arguments["BLOCK_M"] // group) + sequences + 1
     _paged_attention[(blocks, kv_heads)](
         q, key_cache, value_cache, out, block_tables, query_start, seq_lens, k_scale, v_scale,
-        tokens, sequences, block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3],
+        sinks, tokens, sequences, block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3],
         scale * LOG2E, window or 0,
         Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
-        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, **arguments, **chained(),
+        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SINKS=sinks is not None,
+        **arguments, **chained(),
     )  # fmt: skip
     return out
 

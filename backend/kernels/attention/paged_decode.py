@@ -22,7 +22,9 @@ from backend.kernels.attention.online_softmax import (
     capped,
     check_cache,
     check_cap,
+    check_sinks,
     check_tables,
+    from_sinks,
     output_like,
 )
 from backend.kernels.attention.shared_prefix import attend_prefix, prefix_splits
@@ -77,13 +79,13 @@ def _row_offset(row, sequence, kv_head, QUERIES, GROUP: tl.constexpr, Q_HEADS: t
 @triton.jit(do_not_specialize=["min_tiles"])
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, arrived_ptr, table_ptr, seq_lens_ptr, k_scale_ptr, v_scale_ptr,
-    shared_length_ptr, shared_out_ptr, shared_top_ptr, shared_stride,
+    shared_length_ptr, shared_out_ptr, shared_top_ptr, shared_stride, sink_ptr,
     table_stride, k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride,
     scale, window, min_tiles,
     QUERIES: tl.constexpr, Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, CAP: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, D_PART: tl.constexpr, SHARED: tl.constexpr,
-    PREFIX_SPLITS: tl.constexpr,    CHAINED: tl.constexpr,
+    PREFIX_SPLITS: tl.constexpr, SINKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
     kv_head = tl.program_id(0)
@@ -120,6 +122,8 @@ def _paged_decode(
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if SINKS:  # once, whatever the number of splits
+        top, total = from_sinks(sink_ptr, kv_head * GROUP + row % GROUP, (row < used) & (split == 0))
     if SHARED:
         carried = (row < used) & (split == 0) & (oldest < length)
         head_row = sequence * Q_HEADS + kv_head * GROUP + row
@@ -162,7 +166,7 @@ def paged_decode(
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
     v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
-    out: Tensor | None = None,
+    sinks: Tensor | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of each sequence's newest tokens, equally many for each (1, or 1 + drafts), over all its tokens.
 
@@ -180,7 +184,8 @@ def paged_decode(
         k_scale, v_scale: [kv_heads] float32 of an FP8 cache.
         splits: a power of two ≤ 32; None for the one that fills the card at this batch size.
         shared: a prefix that all sequences but padding rows have in the same blocks, the first sequence being none; one
-            query each, and neither window nor cap.
+            query each, and neither window nor cap nor sinks.
+        sinks: float32 [q_heads], a score of each head that takes its part of the softmax and has no value (gpt-oss).
         out: where to leave the result, as contiguous as q; None: in new memory.
     Returns:
         [sequences * queries, q_heads, head_dim] in q's dtype.
@@ -193,6 +198,7 @@ def paged_decode(
     tokens, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = key_cache.shape
     sequences = len(seq_lens)
+    check_sinks(sinks, q_heads)
     require(sequences > 0 and tokens % sequences == 0, f"{tokens} queries do not divide among {sequences} sequences")
     require(window is None or window > 0, f"a window of {window} tokens sees nothing")
     whole = splits is None and crowded(sequences, kv_heads, q.device)
@@ -214,8 +220,8 @@ def paged_decode(
     at_once = (4096 if queries == 1 else 2048) * choice.warps  # values folded together; more would spill
     parts = 1
     if shared is not None:
-        plain = queries == 1 and window is None and cap is None
-        require(plain, "a shared prefix goes with one query each, no window and no cap")
+        plain = queries == 1 and window is None and cap is None and sinks is None
+        require(plain, "a shared prefix goes with one query each, no window, no cap and no sinks")
         require(PREFIX_STEP % dict(choice.blocks)["TILE"] == 0, f"a shared prefix ends within a tile of {choice}")
         parts = prefix_splits(sequences * group, kv_heads, q.element_size(), q.device)
         attend_prefix(
@@ -228,12 +234,12 @@ def paged_decode(
     out = output_like(q, out)
     _paged_decode[(kv_heads, sequences, splits)](
         q, key_cache, value_cache, out, workspace.partial, workspace.arrived, block_tables, seq_lens, k_scale, v_scale,
-        *shared_parts,
+        *shared_parts, sinks,
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
         FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SPLITS=splits, BLOCK_M=block_m,
         ROWS=rows, D_PART=max(8, min(padded_dim, at_once // (rows * splits))), SHARED=shared is not None,
-        PREFIX_SPLITS=parts, **choice.arguments(),
+        PREFIX_SPLITS=parts, SINKS=sinks is not None, **choice.arguments(),
         **chained(),
     )  # fmt: skip
     return out

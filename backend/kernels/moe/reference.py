@@ -98,6 +98,15 @@ def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:
     return Blocks(slots, torch.where(owner < experts, owner, -1).to(torch.int32), size)
 
 
+def clamped_gate(gate_up: Tensor, limit: float, slope: float) -> Tensor:
+    """gpt-oss's gate: ``g * sigmoid(slope * g) * (u + 1)``, with g at most `limit` and u between -limit and limit.
+
+    gate_up: [rows, 2 * inner], gate and up by turns. Returns [rows, inner].
+    """
+    gate, up = gate_up[:, ::2].clamp(max=limit), gate_up[:, 1::2].clamp(-limit, limit)
+    return gate * torch.sigmoid(gate * slope) * (up + 1)
+
+
 def grouped_linear(
     x: Tensor, weight: Tensor, blocks: Blocks, *, per_token: int, gated: bool = False,
     scales: tuple[Tensor, Tensor] | None = None, span: int = 0, factors: Tensor | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from backend.errors import CorruptCheckpoint
 from backend.models.checkpoints import safetensors
@@ -36,16 +36,20 @@ def table_entries(folder: Path) -> list[TableEntry]:
 
 
 def _table(path: Path) -> Iterator[TableEntry]:
-    size = path.stat().st_size
     with path.open("rb") as file:
-        head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= min(MAX_HEADER, size - 8):
-            raise CorruptCheckpoint(f"{path.name}: its header is said to be {length} bytes long; copy the file again")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError:
-            raise CorruptCheckpoint(f"{path.name}: its header is not JSON") from None
+        yield from entries_of(file, path, path.stat().st_size)
+
+
+def entries_of(file: BinaryIO, path: Path, size: int) -> Iterator[TableEntry]:
+    """Of one file of `size` bytes, named `path` in messages. Raises CorruptCheckpoint."""
+    head = file.read(8)
+    length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+    if not 2 <= length <= min(MAX_HEADER, size - 8):
+        raise CorruptCheckpoint(f"{path.name}: its header is said to be {length} bytes long; copy the file again")
+    try:
+        header = json.loads(file.read(length))
+    except ValueError:
+        raise CorruptCheckpoint(f"{path.name}: its header is not JSON") from None
     if not isinstance(header, dict):
         raise CorruptCheckpoint(f"{path.name}: its header is not an object")
     for name, entry in header.items():

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from backend.models.adapters.bank import AdapterBank
 from backend.models.config import ModelConfig
 from backend.models.layers import in_parts, vocabulary
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
@@ -56,6 +57,8 @@ class DecoderLayer(Matrices):
         self.q_norm = empty(self.head_dim) if config.qk_norm else None
         self.k_norm = empty(self.head_dim) if config.qk_norm else None
         self.out = self.matrix("out")
+        self.out_bias = empty(config.hidden_size) if config.out_bias else None
+        self.sinks = empty(self.heads) if config.sinks else None
         self.post_norm = empty(config.hidden_size)
         experts = config.experts
         if experts is not None and index not in experts.dense_layers:
@@ -75,8 +78,9 @@ class DecoderLayer(Matrices):
             q, k = rotated.tensor_split((self.heads,), 1)
             rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
         q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
-        attended = attention(self.index, q, k, v).reshape(tokens, -1)
-        hidden = hidden + self.branch(attended, self.out)
+        more = () if self.sinks is None else (self.sinks,)
+        added = self.branch(attention(self.index, q, k, v, *more).reshape(tokens, -1), self.out)
+        hidden = hidden + (added if self.out_bias is None else added + self.out_bias)
         x = rms_norm(hidden, self.post_norm, self.eps)
         if self.experts is not None:
             mixed: Tensor = self.experts(x)
@@ -102,6 +106,10 @@ class DecoderLayer(Matrices):
         if self.qkv_bias is not None:
             parts = self.qkv_bias.tensor_split((q, q + kv))
             places |= {f"self_attn.{n}_proj.bias": p for n, p in zip("qkv", parts, strict=True)}
+        if self.out_bias is not None:
+            places["self_attn.o_proj.bias"] = self.out_bias
+        if self.sinks is not None:
+            places["self_attn.sinks"] = self.sinks
         if self.q_norm is not None and self.k_norm is not None:
             places |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
         return places if self.experts is None else places | self.experts.places()
@@ -112,8 +120,11 @@ class Decoder(nn.Module):
 
     quantization: a format that keeps weights as the checkpoint stores them has those of the layers in
     `Matrices.packed`; only the decoders of the kernels multiply by such. group: of a rank, whose `config` is its share
-    (`sharding.of_rank`); its tables then have some spare rows of zeros behind its part of the vocabulary.
+    (`sharding.of_rank`); its tables then have some spare rows of zeros behind its part of the vocabulary. adapters: see
+    `adapt`.
     """
+
+    adapters: AdapterBank | None = None
 
     cos: Tensor
     sin: Tensor
@@ -197,6 +208,13 @@ class Decoder(nn.Module):
         own, height = self.tokens_of(self.head), vocabulary_tile(self.config.vocab_size)
         heights = [min(height, len(own) - at) for at in range(0, len(own), height)]
         return F.pad(in_parts.by_rows(states, own, heights), (0, len(self.head) - len(own)))
+
+    def adapt(self, bank: AdapterBank | None) -> None:
+        """Let products get what the adapters in it add; also those of the decoder that takes the weights over."""
+        self.adapters = bank
+        for layer in self.layers:
+            assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
+            layer.adapters = bank
 
     def arrange(self) -> None:
         """In an ordered group: lay weights out as they are multiplied by. After loading; they have no `places` then."""

@@ -87,6 +87,7 @@ class FusedDecoder(PagedDecoder):
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)
         path = self._path(rows, attention.keys_in_place)
+        self._adapt(tokens.adapters)
         hidden = Hidden(self.entering(tokens.ids))
         with library_for(rows, self.embedding.device):
             for i, layer in enumerate(self.layers):
@@ -94,9 +95,10 @@ class FusedDecoder(PagedDecoder):
                 x = self._turned(i, layer, qkv, self.cos_sin, tokens, cache, attention, scales)
                 if i + 1 < len(self.layers):
                     hidden = path.from_attention(layer, residual, x)
-        return Attended(residual, x)
+        return Attended(residual, x, tokens.adapters)
 
     def finished(self, before: Attended) -> Hidden:
+        self._adapt(before.adapters)
         rows = len(before.residual)
         with library_for(rows, self.embedding.device):
             return self._path(rows).from_attention(self.layers[-1], before.residual, before.x)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
+from backend.models.adapters.adapted_linear import AdaptedLinear
 from backend.models.decoders.decoder import Decoder
 from backend.models.layers.matrices import Matrices
 from backend.models.rope import Rope
@@ -61,26 +62,30 @@ class PagedCache:
 @dataclass(frozen=True, slots=True)
 class StepTokens:
     """ids, positions, slots: [tokens] int64; slot -1 writes no cache. last: [rows] int64, the tokens whose next-token
-    logits are wanted; None: all of them."""
+    logits are wanted; None: all of them. adapters: int32 [tokens], slot of each one's adapter, -1 for none; None where
+    the model takes no adapters."""
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
     last: Tensor | None
+    adapters: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
     """Where the last layer has attended, and nothing is left to do that concerns more than one token.
 
-    residual: [tokens, width]. x: [tokens, heads * head_dim], what attention found.
+    residual: [tokens, width]. x: [tokens, heads * head_dim], what attention found. adapters: as in `StepTokens`.
     """
 
     residual: Tensor
     x: Tensor
+    adapters: Tensor | None = None
 
     def rows(self, index: Tensor) -> "Attended":
-        return Attended(self.residual[index], self.x[index])
+        adapters = None if self.adapters is None else self.adapters[index]
+        return Attended(self.residual[index], self.x[index], adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class PagedDecoder(ABC):
         self.quantization = quantization
         self.kv_scales = model.kv_scales
         self.group = model.group
+        self.adapters = model.adapters
         self.group.reserve(config.hidden_size, model.embedding.dtype)
         self.embedding, self.head = model.embedding, model.head
         self._row_of_token = None if self.group.alone else model.row_of_token
@@ -208,8 +214,21 @@ class PagedDecoder(ABC):
             return self.group.add_rms_norm(k, hidden.added, hidden.residual, self.norm, eps)[0]
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
 
+    def _adapt(self, slots: Tensor | None) -> None:
+        """Products are of rows with these adapters from now on."""
+        if self.adapters is not None:
+            self.adapters.begin(slots)
+
     def _linear(self, layer: Matrices, name: str) -> Linear:
         """The product by one of a layer's matrices (`ModelConfig.matrices`)."""
+        return self._adapted(layer, name, self._base(layer, name))
+
+    def _adapted(self, layer: Matrices, name: str, base: Linear) -> Linear:
+        bank = self.adapters
+        adapts = bank is not None and bank.adapts(layer.index, name)
+        return AdaptedLinear(base, bank, layer.index, name) if adapts and bank is not None else base
+
+    def _base(self, layer: Matrices, name: str) -> Linear:
         packed = layer.packed.get(name)
         if packed is not None:
             return packed.format.linear(self.kernels, packed)
@@ -218,13 +237,13 @@ class PagedDecoder(ABC):
 
     def _ending(self, layer: Matrices, name: str) -> Linear:
         """The same by one that ends a residual branch: in parts where the group's sums are ordered."""
-        found = self._linear(layer, name)
+        found = self._base(layer, name)
         if not self.group.ordered:
-            return found
+            return self._adapted(layer, name, found)
         divided, packed = found.divided(self.config.parts), layer.packed.get(name)
         if packed is not None:
             packed.parts.clear()  # the parts are copies
-        return divided
+        return self._adapted(layer, name, divided)
 
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,

@@ -90,6 +90,7 @@ class VariantDecoder(PagedDecoder):
         return weight if weight is None or not self.variant.norm_from_one else 1.0 + weight.float()
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
+        self._adapt(tokens.adapters)
         residual = self.entering(tokens.ids)
         if self.config.stage.first and self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
@@ -101,9 +102,10 @@ class VariantDecoder(PagedDecoder):
                 x = self._turned(i, layer, qkv, self._tables[i], tokens, cache, attention)
                 if i + 1 < len(self.layers):
                     hidden = self._from_attention(layer, residual, x)
-        return Attended(residual, x)
+        return Attended(residual, x, tokens.adapters)
 
     def finished(self, before: Attended) -> Hidden:
+        self._adapt(before.adapters)
         with library_for(len(before.residual), self.embedding.device):
             return self._from_attention(self.layers[-1], before.residual, before.x)
 

@@ -8,6 +8,7 @@ from backend.models.families import (
     gemma2,
     gemma3,
     gemma3_images,
+    gpt_oss,
     granite,
     llama,
     mistral,
@@ -37,6 +38,7 @@ FAMILIES: tuple[Family, ...] = (
     smollm3.FAMILY,
     mixtral.FAMILY,
     qwen3_moe.FAMILY,
+    gpt_oss.FAMILY,
 )
 
 

@@ -26,7 +26,9 @@ class Experts:
 
     ``intermediate_size`` is one expert's. ``normalised``: the weights of those taken add up to 1. ``dense_layers`` keep
     an ordinary MLP. ``placement``: where ranks hold experts as wholes, who holds which; None: each holds a part of all.
-    ``parts``: as in `ModelConfig`.
+    ``parts``: as in `ModelConfig`. ``clamp``: the gate is gpt-oss's: of gate and up by turns, clamped to it, with
+    ``slope`` in the sigmoid, up + 1, and biases at the router and each product; the checkpoint has all experts of a
+    layer in one tensor. None: SiLU(gate) * up, without biases.
     """
 
     count: int
@@ -37,6 +39,8 @@ class Experts:
     dense_layers: frozenset[int] = frozenset()
     placement: Placement | None = None
     parts: int = 1
+    clamp: float | None = None
+    slope: float = 1.0
 
     def held(self, rank: int) -> tuple[int, ...]:
         """The experts that a rank holds, or holds parts of, in the order of its slots."""
@@ -105,10 +109,13 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Fields of `ModelConfig` that tell one family from another. ``fused_names``: q, k and v are one tensor in the
-    checkpoint, and so are gate and up. ``variant``: None for layers that are Llama's."""
+    checkpoint, and so are gate and up. ``out_bias``: attention ends with a bias. ``sinks``: each head has a score that
+    takes its part of the softmax and has no value (Xiao et al. 2024). ``variant``: None for layers that are Llama's."""
 
     qkv_bias: bool = False
     qk_norm: bool = False
+    out_bias: bool = False
+    sinks: bool = False
     fused_names: bool = False
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None

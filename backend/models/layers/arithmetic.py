@@ -10,9 +10,10 @@ class Attention(Protocol):
     """Writes this step's keys and values to the cache of `layer`, then attends causally over each whole sequence.
 
     q: [tokens, num_heads, head_dim]; k, v: [tokens, num_kv_heads, head_dim]; returns q's shape.
+    sinks: [num_heads], of layers that have them.
     """
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor: ...
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from backend.kernels.moe.reference import clamped_gate
 from backend.models.families.family import Experts
 from backend.models.layers import in_parts
 from backend.models.layers.held_experts import HeldExperts
@@ -45,10 +46,14 @@ class ExpertLayer(nn.Module):
             device = torch.device("meta")
         self.gate_up = empty(count, 2 * inner, hidden, on=device)
         self.down = empty(count, hidden, inner, on=device)
+        biased = shape.clamp is not None
+        self.router_bias = empty(shape.count, on=self.router.device) if biased else None
+        self.gate_up_bias = empty(count, 2 * inner, on=self.router.device) if biased else None
+        self.down_bias = empty(count, hidden, on=self.router.device) if biased else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [tokens, hidden]; so is what comes back, of all ranks."""
-        weights, chosen = linear(x, self.router).float().softmax(-1).topk(self.shape.per_token, -1)
+        weights, chosen = linear(x, self.router, self.router_bias).float().softmax(-1).topk(self.shape.per_token, -1)
         if self.shape.normalised:
             weights = weights / weights.sum(-1, keepdim=True)
         slots = chosen if self.held is None else self.held.local(chosen)
@@ -57,10 +62,17 @@ class ExpertLayer(nn.Module):
         out = torch.zeros_like(x)
         for slot in _used(slots):
             rows, place = (slots == slot).nonzero(as_tuple=True)
-            gate, up = linear(x[rows], self.gate_up[slot]).chunk(2, -1)
-            y = linear(F.silu(gate) * up, self.down[slot])
+            y = self._of_expert(slot, x[rows])
             out.index_add_(0, rows, (y * weights[rows, place, None].to(y.dtype)).to(out.dtype))
         return self.group.all_reduce(out)
+
+    def _of_expert(self, slot: int, x: Tensor) -> Tensor:
+        """x: [rows, hidden], of an expert's tokens; so is what it makes of them."""
+        if self.gate_up_bias is None or self.down_bias is None or self.shape.clamp is None:
+            gate, up = linear(x, self.gate_up[slot]).chunk(2, -1)
+            return linear(F.silu(gate) * up, self.down[slot])
+        gated = clamped_gate(linear(x, self.gate_up[slot], self.gate_up_bias[slot]), self.shape.clamp, self.shape.slope)
+        return linear(gated, self.down[slot], self.down_bias[slot])
 
     def _in_order(self, x: Tensor, weights: Tensor, slots: Tensor) -> Tensor:
         """The same of an ordered group: each expert is summed over the ranks, and then a token's experts, the best
@@ -68,7 +80,10 @@ class ExpertLayer(nn.Module):
         added = x.new_zeros(*slots.shape, x.shape[1], dtype=torch.float32)
         for slot in _used(slots):
             rows, place = (slots == slot).nonzero(as_tuple=True)
-            found = in_parts.gated_sum(x[rows], self.gate_up[slot], self.down[slot], self.shape.parts, F.silu)
+            if self.shape.clamp is None:
+                found = in_parts.gated_sum(x[rows], self.gate_up[slot], self.down[slot], self.shape.parts, F.silu)
+            else:
+                found = self._of_expert(slot, x[rows]).float()
             added[rows, place] = found
         added = self.group.all_reduce(added) * weights[:, :, None]
         out = added[:, 0]
@@ -84,7 +99,7 @@ class ExpertLayer(nn.Module):
 
     def arrange(self) -> None:
         """As `Matrices.arrange`."""
-        if self.down.dim() == 3:
+        if self.down.dim() == 3 and self.shape.clamp is None:
             self.down.data = in_parts.columns(self.down.data, self.shape.parts).contiguous()
 
     def rebalance(self, least: int) -> bool:
@@ -95,6 +110,12 @@ class ExpertLayer(nn.Module):
         """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
         names = self.shape.names
         places: dict[str, Tensor] = {names.router: self.router}
+        if self.router_bias is not None and self.gate_up_bias is not None and self.down_bias is not None:
+            return places | {
+                names.gate: self.gate_up.flatten(0, 1), names.down: self.down.flatten(0, 1),
+                names.router.replace("weight", "bias"): self.router_bias,
+                f"{names.gate}_bias": self.gate_up_bias, f"{names.down}_bias": self.down_bias,
+            }  # fmt: skip
         for slot, expert in enumerate(self.experts):
             gate, up = self.gate_up[slot].chunk(2)
             places |= {names.gate.format(expert): gate, names.up.format(expert): up}

@@ -1,6 +1,7 @@
 """The matrices of a decoder layer, and where the modules of a checkpoint go in them."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,24 @@ from backend.parallel.group import SINGLE, ParallelGroup
 from backend.quantization.format import Packed, Quantization
 
 
+class Adapters(Protocol):
+    """See `models.adapters.bank.AdapterBank`."""
+
+    @property
+    def idle(self) -> bool: ...
+
+    def add(self, layer: int, matrix: str, x: Tensor, y: Tensor) -> Tensor: ...
+
+
 class Matrices(nn.Module):
     """A layer's matrices, each dense or, in a format that keeps weights as the checkpoint stores them, packed.
 
     packed: by matrix, see `ModelConfig.matrices`. The parameter of a packed matrix has its shape and no memory. group:
-    sums what ends a residual branch over the ranks that hold parts of the layer.
+    sums what ends a residual branch over the ranks that hold parts of the layer. adapters: add to the products, each
+    row by its own; None: the model takes none.
     """
+
+    adapters: Adapters | None = None
 
     def __init__(
         self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
@@ -50,24 +63,37 @@ class Matrices(nn.Module):
     def qkv_of(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x: [tokens, hidden]; returns [tokens, (heads + 2 * kv_heads) * head_dim]."""
         if not self.group.ordered:
-            return linear(x, weight, bias)
+            return self._adapted("qkv", x, linear(x, weight, bias))
         c = self._config
         q, kv = c.q_width // c.parts, c.kv_width // c.kv_parts
-        return in_parts.by_rows(x, weight, [q] * c.parts + [kv] * (2 * c.kv_parts), bias)
+        return self._adapted("qkv", x, in_parts.by_rows(x, weight, [q] * c.parts + [kv] * (2 * c.kv_parts), bias))
+
+    def _adapted(self, matrix: str, x: Tensor, y: Tensor) -> Tensor:
+        """`y`, the product of `x` by that matrix, with what adapters add to it."""
+        return y if self.adapters is None else self.adapters.add(self.index, matrix, x, y)
 
     def branch(self, x: Tensor, weight: Tensor) -> Tensor:
         """The product that ends attention, summed over the ranks. x: [tokens, q_width]; returns [tokens, hidden]."""
         if not self.group.ordered:
-            return self.group.all_reduce(linear(x, weight))
-        return in_parts.summed(self.group, in_parts.product_sum(x, weight, self._config.parts), x.dtype)
+            return self.group.all_reduce(self._adapted("out", x, linear(x, weight)))
+        own = self._adapted("out", x, in_parts.product_sum(x, weight, self._config.parts))
+        return in_parts.summed(self.group, own, x.dtype)
 
     def gated_branch(self, x: Tensor, gate_up: Tensor, down: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """The MLP, summed over the ranks. x: [tokens, hidden], as what it returns."""
-        if self.group.ordered:
-            own = in_parts.gated_sum(x, gate_up, down, self._config.parts, activation)
+        parts = self._config.parts
+        if self.group.ordered and (self.adapters is None or self.adapters.idle):
+            own = in_parts.gated_sum(x, gate_up, down, parts, activation)
             return in_parts.summed(self.group, own, x.dtype)
-        gate, up = linear(x, gate_up).chunk(2, -1)
-        return self.group.all_reduce(linear(activation(gate) * up, down))
+        if self.group.ordered:  # adapters add before the gate
+            rows = [len(gate_up) // (2 * parts)] * (2 * parts)
+            gate, up = self._adapted("gate_up", x, in_parts.by_rows(x, gate_up, rows)).chunk(2, -1)
+            gated = activation(gate) * up
+            own = self._adapted("down", gated, in_parts.product_sum(gated, down, parts))
+            return in_parts.summed(self.group, own, x.dtype)
+        gate, up = self._adapted("gate_up", x, linear(x, gate_up)).chunk(2, -1)
+        gated = activation(gate) * up
+        return self.group.all_reduce(self._adapted("down", gated, linear(gated, down)))
 
     def matrix_places(self) -> dict[str, Tensor]:
         """By the checkpoint's names, behind the layer's own prefix: the rows of matrices that they fill."""

@@ -1,4 +1,4 @@
-"""Names that projects give to models."""
+"""Names that projects give to models, and adapters of projects."""
 
 from datetime import datetime
 
@@ -23,4 +23,19 @@ class ModelNameRow(Changed, Row, table=True):
     deprecated_at: datetime | None = Field(None, sa_type=UtcDateTime)
     sunset_at: datetime | None = Field(None, sa_type=UtcDateTime)
     replacement: str | None = Field(None, max_length=128)
+    deleted_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class AdapterRow(Changed, Row, table=True):
+    """An adapter of one project. As `gateway.records.adapters.AdapterRecord`."""
+
+    __tablename__ = "adapter"
+    __table_args__ = (ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.id"]),)
+
+    tenant: str = Field(primary_key=True, max_length=31)
+    project: str = Field(primary_key=True, max_length=31)
+    name: str = Field(primary_key=True, max_length=64)
+    model: str = Field(max_length=128)
+    path: str = Field(max_length=1024)
+    sha256: str = Field(max_length=64)
     deleted_at: datetime | None = Field(None, sa_type=UtcDateTime)

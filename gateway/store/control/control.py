@@ -14,6 +14,7 @@ from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
 from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_origin, checked_text
+from gateway.store.control.adapters import AdapterControl
 from gateway.store.control.cells import CellControl
 from gateway.store.control.deployments import DeploymentControl
 from gateway.store.control.keys import KeyControl
@@ -40,6 +41,7 @@ class Control(
     DeploymentControl,
     CellControl,
     ModelNameControl,
+    AdapterControl,
 ):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 

@@ -85,7 +85,7 @@ def _told(change: Change, action: str, row: ModelNameRow, before: ModelNameRecor
 
 def _check(session: Session, tenant: str, project: str, name: str, naming: ModelNaming) -> None:
     """Raises InvalidValue."""
-    models = _models(session, tenant)
+    models = models_of(session, tenant)
     others = {row.name: row for row in session.exec(_names(tenant, project)) if row.name != name}
     for number, target in enumerate(naming.targets):  # what was sent is never repeated
         at = f"targets.{number}"
@@ -113,7 +113,7 @@ def _names(tenant: str, project: str) -> Any:
     return select(ModelNameRow).where(ModelNameRow.tenant == tenant, ModelNameRow.project == project, living)
 
 
-def _models(session: Session, tenant: str) -> set[str]:
+def models_of(session: Session, tenant: str) -> set[str]:
     """Those of backends and of deployments that are there now."""
     serving = select(BackendRow.models).where(BackendRow.tenant == tenant, col(BackendRow.revoked_at).is_(None))
     deployed = select(DeploymentRow.model).where(

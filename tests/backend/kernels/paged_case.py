@@ -61,7 +61,7 @@ class PagedCase:
             k, v = k * self.scales["k_scale"][:, None].double(), v * self.scales["v_scale"][:, None].double()
         return k, v
 
-    def exact(self, window: int | None = None, cap: float | None = None) -> Tensor:
+    def exact(self, window: int | None = None, cap: float | None = None, sinks: Tensor | None = None) -> Tensor:
         out = torch.zeros(self.q.shape, dtype=torch.float64, device=self.device)
         group = self.q_heads // self.kv_heads
         for sequence, (queries, total) in enumerate(self.lengths):
@@ -74,7 +74,9 @@ class PagedCase:
                     scores = k[seen, head // group] @ self.q[first + i, head].double() * self.scale
                     if cap is not None:
                         scores = cap * torch.tanh(scores / cap)
-                    out[first + i, head] = scores.softmax(0) @ v[seen, head // group]
+                    if sinks is not None:
+                        scores = torch.cat((scores, sinks[head : head + 1].double()))
+                    out[first + i, head] = scores.softmax(0)[: seen.stop - seen.start] @ v[seen, head // group]
         return out
 
 

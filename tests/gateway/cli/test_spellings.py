@@ -123,6 +123,7 @@ OTHER_STATUS = {
 CHECKED_BEFORE_THE_FOLDER = {
     "policy activate": "needs a FILE or --proposal",
     "policy simulate": "needs a FILE or --no-dpf-accepted",
+    "adapter create": "the made-up digest is none",
     "limit update": "needs a limit",
     "project update": "needs an origin",
     "usage create-price": "the made-up amount is not a number",

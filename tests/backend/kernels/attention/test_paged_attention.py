@@ -194,3 +194,34 @@ def test_a_cap_that_means_nothing_is_refused(cap, device):
 def test_an_empty_window_is_refused(device):
     with pytest.raises(KernelArgumentError, match="sees nothing"):
         run(paged_attention, PagedCase([(1, 5)], 1, 1, 64, torch.float32, device), window=0)
+
+
+def sinks_of(case):
+    """Some above every score, some below, some that change nothing."""
+    return torch.linspace(-4, 6, case.q_heads, device=case.q.device)
+
+
+@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.parametrize("heads", [(2, 2, 64), (8, 1, 80)], ids=str)
+def test_a_sink_takes_its_part_of_the_softmax(heads, window, dtype, device):
+    case = PagedCase(MIXED, *heads, dtype, device, padding=3)
+    sinks = sinks_of(case)
+    expected = case.exact(window, sinks=sinks)
+    for function in (paged_attention, reference.paged_attention):
+        found = run(function, case, window=window, sinks=sinks)
+        assert error(found, expected) < TOLERANCE[dtype]
+        assert found[-3:].eq(0).all()  # padding
+    assert error(expected, case.exact(window)) > 0.05
+
+
+def test_with_sinks_a_rows_bits_depend_on_its_own_sequence_in_invariant_mode(dtype, device):
+    case = PagedCase(MIXED, 4, 2, 64, dtype, device)
+    sinks = sinks_of(case)
+    together = run(paged_attention, case, sinks=sinks, batch_invariant=True)
+    begin, end = 8, 28
+    alone = paged_attention(
+        case.q[begin:end].contiguous(), case.key_cache, case.value_cache, case.tables[2:3],
+        torch.tensor([0, end - begin], dtype=torch.int32, device=device), case.seq_lens[2:3], scale=case.scale,
+        sinks=sinks, batch_invariant=True,
+    )  # fmt: skip
+    assert torch.equal(together[begin:end], alone)

@@ -289,3 +289,43 @@ def test_a_shared_prefix_goes_with_no_window_no_cap_and_no_drafts(device):
             case.q, case.key_cache, case.value_cache, case.tables[:1], case.seq_lens[:1], workspace, scale=1.0,
             shared=shared,
         )  # fmt: skip
+
+
+def sinks_of(case):
+    """Some above every score, some below, some that change nothing."""
+    return torch.linspace(-4, 6, case.q_heads, device=case.q.device)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("heads", [(2, 2, 64), (8, 1, 80)], ids=str)
+def test_a_sink_takes_its_part_of_the_softmax_once_whatever_the_number_of_splits(heads, window, dtype, device):
+    case = decode_case([300, 20, 1], *heads, dtype=dtype, device=device)
+    sinks = sinks_of(case)
+    expected = case.exact(window, sinks=sinks)
+    for splits in (1, 4, 32):
+        assert error(run(paged_decode, case, splits, window=window, sinks=sinks), expected) < TOLERANCE[dtype]
+    assert error(run(reference.paged_decode, case, window=window, sinks=sinks), expected) < TOLERANCE[dtype]
+    assert error(expected, case.exact(window)) > 0.05
+
+
+def test_sinks_go_with_an_fp8_cache_and_several_newest_tokens(dtype, device):
+    case = decode_case([33, 200], 6, 2, 64, queries=3, dtype=dtype, device=device, cache_dtype=FP8)
+    sinks = sinks_of(case)
+    found = run(paged_decode, case, 4, queries=3, sinks=sinks)
+    assert error(found, case.exact(sinks=sinks)) < max(TOLERANCE[dtype], TOLERANCE[torch.float16])
+
+
+def test_a_padding_row_gets_zeros_with_sinks_too(device):
+    case = decode_case([200, 30], 2, 1, 64, dtype=torch.float32, device=device)
+    case.seq_lens[1] = 0
+    sinks = sinks_of(case)
+    for function in (paged_decode, reference.paged_decode):
+        found = run(function, case, 4 if function is paged_decode else None, sinks=sinks)
+        assert found[1].eq(0).all() and found[0].isfinite().all()
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(2, dtype=torch.float16), torch.zeros(4)[::2]], ids=str)
+def test_sinks_that_are_not_one_for_each_head_are_refused(wrong, device):
+    case = decode_case([20], 2, 1, 64, dtype=torch.float32, device=device)
+    with pytest.raises(KernelArgumentError, match="sinks are contiguous float32"):
+        run(paged_decode, case, 1, sinks=wrong.to(device))

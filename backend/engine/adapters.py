@@ -1,0 +1,156 @@
+"""The adapters that an engine has loaded: which slot each is in, whose it is, and who uses it.
+
+Nothing is evicted by itself: a slot becomes free when its adapter is unloaded, which is refused while a sequence runs
+or waits with it. An adapter that has the same name is another one if its digest differs.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+
+from backend.engine.adapter_places import Placed
+from backend.engine.core.sequence import Sequence
+from backend.engine.parallel.leader import Followers, numbers, refusals
+from backend.engine.parallel.step_messages import PlaceAdapter
+from backend.errors import (
+    AdapterInUse,
+    AdapterRefused,
+    AdaptersFull,
+    AdapterUnknown,
+    InvalidRequest,
+)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NONE = -1  # slot of a sequence without an adapter
+
+
+class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """project: whose requests alone may use it, and within which its name is unique; "": those of all. path: in the
+    folder of adapters. digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`). size: bytes of its files."""
+
+    name: str
+    path: str
+    digest: str
+    rank: int
+    size: int
+    project: str = ""
+
+
+class AdapterPlaces(Protocol):
+    """Slots on all ranks."""
+
+    @property
+    def count(self) -> int: ...
+
+    def place(self, slot: int, path: str, digest: str) -> Placed:
+        """Read it and put it there. digest: that it has to have; "": any. Raises AdapterRefused; the slot is zeroed
+        then."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Zero it."""
+        ...
+
+
+@dataclass(frozen=True)
+class LeadingPlaces:
+    """Those of all ranks."""
+
+    own: AdapterPlaces
+    followers: Followers
+
+    @property
+    def count(self) -> int:
+        return self.own.count
+
+    def place(self, slot: int, path: str, digest: str) -> Placed:
+        found = self.own.place(slot, path, digest)
+        self.followers.send(PlaceAdapter(slot, path, found.digest))
+        if refused := refusals(self.followers.answers()):
+            self.clear(slot)
+            raise AdapterRefused(f"not all ranks could load it: {refused}; see that all of them have the same folder")
+        return found
+
+    def clear(self, slot: int) -> None:
+        self.followers.send(PlaceAdapter(slot))
+        self.own.clear(slot)
+        numbers(self.followers.answers())
+
+
+@dataclass
+class Adapters:
+    """places: None of an engine that takes no adapters."""
+
+    places: AdapterPlaces | None = None
+    _by_name: dict[tuple[str, str], tuple[int, LoadedAdapter]] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> list[LoadedAdapter]:
+        return [adapter for _, adapter in self._by_name.values()]
+
+    def load(self, name: str, path: str, project: str = "", digest: str = "") -> LoadedAdapter:
+        """Harmless for one that is there already with that digest.
+
+        Raises InvalidRequest for a bad name, AdapterInUse for one that another adapter has, AdaptersFull,
+        AdapterRefused.
+        """
+        places = self._require()
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(
+                "name: the name of an adapter is 1 to 64 letters, digits, '.', '_' and '-'; choose such a name",
+                param="name",
+            )
+        if (project, name) in self._by_name:
+            there = self._by_name[project, name][1]
+            if digest == there.digest:
+                return there
+            raise AdapterInUse(f"an adapter named {name!r} is loaded; unload it first, or choose another name")
+        taken = {slot for slot, _ in self._by_name.values()}
+        slot = next((slot for slot in range(places.count) if slot not in taken), None)
+        if slot is None:
+            raise AdaptersFull(f"all {places.count} places have an adapter; unload one, or raise --max-adapters")
+        placed = places.place(slot, path, digest)
+        loaded = LoadedAdapter(name, path, placed.digest, placed.rank, placed.size, project)
+        self._by_name[project, name] = slot, loaded
+        return loaded
+
+    def unload(self, name: str, project: str, sequences: Iterable[Sequence]) -> None:
+        """sequences: that run or wait. Raises AdapterUnknown, AdapterInUse."""
+        places = self._require()
+        slot, _ = self._named(name, project)
+        users = sum(sequence.adapter == slot for sequence in sequences)
+        if users:
+            raise AdapterInUse(f"{users} sequences run with {name!r}; try again when they have ended")
+        places.clear(slot)
+        del self._by_name[project, name]
+
+    def take(self, name: str, project: bytes) -> tuple[int, Callable[[bytes], bytes]]:
+        """(slot, what makes the root of a sequence's prefix cache that of this adapter alone). "": none.
+
+        Raises AdapterUnknown for one that is not loaded, and in the same words for another project's.
+        """
+        if not name:
+            return NONE, lambda root: root
+        slot, adapter = self._of(name, project.decode())
+        key = bytes.fromhex(adapter.digest)
+        return slot, lambda root: blake2b(root, key=key, digest_size=32, person=b"adapter").digest()
+
+    def _require(self) -> AdapterPlaces:
+        if self.places is None:
+            raise InvalidRequest("this backend takes no adapters; start it with --max-adapters and --adapters")
+        return self.places
+
+    def _of(self, name: str, project: str) -> tuple[int, LoadedAdapter]:
+        """What a request of that project means by the name: an adapter of its own, or one of all."""
+        return self._named(name, project if (project, name) in self._by_name else "")
+
+    def _named(self, name: str, project: str) -> tuple[int, LoadedAdapter]:
+        if (project, name) not in self._by_name:
+            raise AdapterUnknown(
+                f"no adapter named {name!r} is loaded here; load it, or name another model", param="model"
+            )
+        return self._by_name[project, name]

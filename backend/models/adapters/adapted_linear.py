@@ -1,0 +1,50 @@
+"""A weight whose products get what each row's adapter adds, whatever the weight's format.
+
+What a format does within a product (the norm before it, the gate and the residual behind it, activations quantised on
+their way in) is done outside of it here: adapters multiply activations as they were, and add before the gate.
+"""
+
+from torch import Tensor
+
+from backend.models.adapters.bank import AdapterBank
+from backend.quantization.linear import Linear, Operand
+
+
+class AdaptedLinear(Linear):
+    """base: the weight. layer, matrix: whose it is. Of several ranks each has its part of both matrices: what ends a
+    residual branch is summed over them with the base's."""
+
+    def __init__(self, base: Linear, bank: AdapterBank, layer: int, matrix: str) -> None:
+        super().__init__(base.kernels)
+        self.base, self.bank, self.layer, self.matrix = base, bank, layer, matrix
+
+    def tensors(self) -> list[Tensor]:
+        pages = self.bank.layers[self.layer][self.matrix]
+        return [*self.base.tensors(), pages.a, pages.b]
+
+    def one_row(
+        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
+        residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor:  # fmt: skip
+        x = x if norm is None else self.kernels.rms_norm(x, norm, eps)
+        y = self._added(x, self.base.one_row(x, bias=bias))
+        y = self.kernels.silu_mul(y) if gated else y
+        return y if residual is None else residual + y
+
+    def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
+        y = self._added(x.x, self.base.narrow(self.base.operand(x.x), bias=bias))
+        return self.kernels.silu_mul(y) if gated else y
+
+    def narrow_parts(self, x: Operand) -> Tensor:
+        parts = self.base.narrow_parts(self.base.operand(x.x))
+        self._added(x.x, parts[0])
+        return parts
+
+    def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return self._added(x.x, self.base.many(self.base.operand(x.x), bias))
+
+    def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return self._added(x.x, self.base.invariant(self.base.operand(x.x), bias))
+
+    def _added(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.bank.add(self.layer, self.matrix, x, y)

@@ -1,0 +1,94 @@
+"""The adapters that backends of our own have loaded: each is loaded before the first call that names it.
+
+What is asked for is the digest on record; a backend that has another adapter under the name is told to drop it. Where a
+backend has no place left, the adapter that this gateway used least recently there goes, unless calls run with it.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from typing import Any
+
+from backend.wire import ADAPTERS_PATH, UNLOAD_PATH
+from gateway.errors import BackendUnavailable, GatewayError
+from gateway.records.adapters import AdapterRecord
+from gateway.upstream.client import Target, Upstream
+from gateway.upstream.http1 import ConnectionLost, ProtocolError
+from regions.fleet.fleet import Backend
+
+LOAD_TIMEOUT_S = 60.0
+_Held = tuple[str, str]  # project, name
+
+
+class BackendAdapters:
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._known: dict[str, tuple[Backend | None, OrderedDict[_Held, str]]] = {}  # digests, the newest use last
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def ensure(self, target: Target, adapter: AdapterRecord) -> None:
+        """Return when the backend has it. Raises BackendUnavailable: nothing was sent of the call."""
+        if target.backend is None or target.backend.kind != "domicile":
+            raise BackendUnavailable("Adapters are loaded by backends of our own only; name the model itself")
+        held = self._held(target)
+        key = adapter.project, adapter.name
+        if held.get(key) != adapter.sha256:
+            async with self._turns.setdefault(target.backend_id, asyncio.Lock()):
+                if held.get(key) != adapter.sha256:
+                    await self._load(target, adapter, held)
+                    held[key] = adapter.sha256
+        held.move_to_end(key)
+
+    def forget(self, target: Target, adapter: AdapterRecord) -> None:
+        """The backend said that it does not have it."""
+        self._held(target).pop((adapter.project, adapter.name), None)
+
+    def _held(self, target: Target) -> OrderedDict[_Held, str]:
+        """Of the process that is there now: one that was started again has none."""
+        known = self._known.get(target.backend_id)
+        if known is None or known[0] is not target.backend:
+            known = self._known[target.backend_id] = target.backend, OrderedDict()
+        return known[1]
+
+    async def _load(self, target: Target, adapter: AdapterRecord, held: OrderedDict[_Held, str]) -> None:
+        wanted = {"name": adapter.name, "path": adapter.path, "project": adapter.project, "sha256": adapter.sha256}
+        status, said = await self._ask(target, ADAPTERS_PATH, wanted)
+        if status == 409:
+            await self._make_room(target, said.get("error", {}).get("code"), adapter, held)
+            status, said = await self._ask(target, ADAPTERS_PATH, wanted)
+        if status != 200 or said.get("sha256") != adapter.sha256:
+            code = said.get("error", {}).get("code")
+            raise BackendUnavailable(
+                f"The backend could not load the adapter ({code or status}); ask the operator to look at its folder",
+                code="adapter_unavailable",
+            )
+
+    async def _make_room(
+        self, target: Target, code: Any, adapter: AdapterRecord, held: OrderedDict[_Held, str]
+    ) -> None:
+        """Unload what has the name, or what was used least recently of what nobody uses."""
+        if code == "adapter_in_use":
+            await self._unload(target, (adapter.project, adapter.name), held)
+            return
+        _, listed = await self._ask(target, ADAPTERS_PATH, None)
+        there = [(str(each.get("project")), str(each.get("name"))) for each in listed.get("data", [])]
+        age = {key: number for number, key in enumerate(held)}
+        for key in sorted(there, key=lambda key: age.get(key, -1)):
+            if await self._unload(target, key, held):
+                return
+
+    async def _unload(self, target: Target, key: _Held, held: OrderedDict[_Held, str]) -> bool:
+        status, _ = await self._ask(target, UNLOAD_PATH, {"project": key[0], "name": key[1]})
+        if status == 200:
+            held.pop(key, None)
+        return status == 200
+
+    async def _ask(self, target: Target, path: str, body: dict[str, str] | None) -> tuple[int, dict[str, Any]]:
+        """Status and answer. Raises BackendUnavailable."""
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            status, said = await self._upstream.ask(target, path, LOAD_TIMEOUT_S, sent)
+            found = json.loads(said or b"{}")
+        except (GatewayError, ConnectionLost, ProtocolError, TimeoutError, ValueError) as error:
+            raise BackendUnavailable("The backend did not say whether it has the adapter; try again") from error
+        return status, found if isinstance(found, dict) else {}
