@@ -213,6 +213,8 @@ class _Outcome(Event):
     latency_ms: Count | None = None
     tool_calls_count: Count | None = None
     redaction: Redaction | None = None
+    watermark: Code | None = None  # what came of the mark that policy demands; absent where it demands none
+    mark_period: Text | None = None  # the month of the tenant's key that it was made with
 
 
 class InferenceCompleted(_Outcome):

@@ -75,6 +75,45 @@ def random_word(key: MarkKey, context: Sequence[int], token: int) -> int:
     return int.from_bytes(_stream(key.key, block, context, 1)[4 * word : 4 * word + 4], "little")
 
 
+def word_table(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int]]) -> Words:
+    """[len(keys), len(pairs)]: `random_word` of each key and pair of (context, token), computed together."""
+    count = len(pairs)
+    placed = np.array([word_of(token) for _, token in pairs], dtype=np.uint32).reshape(count, 2)
+    nonces = np.frombuffer(b"".join(nonce(context) for context, _ in pairs), dtype="<u4").reshape(count, 3)
+    table = np.empty((len(keys), count), dtype=np.uint32)
+    for row, key in enumerate(keys):
+        block = _blocks(np.frombuffer(key.key, dtype="<u4"), placed[:, 0], nonces)
+        table[row] = block[placed[:, 1], np.arange(count)]
+    return table
+
+
+def _blocks(key: Words, counters: Words, nonces: Words) -> Words:
+    """[16, n]: ChaCha20 (RFC 8439, section 2.3) of one key, n counters and nonces [n, 3]."""
+    start = np.empty((BLOCK_WORDS, len(counters)), dtype=np.uint32)
+    start[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
+    start[4:12], start[12], start[13:] = key[:, None], counters, nonces.T
+    a, b, c, d = start[:4].copy(), start[4:8].copy(), start[8:12].copy(), start[12:].copy()
+    for _ in range(10):
+        a, b, c, d = _quarters(a, b, c, d)
+        a, b, c, d = _quarters(a, np.roll(b, -1, 0), np.roll(c, -2, 0), np.roll(d, -3, 0))
+        b, c, d = np.roll(b, 1, 0), np.roll(c, 2, 0), np.roll(d, 3, 0)
+    return np.concatenate((a, b, c, d)) + start
+
+
+def _quarters(a: Words, b: Words, c: Words, d: Words) -> tuple[Words, Words, Words, Words]:
+    """Four quarter rounds, one a row."""
+    for first, second in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, first)
+        c = c + d
+        b = _rotated(b ^ c, second)
+    return a, b, c, d
+
+
+def _rotated(words: Words, bits: int) -> Words:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
 def _stream(key: bytes, block: int, context: Sequence[int], blocks: int) -> bytes:
     cipher = Cipher(algorithms.ChaCha20(key, block.to_bytes(4, "little") + nonce(context)), mode=None)
     return cipher.encryptor().update(bytes(64 * blocks))

@@ -16,7 +16,9 @@ from starlette.responses import Response
 
 from backend.answer.answers import AnswerFormat, CompletionAnswer
 from backend.answer.chat_answer import chat_answer
+from backend.answer.error_bodies import JSON
 from backend.answer.generation import GenerationResponse
+from backend.answer.mark_report import tested
 from backend.chat.conversation import ChatModel
 from backend.chat.interpreter import Interpreter
 from backend.chat.parameters import (
@@ -37,8 +39,9 @@ from backend.process.gpu_meter import GpuMeter
 from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
+from backend.server.request_lock import MARK_KEY
 from backend.server.tokenization import Tokenization
-from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from backend.wire import MARKS_PATH, ChatCompletionRequest, CompletionRequest, GenerationRequest, MarksRequest
 
 G = TypeVar("G", bound=GenerationRequest)
 
@@ -66,6 +69,7 @@ class GenerationApi(BaseApi):
                 "/v1/completions": self.completions,
                 "/tokenize": tokens.tokenize,
                 "/detokenize": tokens.detokenize,
+                MARKS_PATH: self.marks,
             },
             self.writes_only,
         )
@@ -125,6 +129,12 @@ class GenerationApi(BaseApi):
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, job, answer, arrived, self.text_model)
 
+    async def marks(self, request: Request) -> Response:
+        """The test for a watermark, of a text that may be anybody's: it goes into no log, and no model reads it."""
+        asked = await self.body(request, MarksRequest)
+        found = await asyncio.to_thread(tested, self.text_model.encode_words, asked)
+        return Response(found.model_dump_json(), media_type=JSON)
+
     async def writes_only(self, request: Request) -> Response:
         embeds = request.url.path == "/v1/embeddings"
         what = "makes no embeddings" if embeds else "scores no pairs of texts"
@@ -160,6 +170,7 @@ class GenerationApi(BaseApi):
                 thought_token=thought_token,
                 bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
             ),
+            mark_key=request.scope.get(MARK_KEY),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> tuple[str, int]:

@@ -74,6 +74,7 @@ class BackendRegistry:
                 day=day,
                 kind=backend.kind,
                 single_tenant=backend.single_tenant,
+                watermarks=backend.watermarks,
             )
             known = self._facts[backend.id] = backend, facts
         return known[1]
@@ -92,6 +93,7 @@ class BackendRegistry:
                 day=self._begin_day(),
                 kind="domicile",
                 single_tenant="attested",
+                watermarks=True,
             )
             for region in deployment.regions
             if region not in up

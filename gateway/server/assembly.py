@@ -62,6 +62,7 @@ from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.prices import Price, configured
 from gateway.request.answer.delivery import Delivery
+from gateway.request.answer.marking import Marker
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -89,6 +90,7 @@ from gateway.server.maintenance import Maintenance
 from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
+from gateway.store.marks import MarkKeys
 from gateway.store.reports.usage_report import spent
 from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
@@ -411,6 +413,7 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         telemetry=telemetry,
         bounds=memory.bounds,
         responses=responses,
+        marker=Marker(MarkKeys(base.database, base.keys)),
     )
 
 

@@ -1,5 +1,6 @@
 """One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import islice
 
@@ -236,7 +237,7 @@ class ModelRunner:
         return prefills
 
 
-def _context(run: Run, position: int) -> list[int] | None:
+def _context(run: Run, position: int) -> Items[int] | None:
     """What the mark of the token at `position` is drawn with; None where it has none."""
     sequence = run.sequence
     if sequence.params.mark is None or sequence.params.greedy:
