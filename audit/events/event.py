@@ -56,6 +56,7 @@ from audit.events.privacy import (
     LegalHold,
     LogExported,
     LogRead,
+    MarkTested,
     ResponseEvent,
     ResponsesExpired,
     RetentionRun,
@@ -483,6 +484,7 @@ AnyEvent = Annotated[
     | ContentAccessed
     | ContentReplayed
     | LogRead
+    | MarkTested
     | LogExported
     | KeyRotated
     | KeyringChanged
