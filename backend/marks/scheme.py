@@ -1,7 +1,7 @@
 """The watermark: which random numbers a marked token is drawn with (docs/adr/0122).
 
 A token is drawn by Gumbel-max (Aaronson 2022) with noise that a cryptographic PRF gives for (key, the CONTEXT tokens
-before it, the token). The PRF is ChaCha20 (RFC 8439): the context is its nonce, 24 bits a token, and each candidate
+before it, the token). The PRF is ChaCha20 (RFC 8439): the context is its nonce, a word a token, and each candidate
 token owns one word of the key stream. Over keys every draw has the model's own distribution.
 
 A position is marked if its whole context lies in the answer, so that a detector that has only the answer can look it
@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 SCHEME = "gumbel-chacha20/1"
-CONTEXT = 4  # tokens; ADR 122 has the measurement
+CONTEXT = 3  # tokens, as many as the nonce has words; ADR 122 has the measurement
 SHARDS = 16
 HISTORY = 8192  # positions that are searched for an earlier context
 KEY_BYTES = 32
-TOKEN_BYTES = 3
+TOKEN_BYTES = 4
 BLOCK_WORDS, TILE_BLOCKS = 16, 256
 TILE = BLOCK_WORDS * TILE_BLOCKS
 """Tokens are dealt to key stream words so that 256 neighbours have the same word of 256 blocks: a GPU reads them in one

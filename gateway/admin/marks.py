@@ -7,12 +7,13 @@ from pydantic import Field
 
 from backend.wire import MAX_MARKED_TEXT
 from gateway.admin.calls.access import Context, RequirePermission
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Name, ResponseBody
 from gateway.database.errors import NotReady
 from gateway.identity.roles import Actor
 from gateway.marks.detection import Verdict
 
-router = APIRouter(tags=["marks"])
+router = APIRouter(tags=["marks"], route_class=IdempotentRoute)
 
 Tester = Annotated[Actor, Depends(RequirePermission("marks.detect"))]
 

@@ -8,10 +8,10 @@ from gateway.marks.detection import Ask, Detected, TestsPerHour, detected
 from gateway.store.marks import MarkKeys
 from regions.fleet.fleet import Backend
 
-Allowed = Callable[[str, str, str], Sequence[Backend]]
-"""Of tenant, project and model: the backends of our own that the project's policy allows and that are up. Blocks;
-raises NotFound, PolicyError."""
-Fetch = Callable[[Backend, bytes], Awaitable[bytes | None]]
+Allowed = Callable[[str, str, str], Sequence[Backend | None]]
+"""Of tenant, project and model: the backends of our own that the project's policy allows, None for a test without one.
+Blocks; raises NotFound, PolicyError."""
+Fetch = Callable[[Backend | None, bytes], Awaitable[bytes | None]]
 """What a backend answers to a body of POST /marks; None where it does not."""
 
 Record = Callable[[MarkTested], Awaitable[object]]

@@ -507,7 +507,7 @@ def _detection(base: _Base, parts: _Parts) -> Detection:
     """The test for watermarks, by backends that are up and that a project's policy allows."""
     settings, installation, memory = base.settings, base.installation, base.memory
 
-    def allowed(tenant: str, project: str, model: str) -> list[Backend]:
+    def allowed(tenant: str, project: str, model: str) -> list[Backend | None]:
         study = PolicyStudy(
             Inventory(base.database), installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         )
@@ -519,8 +519,10 @@ def _detection(base: _Base, parts: _Parts) -> Detection:
             if each.id in may and each.kind == "domicile" and live[each.id].available
         ]
 
-    def fetch(backend: Backend, body: bytes) -> Awaitable[bytes | None]:
-        return parts.upstream.fetch(memory.routes.target(backend), MARKS_PATH, MARKS_TIMEOUT_S, body)
+    async def fetch(backend: Backend | None, body: bytes) -> bytes | None:
+        if backend is None:
+            return None
+        return await parts.upstream.fetch(memory.routes.target(backend), MARKS_PATH, MARKS_TIMEOUT_S, body)
 
     return Detection(MarkKeys(base.database, base.keys), allowed, fetch, parts.log.append, TestsPerHour())
 

@@ -29,27 +29,26 @@ def _gather(
     real = row >= 0
     position = tl.load(position_ptr + sequence)
     start = tl.load(start_ptr + row, real, 0)
-    marked = real & (start > 0) & (position - start >= 4)
+    marked = real & (start > 0) & (position - start >= 3)
     own = tokens_ptr + row * max_len
-    c0 = tl.load(own + position - 4, marked, 0)
-    c1 = tl.load(own + position - 3, marked, 0)
-    c2 = tl.load(own + position - 2, marked, 0)
-    c3 = tl.load(own + position - 1, marked, 0)
+    c0 = tl.load(own + position - 3, marked, 0)
+    c1 = tl.load(own + position - 2, marked, 0)
+    c2 = tl.load(own + position - 1, marked, 0)
     repeats = tl.zeros([BLOCK], tl.int32)
-    for first in range(tl.maximum(start + 4, position - HISTORY), tl.where(marked, position, 0), BLOCK):
+    for first in range(tl.maximum(start + 3, position - HISTORY), tl.where(marked, position, 0), BLOCK):
         at = first + tl.arange(0, BLOCK)
         earlier = at < position
-        same = earlier & (tl.load(own + at - 1, earlier, -1) == c3) & (tl.load(own + at - 2, earlier, -1) == c2)
-        same = same & (tl.load(own + at - 3, earlier, -1) == c1) & (tl.load(own + at - 4, earlier, -1) == c0)
+        same = earlier & (tl.load(own + at - 1, earlier, -1) == c2) & (tl.load(own + at - 2, earlier, -1) == c1)
+        same = same & (tl.load(own + at - 3, earlier, -1) == c0)
         repeats |= same.to(tl.int32)
     marked = marked & (tl.max(repeats, 0) == 0)
     mark = mark_ptr + sequence * WORDS
     tl.store(mark, marked.to(tl.int32))
     lane = tl.arange(0, 8)
     tl.store(mark + 1 + lane, tl.load(key_ptr + row * 8 + lane, real, 0))
-    tl.store(mark + 9, c0 | (c1 << 24))  # the nonce: four tokens of 24 bits, little end first
-    tl.store(mark + 10, (c1 >> 8) | (c2 << 16))
-    tl.store(mark + 11, (c2 >> 16) | (c3 << 8))
+    tl.store(mark + 9, c0)
+    tl.store(mark + 10, c1)
+    tl.store(mark + 11, c2)
 
 
 def gather_marks(rows: Tensor, positions: Tensor, tokens: Tensor, wanted: MarkRows, marks: Tensor) -> None:
@@ -68,7 +67,7 @@ def gather_marks(rows: Tensor, positions: Tensor, tokens: Tensor, wanted: MarkRo
     require(rows.dtype == torch.int32 and positions.dtype == torch.int32, "rows and positions are int32")
     require(positions.shape == (sequences,), f"positions are for {len(positions)} sequences, not {sequences}")
     require(marks.shape == (sequences, MARK_WORDS), f"marks must be [{sequences}, {MARK_WORDS}]")
-    require(CONTEXT == 4, "the kernel reads four tokens")
+    require(CONTEXT == 3, "the kernel reads three tokens")
     if sequences:
         _gather[(sequences,)](
             rows, positions, tokens, wanted.start, wanted.keys, marks, tokens.shape[1],

@@ -91,7 +91,7 @@ def test_another_key_another_answer_and_none_the_seed_s_own(model: Decoder, expe
     prompt = [token % 24 for token in PROMPTS[0]]
     (other,) = generate(tiny_engine(model), [prompt], marked(0, mark=shard_key(KEY, 1)))
     (without,) = generate(tiny_engine(model), [prompt], marked(0, mark=None))
-    assert other[:4] == without[:4] == expected[0][:4]  # no context lies in the answer yet
+    assert other[:3] == without[:3] == expected[0][:3]  # no context lies in the answer yet
     assert other != expected[0] != without != other
 
 

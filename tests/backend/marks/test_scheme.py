@@ -26,14 +26,14 @@ def test_the_random_words_are_the_key_stream_of_rfc_8439() -> None:
         "cbd083e8a2503c4e"
     )
     wanted = bytes.fromhex("000000090000004a00000000")
-    context = [int.from_bytes(wanted[i : i + 3], "little") for i in range(0, 12, 3)]
+    context = [int.from_bytes(wanted[i : i + 4], "little") for i in range(0, 12, 4)]
     assert nonce(context) == wanted
     words = [int.from_bytes(published[i : i + 4], "little") for i in range(0, 64, 4)]
     assert [random_word(KEY, context, 1 + 256 * w) for w in range(16)] == words  # token 1 + 256 w is word w of block 1
 
 
 def test_one_token_has_the_word_that_it_has_among_all() -> None:
-    context = [5, 70_000, 2, 131_071]
+    context = [5, 70_000, 131_071]
     words = random_words(KEY, context, 20_000)
     for token in (0, 1, 255, 256, 4095, 4096, 4351, 19_999):
         assert random_word(KEY, context, token) == words[token]
@@ -41,14 +41,14 @@ def test_one_token_has_the_word_that_it_has_among_all() -> None:
 
 
 def test_a_token_keeps_its_word_in_a_larger_vocabulary() -> None:
-    assert np.array_equal(random_words(KEY, [1, 2, 3, 4], 5000), random_words(KEY, [1, 2, 3, 4], 50_000)[:5000])
+    assert np.array_equal(random_words(KEY, [1, 2, 3], 5000), random_words(KEY, [1, 2, 3], 50_000)[:5000])
     owned = {word_of(token) for token in range(10_000)}
     assert len(owned) == 10_000
 
 
-@pytest.mark.parametrize("other", [[1, 2, 3, 5], [2, 2, 3, 4], [1, 2, 4, 3], [257, 2, 3, 4], [1, 65_538, 3, 4]])
+@pytest.mark.parametrize("other", [[1, 2, 5], [2, 2, 3], [1, 3, 2], [257, 2, 3], [1, 65_538, 3]])
 def test_another_context_has_other_words(other: list[int]) -> None:
-    assert (random_words(KEY, [1, 2, 3, 4], 1000) != random_words(KEY, other, 1000)).mean() > 0.99
+    assert (random_words(KEY, [1, 2, 3], 1000) != random_words(KEY, other, 1000)).mean() > 0.99
 
 
 def test_each_shard_has_a_key_of_its_own_and_no_representation_shows_one() -> None:
@@ -74,6 +74,6 @@ def test_a_context_is_marked_once_and_lies_in_the_answer(tokens: list[int], data
 
 
 def test_the_search_for_an_earlier_context_is_bounded() -> None:
-    tokens = [9, 1, 2, 3, 4, *range(100, 100 + scheme.HISTORY), 1, 2, 3, 4]
-    assert marked_context(tokens, 1, len(tokens)) == [1, 2, 3, 4]
-    assert marked_context(tokens[:5] + tokens[-4 - 100 :], 1, 109) is None
+    tokens = [9, 1, 2, 3, *range(100, 100 + scheme.HISTORY), 1, 2, 3]
+    assert marked_context(tokens, 1, len(tokens)) == [1, 2, 3]
+    assert marked_context(tokens[:4] + tokens[-3 - 100 :], 1, 107) is None
