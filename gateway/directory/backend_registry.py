@@ -9,6 +9,7 @@ from policy.facts import BackendFacts
 from regions.catalogue.catalogue import Catalogue
 from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Backend, Fleet
+from regions.identity.trust import watermarks
 
 BACKEND_FIELDS = set(Backend.model_fields)
 
@@ -74,7 +75,7 @@ class BackendRegistry:
                 day=day,
                 kind=backend.kind,
                 single_tenant=backend.single_tenant,
-                watermarks=backend.watermarks,
+                watermarks=watermarks(backend.kind, backend.trust),
             )
             known = self._facts[backend.id] = backend, facts
         return known[1]

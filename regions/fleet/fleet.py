@@ -67,11 +67,6 @@ class Backend(BaseModel):
         return self
 
     @property
-    def watermarks(self) -> bool:
-        """It marks its answers where it is told to: our engine, and servers of which their operator says so."""
-        return self.kind == "domicile" or (self.trust is not None and self.trust.watermark is not None)
-
-    @property
     def identity(self) -> BackendIdentity:
         """Raises IdentityError if `uri` is not a backend's."""
         identity = parse_identity(self.uri)

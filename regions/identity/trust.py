@@ -59,6 +59,12 @@ class Trust(BaseModel):
         return self.ca is not None or self.pin is not None
 
 
+def watermarks(kind: str, trust: Trust | None) -> bool:
+    """Whether a backend marks its answers where it is told to: our engine, and servers of which their operator says
+    so."""
+    return kind == "domicile" or (trust is not None and trust.watermark is not None)
+
+
 def trusted_context(trust: Trust) -> ssl.SSLContext:
     """A context whose handshakes succeed only with a server that `trust` describes; others raise
     ssl.SSLCertVerificationError, before a byte of a request leaves. Raises ValueError if it describes none."""

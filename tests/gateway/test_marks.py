@@ -1,5 +1,6 @@
 """Watermarks from policy to detector: a real engine of a deployment behind a gateway, and servers that are not ours."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -74,11 +75,11 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
 
             async def tested(said, tenant="acme", **more):
                 body = {"project": "main", "text": said, **more}
-                return await made.post(body, f"/admin/v1/tenants/{tenant}/marks/detect", key="dpo")
+                json_body = {"content-type": "application/json"}
+                return await made.post(body, f"/admin/v1/tenants/{tenant}/marks/detect", key="dpo", headers=json_body)
 
             period = datetime.now(UTC).strftime("%Y-%m")
             found = (await tested(text)).json
-            print(found)
             assert (found["verdict"], found["period"], found["models"]) == ("marked", period, ["writer"])
             assert found["p_below"] in (1e-12, 1e-9, 1e-6, 1e-3) and found["tests"] == 1
             assert (await tested(stream.text)).json["verdict"] == "marked"
@@ -93,15 +94,17 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
             file = tmp_path / "text.txt"
             file.write_text(text)
             asked = ["mark", "detect", "acme", str(file), "--project", "main", "--data", str(made.data), "--json"]
-            local = CliRunner().invoke(app, [*asked, "--weights", str(models / "writer")])
+            local = await asyncio.to_thread(CliRunner().invoke, app, [*asked, "--weights", str(models / "writer")])
+            live = await asyncio.to_thread(CliRunner().invoke, app, asked)
             listed = CliRunner().invoke(app, ["mark", "list", "acme", "--data", str(made.data), "--json"])
-        gone = CliRunner().invoke(app, asked)
+        gone = await asyncio.to_thread(CliRunner().invoke, app, asked)
     completed = [event for event in events if event["type"] == "inference.completed"]
     assert {event["watermark"] for event in completed} >= {"marked", "greedy", "short"}
     assert {event["mark_period"] for event in completed} == {period}
     tests = [event for event in events if event["type"] == "mark.tested"]
     assert [event["verdict"] for event in tests][:2] == ["marked", "marked"]
     assert text[:20] not in json.dumps(events)
+    assert (live.exit_code, json.loads(live.stdout)["verdict"]) == (0, "marked"), live.output
     assert (local.exit_code, json.loads(local.stdout)["verdict"]) == (0, "marked"), local.output
     assert json.loads(listed.stdout) == [{"period": period, "models": ["writer"]}]
     assert (gone.exit_code, json.loads(gone.stdout)["untested_models"]) == (2, ["writer"]), gone.output
