@@ -76,11 +76,10 @@ def main() -> None:
     rows = []
     for temperature in (0.7, 1.0):
         for name, width, draw, p_value in (
-            ("gumbel", 4, None, gumbel_p),
             ("gumbel", 3, None, gumbel_p),
             ("gumbel", 2, None, gumbel_p),
-            ("tournament", 4, tournament, tournament_p),
-            ("tournament", 2, tournament, tournament_p),
+            ("gumbel", 1, None, gumbel_p),
+            ("tournament", 3, tournament, tournament_p),
         ):
             scheme.CONTEXT = detector.CONTEXT = width
             made = answers(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
+from backend.models.checkpoints.checkpoint import Checkpoint
 from gateway.cli.app import app
 from regions.fleet.deployment import Deployment
 from regions.identity.trust import Trust
@@ -15,10 +16,20 @@ from tests.fakes.lab import POLICY, chat, lab
 from tests.fakes.small_engines import small_engines
 from tests.gateway.test_own_servers import Server, files, pin_of, registering  # noqa: F401  (a fixture)
 
-MARKED = POLICY + "\ntransparency: {marking: [watermark]}\n" if "transparency" not in POLICY else POLICY.replace(
-    "transparency: {art50_notice: header}", "transparency: {art50_notice: header, marking: [watermark]}"
-)  # fmt: skip
-LONG = {"model": "writer", "prompt": "the sea", "temperature": 2.0, "max_tokens": 200, "ignore_eos": True}
+MARKED = POLICY.replace("{art50_notice: header}", "{art50_notice: header, marking: [watermark]}").replace(
+    "content: none", 'content: "encrypted, 7d"'
+)
+BASE = {"model": "writer", "prompt": "the sea", "temperature": 2.0, "max_tokens": 200, "ignore_eos": True}
+
+
+def words_of(text):
+    """Tokens that are a word with its space, which are the same tokens again when their text is read."""
+    spelled = {token: text.decode([token]) for token in range(3, 320)}
+    return [
+        token
+        for token, word in spelled.items()
+        if word[:1] == " " and word[1:].isalpha() and text.encode_words(word) == [token]
+    ]
 
 
 def told(answer):
@@ -29,6 +40,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
     models = tmp_path / "models"
     (models / "writer").mkdir(parents=True)
     write_folder(models / "writer", tiny_model())
+    long = {**BASE, "allowed_token_ids": words_of(Checkpoint(models / "writer").text)}
 
     def set_up(made):
         for tenant, policy in (("acme", MARKED), ("globex", POLICY)):
@@ -46,22 +58,22 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
     with small_engines():
         async with lab(tmp_path, set_up=set_up, backends={}, fleet={"models": str(models)}) as made:
             path = "/v1/completions"
-            whole = await made.post(LONG, path)
+            whole = await made.post(long, path)
             assert whole.status == 200, whole.body
             assert told(whole) == ("marked", "marked")
             text = whole.text
-            declined = await made.post({**LONG, "watermarking": False, "watermark": {"enabled": False}}, path)
+            declined = await made.post({**long, "watermarking": False, "watermark": {"enabled": False}}, path)
             assert told(declined) == ("marked", "marked"), "a caller cannot decline it"
-            several = await made.post({**LONG, "n": 3, "max_tokens": 100}, path)
+            several = await made.post({**long, "n": 3, "max_tokens": 100}, path)
             assert len({choice["text"] for choice in several.json["choices"]}) == 3
             assert {choice["watermark"] for choice in several.json["choices"]} == {"marked"}
-            seeded = [await made.post({**LONG, "seed": 5}, path) for _ in "ab"]
+            seeded = [await made.post({**long, "seed": 5}, path) for _ in "ab"]
             assert seeded[0].text == seeded[1].text
-            assert told(await made.post({**LONG, "temperature": 0}, path)) == ("greedy", "greedy")
-            assert told(await made.post({**LONG, "max_tokens": 5}, path)) == ("short", "short")
+            assert told(await made.post({**long, "temperature": 0}, path)) == ("greedy", "greedy")
+            assert told(await made.post({**long, "max_tokens": 5}, path)) == ("short", "short")
             form = {"response_format": {"type": "json_object"}, "max_tokens": 60, "ignore_eos": False}
-            assert told(await made.post({**LONG, **form}, path))[0] in ("form", "short", "marked")
-            stream = await made.post({**LONG, "stream": True}, path)
+            assert told(await made.post({**BASE, **form}, path))[0] in ("form", "short", "marked")
+            stream = await made.post({**long, "stream": True}, path)
             ends = [
                 choice["watermark"]
                 for event in stream.events
@@ -70,7 +82,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
                 if choice.get("watermark") is not None
             ]
             assert (ends, stream.headers["x-domicile-watermark"]) == (["marked"], "demanded")
-            other = await made.post(LONG, path, key="globex/main")
+            other = await made.post(long, path, key="globex/main")
             assert told(other) == (None, None)
 
             async def tested(said, tenant="acme", **more):
@@ -95,6 +107,8 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
             file.write_text(text)
             asked = ["mark", "detect", "acme", str(file), "--project", "main", "--data", str(made.data), "--json"]
             local = await asyncio.to_thread(CliRunner().invoke, app, [*asked, "--weights", str(models / "writer")])
+            again = ["backend", "replay", "acme", seeded[0].headers["x-request-id"], "--data", str(made.data), "--json"]
+            replayed = await asyncio.to_thread(CliRunner().invoke, app, again)
             live = await asyncio.to_thread(CliRunner().invoke, app, asked)
             listed = CliRunner().invoke(app, ["mark", "list", "acme", "--data", str(made.data), "--json"])
         gone = await asyncio.to_thread(CliRunner().invoke, app, asked)
@@ -104,6 +118,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
     tests = [event for event in events if event["type"] == "mark.tested"]
     assert [event["verdict"] for event in tests][:2] == ["marked", "marked"]
     assert text[:20] not in json.dumps(events)
+    assert (replayed.exit_code, json.loads(replayed.stdout)["equal"]) == (0, True), replayed.output
     assert (live.exit_code, json.loads(live.stdout)["verdict"]) == (0, "marked"), live.output
     assert (local.exit_code, json.loads(local.stdout)["verdict"]) == (0, "marked"), local.output
     assert json.loads(listed.stdout) == [{"period": period, "models": ["writer"]}]
