@@ -181,7 +181,7 @@ class MarkTested(Event):
     is_access: ClassVar[bool] = True
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
 
-    type: Literal["mark.tested"] = "mark.tested"
+    type: Literal["content.mark_tested"] = "content.mark_tested"
     actor: Actor
     project: Text
     verdict: Code

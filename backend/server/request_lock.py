@@ -141,7 +141,7 @@ class Claims:
 
 def _key(found: bytes) -> bytes:
     if len(found) != KEY_BYTES:
-        raise ValueError("a mark's key has another length")
+        raise ValueError(f"the key of a mark has {len(found)} bytes; send {KEY_BYTES}")
     return found
 
 

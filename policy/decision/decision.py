@@ -232,8 +232,13 @@ def _refusals_of_backend(
             )
     yield from _refusals_of_subprocessors(policy, backend, on)
     yield from _refusals_of_server("", policy.backend, backend)
+    yield from _refusals_of_marking(policy, facts, backend)
+
+
+def _refusals_of_marking(policy: CompiledPolicy, facts: RequestFacts, backend: BackendFacts) -> Iterator[Reason]:
     if "watermark" in policy.marking and facts.generates and not backend.watermarks:
-        yield Reason("transparency.marking", name, "does not watermark its answers, policy asks for it", "AI Act 50(2)")
+        because = "does not watermark its answers, policy asks for it"
+        yield Reason("transparency.marking", backend.backend_id, because, "AI Act 50(2)")
 
 
 def _refusals_of_subprocessors(policy: CompiledPolicy, backend: BackendFacts, on: date) -> Iterator[Reason]:

@@ -115,7 +115,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
     completed = [event for event in events if event["type"] == "inference.completed"]
     assert {event["watermark"] for event in completed} >= {"marked", "greedy", "short"}
     assert {event["mark_period"] for event in completed} == {period}
-    tests = [event for event in events if event["type"] == "mark.tested"]
+    tests = [event for event in events if event["type"] == "content.mark_tested"]
     assert [event["verdict"] for event in tests][:2] == ["marked", "marked"]
     assert text[:20] not in json.dumps(events)
     assert (replayed.exit_code, json.loads(replayed.stdout)["equal"]) == (0, True), replayed.output
