@@ -23,6 +23,7 @@ REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
 ADAPTERS_PATH, UNLOAD_PATH = "/adapters", "/adapters/unload"  # for the owner as well (`backend.server.adapters`)
 ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
+MARKS_PATH = "/marks"  # POST, for the backend's owner: the test for a watermark
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
@@ -438,6 +439,30 @@ class Slept(BaseModel):
     status: str
     seconds: float
     released_bytes: int
+
+
+MAX_MARKED_TEXT = 1 << 20
+MAX_MARK_KEYS = 512
+
+
+class MarksRequest(BaseModel):
+    """POST /marks. keys: base64, 32 bytes each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    text: str = Field(max_length=MAX_MARKED_TEXT)
+    keys: list[str] = Field(min_length=1, max_length=MAX_MARK_KEYS)
+
+
+class MarksFound(BaseModel):
+    """tokens: of the text. pairs: that were looked at. p_values: of each key, by `backend.marks.detector.p_value`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    scheme: str
+    tokens: int
+    pairs: int
+    p_values: list[float]
 
 
 class Woken(BaseModel):

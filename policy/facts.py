@@ -15,6 +15,8 @@ SetName = Literal["EU", "EEA", "EEA+adequate"]
 Kind = Literal["domicile", "openai"]
 Tenancy = Literal["attested", "declared"]
 Priority = Literal["high", "normal", "low"]
+Marking = Literal["watermark"]
+"""How an answer is marked as generated, in a way that machines read (AI Act 50(2))."""
 
 
 class Fact(BaseModel):
@@ -47,7 +49,8 @@ class BackendFacts(Fact):
     """`kind`: our own engine, which proves who it is by its certificate, or any server that speaks OpenAI's API.
 
     `single_tenant`: ``attested`` where the backend's own identity says that it serves one tenant, ``declared`` where
-    only its registration does. `certifications`: those in force on the day that the facts are of.
+    only its registration does. `certifications`: those in force on the day that the facts are of. `watermarks`: it
+    marks its answers by its choice of tokens, where it is told to.
     """
 
     backend_id: str
@@ -66,6 +69,7 @@ class BackendFacts(Fact):
     single_tenant: Tenancy | None = None
     certifications: tuple[str, ...] = ()
     subprocessors_version: str | None = None
+    watermarks: bool = False
 
 
 class Sink(Fact):
@@ -82,7 +86,9 @@ class Sink(Fact):
 
 
 class RequestFacts(Fact):
-    """One request, as its key's project describes it. ``at``: the instant of the decision, with a time zone."""
+    """One request, as its key's project describes it. ``at``: the instant of the decision, with a time zone.
+
+    `generates`: its answer is text that a model writes, and no vector, count or score."""
 
     tenant: str | None
     project: str | None
@@ -95,6 +101,7 @@ class RequestFacts(Fact):
     candidates: tuple[BackendFacts, ...] = ()
     catalogue_version: str | None = None
     sinks: tuple[Sink, ...] = ()
+    generates: bool = True
 
 
 class Membership(Fact):

@@ -56,6 +56,7 @@ from audit.events.privacy import (
     LegalHold,
     LogExported,
     LogRead,
+    MarkTested,
     ResponseEvent,
     ResponsesExpired,
     RetentionRun,
@@ -214,6 +215,8 @@ class _Outcome(Event):
     latency_ms: Count | None = None
     tool_calls_count: Count | None = None
     redaction: Redaction | None = None
+    watermark: Code | None = None  # what came of the mark that policy demands; absent where it demands none
+    mark_period: Text | None = None  # the month of the tenant's key that it was made with
 
 
 class InferenceCompleted(_Outcome):
@@ -482,6 +485,7 @@ AnyEvent = Annotated[
     | ContentAccessed
     | ContentReplayed
     | LogRead
+    | MarkTested
     | LogExported
     | KeyRotated
     | KeyringChanged

@@ -174,6 +174,22 @@ class ContentReplayed(Event):
     region: Text | None = None
 
 
+class MarkTested(Event):
+    """A text was tested for the tenant's watermarks, by all keys and models in `tests`. `tokens`: of the text, of which
+    nothing else is recorded. `period`: of the key that was found. `project`: by whose policy the text was processed."""
+
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
+
+    type: Literal["content.mark_tested"] = "content.mark_tested"
+    actor: Actor
+    project: Text
+    verdict: Code
+    period: Text | None = None
+    tests: Count
+    tokens: Count
+
+
 class LogRead(Event):
     """Somebody was shown records `first` up to but not including `end`, or what was counted from them; durable before
     they were (GDPR 32; NIS2 Implementing Regulation 3.2.3(f))."""

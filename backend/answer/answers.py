@@ -18,10 +18,12 @@ from backend.wire import JsonObject, Usage, sse_data
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a choice ended. reason: OpenAI's word. stop: the stop string or the id of the stop token, if one ended it."""
+    """How a choice ended. reason: OpenAI's word. stop: the stop string or the id of the stop token, if one ended it.
+    watermark: see `mark_report`; None where no mark was asked for."""
 
     reason: str
     stop: str | int | None = None
+    watermark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +161,10 @@ def content_of(parts: Sequence[Part]) -> str:
 
 
 def choice_of(index: int, content: JsonObject, finish: Finish | None, logprobs: JsonObject | None = None) -> JsonObject:
-    """One element of ``choices``; ``stop_reason`` is vLLM's."""
+    """One element of ``choices``; ``stop_reason`` is vLLM's, ``watermark`` ours."""
     ended: JsonObject = {"finish_reason": None}
     if finish is not None:
         ended = {"finish_reason": finish.reason, "stop_reason": finish.stop}
+        if finish.watermark is not None:
+            ended["watermark"] = finish.watermark
     return {"index": index, **content, "logprobs": logprobs, **ended}

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from backend.answer.answers import AnswerFormat, CompletedChoice, Finish
 from backend.answer.error_bodies import JSON, ModelFailed, error_body, error_response
+from backend.answer.mark_report import mark_of
 from backend.chat.choice import Choice
 from backend.chat.interpreter import Interpreter
 from backend.chat.logprobs import LogprobEntry, Spelling
@@ -54,6 +55,7 @@ class GenerationResponse(Response):
         self._parts: list[list[Part]] = [[] for _ in job.sequences]
         self._entries: list[list[LogprobEntry]] = [[] for _ in job.sequences]
         self._of_prompts: list[list[TokenLogprobs]] = [[] for _ in job.sequences[:: job.made]]
+        self._ids: list[list[int]] = [[] for _ in job.sequences]  # where marks are reported
         self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
         self._first: float | None = None
         self._started: float | None = None
@@ -119,6 +121,8 @@ class GenerationResponse(Response):
             )
         if choice.finish_reason in FAILED:
             raise ModelFailed(FAILED[choice.finish_reason])
+        if progress.token is not None and self._job.sequences[index].params.mark is not None:
+            self._ids[index].append(progress.token)
         if choice.finish_reason is not None and progress.finish is None:
             self._call.stop(index)
         return index, [] if self._job.only_echo else parts
@@ -185,7 +189,10 @@ class GenerationResponse(Response):
 
     def _finish(self, index: int) -> Finish | None:
         choice = self._choices[index]
-        return None if choice.finish_reason is None else Finish(choice.finish_reason, choice.stop_reason)
+        if choice.finish_reason is None:
+            return None
+        mark = mark_of(self._job.sequences[index].params, self._ids[index])
+        return Finish(choice.finish_reason, choice.stop_reason, mark)
 
     def _echo(self, index: int) -> tuple[str, list[LogprobEntry]]:
         assert self._job.echo is not None  # noqa: S101

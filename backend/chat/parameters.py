@@ -9,6 +9,7 @@ from backend import sampling_parameters
 from backend.chat.choice import TextOptions
 from backend.engine.core.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest
+from backend.marks.scheme import MarkKey, shard_key
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.process.messages import AddSequence
 from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
@@ -131,8 +132,11 @@ def job(
     param: str,
     project: str = "",
     constraints: Constraints = UNCONSTRAINED,
+    mark_key: bytes | None = None,
 ) -> Job:
     """Sequences for every prompt and choice.
+
+    mark_key: by which the answers are watermarked; each choice has a shard of its own, as far as there are some.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
@@ -151,7 +155,15 @@ def job(
             AddSequence(
                 id=0,
                 prompt=prompt,
-                params=_sampling_params(request, asked, limits, constraints, choice=choice, max_tokens=most),
+                params=_sampling_params(
+                    request,
+                    asked,
+                    limits,
+                    constraints,
+                    _mark(mark_key, asked.seed + first + choice),
+                    choice=choice,
+                    max_tokens=most,
+                ),
                 priority=request.priority or 0,
                 leader=first if choice else None,
                 cache_root=cache_root(project, request.cache_salt or ""),
@@ -210,6 +222,7 @@ def _sampling_params(
     asked: _RequestedParameters,
     limits: ModelLimits,
     constraints: Constraints,
+    mark: MarkKey | None,
     *,
     choice: int,
     max_tokens: int,
@@ -233,7 +246,12 @@ def _sampling_params(
         grammar_after=constraints.grammar_after,
         thought_token=constraints.thought_token,
         grammar_size=constraints.grammar_size,
+        mark=mark,
     )
+
+
+def _mark(key: bytes | None, shard: int) -> MarkKey | None:
+    return None if key is None else shard_key(key, shard)
 
 
 def _truncated(prompts: list[list[int]], most: int | None, room: int) -> list[list[int]]:

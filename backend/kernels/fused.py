@@ -12,6 +12,7 @@ from backend.kernels.linear.silu_mul import silu_mul, silu_mul_fp8
 from backend.kernels.linear.skinny import skinny_linear
 from backend.kernels.sampling.draws import gather_draws
 from backend.kernels.sampling.logprobs import token_logprobs
+from backend.kernels.sampling.marks import gather_marks
 from backend.kernels.sampling.penalties import apply_penalties, count_outputs, mark_prompt
 from backend.kernels.sampling.sampling import sample
 from backend.kernels.sampling.staged_writes import write_segments
@@ -29,6 +30,7 @@ __all__ = [
     "fp8_linear",
     "fp8_product",
     "gather_draws",
+    "gather_marks",
     "invariant_linear",
     "invariant_parts",
     "mark_prompt",

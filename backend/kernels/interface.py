@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.kernels import reference
 from backend.kernels.attention.workspace import DecodeWorkspace, SharedPrefix
-from backend.kernels.sampling.row_state import Draws, RowState, SamplingRows, StepInputs
+from backend.kernels.sampling.row_state import Draws, MarkRows, RowState, SamplingRows, StepInputs
 
 
 class Kernels(Protocol):
@@ -75,8 +75,9 @@ class Kernels(Protocol):
     ) -> Tensor: ...  # fmt: skip
 
     def sample(
-        self, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None
-    ) -> Tensor: ...
+        self, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None,
+        marks: Tensor | None = None,
+    ) -> Tensor: ...  # fmt: skip
 
     def sampling_threshold(
         self, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
@@ -100,6 +101,10 @@ class Kernels(Protocol):
     ) -> None: ...
 
     def gather_draws(self, rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws) -> None: ...
+
+    def gather_marks(
+        self, rows: Tensor, positions: Tensor, tokens: Tensor, wanted: MarkRows, marks: Tensor
+    ) -> None: ...
 
     def write_segments(self, memory: Tensor, packed: Tensor, segments: int) -> None: ...
 

@@ -4,13 +4,17 @@ Same names, arguments and results as the kernels (see `interface` for the shapes
 than fast, except attention, which goes through torch's own fused form.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.attention.workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.launching.launch import FP8, FP8_MAX
-from backend.kernels.sampling.row_state import Draws, RowState, SamplingRows, StepInputs
+from backend.kernels.sampling.row_state import Draws, MarkRows, RowState, SamplingRows, StepInputs
+from backend.marks.scheme import TOKEN_BYTES, MarkKey, marked_context, nonce, random_words
+
+KEY_WORDS = 8
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,13 +215,18 @@ def paged_decode(
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None
-) -> Tensor:
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None,
+    marks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     scores = logits.float()
     if threshold is not None:
         scores = scores.masked_fill(~(scores >= threshold[:, None]), float("-inf"))
     noisy = scores / temperature.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
-    noisy = noisy + gumbel_noise(seeds, positions, logits.shape[1])
+    noise = gumbel_noise(seeds, positions, logits.shape[1])
+    if marks is not None:
+        for row in marks[:, 0].nonzero().flatten().tolist():
+            noise[row] = _gumbel(_mark_words(marks[row], logits.shape[1]).to(noise.device))
+    noisy = noisy + noise
     scores = torch.where(temperature[:, None] > 0, noisy, scores).nan_to_num(float("-inf"), float("inf"), float("-inf"))
     known = logits.float().amax(-1).isfinite()  # NaN wins amax
     return torch.where(known, scores.argmax(-1), -1)
@@ -229,6 +238,15 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab: int) -> Tensor:
     counter = torch.arange(quarter, device=seeds.device).expand(len(seeds), -1)
     words = _philox(seeds[:, None], counter, positions[:, None].long() & 0xFFFFFFFF)
     return _gumbel(torch.cat(words, -1)[:, :vocab])
+
+
+def _mark_words(mark: Tensor, vocab: int) -> Tensor:
+    """[vocab] int64: the random words of a marked row. mark: [MARK_WORDS]."""
+    packed = mark[1:].cpu().numpy().tobytes()
+    nonce = packed[4 * KEY_WORDS :]
+    context = [int.from_bytes(nonce[i : i + TOKEN_BYTES], "little") for i in range(0, len(nonce), TOKEN_BYTES)]
+    words = random_words(MarkKey(packed[: 4 * KEY_WORDS]), context, vocab)
+    return torch.from_numpy(words.astype(np.int64))
 
 
 def _gumbel(random: Tensor) -> Tensor:
@@ -346,6 +364,18 @@ def gather_draws(rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws
     for name, idle in (("temperature", 0.0), ("seeds", 0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
         getattr(draws, name).copy_(getattr(wanted, name)[row].masked_fill(rows < 0, idle))
     draws.positions.copy_(known[row].masked_fill(rows < 0, 0))
+
+
+def gather_marks(rows: Tensor, positions: Tensor, tokens: Tensor, wanted: MarkRows, marks: Tensor) -> None:
+    marks.zero_()
+    for sequence, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+        start = int(wanted.start[row]) if row >= 0 else 0
+        context = marked_context(tokens[row, :position].tolist(), start, position) if start else None
+        if context is not None:
+            marks[sequence, 0] = 1
+            marks[sequence, 1 : 1 + KEY_WORDS] = wanted.keys[row]
+            packed = torch.frombuffer(bytearray(nonce(context)), dtype=torch.int32)
+            marks[sequence, 1 + KEY_WORDS :] = packed.to(marks.device)
 
 
 def write_segments(memory: Tensor, packed: Tensor, segments: int) -> None:

@@ -18,7 +18,9 @@ from starlette.responses import Response
 
 from backend.answer.answers import AnswerFormat, CompletionAnswer
 from backend.answer.chat_answer import chat_answer
+from backend.answer.error_bodies import JSON
 from backend.answer.generation import GenerationResponse
+from backend.answer.mark_report import tested
 from backend.chat.conversation import ChatModel
 from backend.chat.interpreter import Interpreter
 from backend.chat.parameters import (
@@ -41,8 +43,16 @@ from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
+from backend.server.request_lock import MARK_KEY
 from backend.server.tokenization import Tokenization
-from backend.wire import ADAPTER_SEPARATOR, ChatCompletionRequest, CompletionRequest, GenerationRequest
+from backend.wire import (
+    ADAPTER_SEPARATOR,
+    MARKS_PATH,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    MarksRequest,
+)
 
 G = TypeVar("G", bound=GenerationRequest)
 
@@ -71,6 +81,7 @@ class GenerationApi(BaseApi):
                 "/v1/completions": self.completions,
                 "/tokenize": tokens.tokenize,
                 "/detokenize": tokens.detokenize,
+                MARKS_PATH: self.marks,
             },
             self.writes_only,
             self._adapters.routes(),
@@ -145,6 +156,12 @@ class GenerationApi(BaseApi):
             return self.fingerprint
         return f"{self.fingerprint}_{adapter.digest[:16]}"
 
+    async def marks(self, request: Request) -> Response:
+        """The test for a watermark, of a text that may be anybody's: it goes into no log, and no model reads it."""
+        asked = await self.body(request, MarksRequest)
+        found = await asyncio.to_thread(tested, self.text_model.encode_words, asked)
+        return Response(found.model_dump_json(), media_type=JSON)
+
     async def writes_only(self, request: Request) -> Response:
         embeds = request.url.path == "/v1/embeddings"
         what = "makes no embeddings" if embeds else "scores no pairs of texts"
@@ -180,6 +197,7 @@ class GenerationApi(BaseApi):
                 thought_token=thought_token,
                 bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
             ),
+            mark_key=request.scope.get(MARK_KEY),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> tuple[str, int]:

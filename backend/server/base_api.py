@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -23,7 +23,7 @@ from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
 from backend.process.replicas import Engines
 from backend.server.lifecycle import Lifecycle, LifecycleState
-from backend.wire import ADAPTER_SEPARATOR, FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList, WireModel
+from backend.wire import ADAPTER_SEPARATOR, FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList
 
 MAX_BODY_BYTES = 8 << 20
 SCRUB_TIMEOUT_S = 60.0
@@ -31,7 +31,7 @@ SHRINKING = 3  # a tokenizer may normalise: NFC makes at most three bytes one (U
 LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other streams, so a thread does it
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 MAX_PROJECT = 128
-R = TypeVar("R", bound=WireModel)
+R = TypeVar("R", bound=BaseModel)
 T = TypeVar("T")
 E = TypeVar("E")
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -1,7 +1,8 @@
 """The second lock: behind mutual TLS, a call is answered only with a token that the cell signed for it.
 
 The token names this tenant and this backend, the decision that let the call go, its method, path and project, and the
-body's SHA-256; it holds for a minute, and once. With a gateway's certificate alone, or the socket, none can be made.
+body's SHA-256; it holds for a minute, and once. It also brings the key that the answer is to be watermarked with, which
+so is no caller's to give. With a gateway's certificate alone, or the socket, none can be made.
 See `gateway.upstream.request_token`.
 """
 
@@ -9,7 +10,7 @@ import json
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
 from itertools import islice
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import BackendError, ConfigError
+from backend.marks.scheme import KEY_BYTES
 from backend.wire import PING_PATH, PROJECT_HEADER, REQUEST_TOKEN_HEADER, ErrorBody, ErrorDetail
 
 MAX_TOKEN = 4096
@@ -32,6 +34,8 @@ OPEN_PATHS = frozenset({"/healthz", PING_PATH})
 """What an orchestrator asks that has no token: whether the process lives and is ready."""
 SKEW_S = 30.0
 """How far the gateway's clock may be from ours."""
+MARK_KEY = "domicile.mark_key"
+"""In the scope of a request: the 32 bytes that its answer is watermarked with, or None."""
 _FIELD = REQUEST_TOKEN_HEADER.encode()
 _PROJECT = PROJECT_HEADER.encode()
 
@@ -74,7 +78,7 @@ class RequestLock:
         async def again() -> Message:
             return messages.pop(0) if messages else await receive()
 
-        await self._app(scope, again, send)
+        await self._app({**scope, MARK_KEY: claims.mark_key}, again, send)
 
     def check(self, sent: list[bytes]) -> "Claims":
         """What the one token in `sent` is for. Raises TokenRefused."""
@@ -89,7 +93,9 @@ class RequestLock:
             words = one, method, path, project = [claims[name] for name in ("jti", "htm", "htu", "prj")]
             if not all(isinstance(word, str) for word in words):
                 raise ValueError
-            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires)
+            mark = claims.get("wmk")
+            key = None if mark is None else _key(_decoded(mark.encode()))
+            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires, key)
         except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise TokenRefused("the request token is not one of this cell's") from None
         if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
@@ -122,7 +128,7 @@ class RequestLock:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970."""
+    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970. `mark_key`: see `backend.marks`."""
 
     id: str
     method: str
@@ -130,6 +136,13 @@ class Claims:
     project: str
     body: bytes
     expires: float
+    mark_key: bytes | None = field(default=None, repr=False)
+
+
+def _key(found: bytes) -> bytes:
+    if len(found) != KEY_BYTES:
+        raise ValueError(f"the key of a mark has {len(found)} bytes; send {KEY_BYTES}")
+    return found
 
 
 def read_key(path: Path) -> Ed25519PublicKey:

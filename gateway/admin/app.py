@@ -12,6 +12,7 @@ from gateway.admin import (
     keys,
     limits,
     login,
+    marks,
     models,
     oversight,
     people,
@@ -60,6 +61,7 @@ def build_admin(context: AdminContext) -> FastAPI:
         deployments.router,
         usage.router,
         oversight.router,
+        marks.router,
     ):
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]

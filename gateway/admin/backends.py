@@ -22,7 +22,7 @@ from gateway.records.control import BackendRecord
 from gateway.store.pagination import Page
 from policy.errors import invalid_value
 from regions.identity.identity import BackendIdentity
-from regions.identity.trust import Trust
+from regions.identity.trust import Trust, Watermarking
 
 router = APIRouter(prefix="/tenants/{tenant}/backends", tags=["backends"], route_class=IdempotentRoute)
 
@@ -36,7 +36,8 @@ class NewBackend(Body):
 
     It is trusted by `ca` (PEM, for the host of the URL or `name`), by `pin` (SHA-256 of its certificate in DER form, in
     hex), or both. `key`: the file of that name in the gateways' folder ``secrets/backends/TENANT`` holds what it asks
-    for as bearer token. `plain`: it refuses what is not OpenAI's own; `priority`: it queues by vLLM's parameter.
+    for as bearer token. `plain`: it refuses what is not OpenAI's own; `priority`: it queues by vLLM's parameter;
+    `watermark`: it marks its answers, and is asked to in this server's way.
     `single_tenant`: it is declared to serve this tenant alone. `eur_per_million`: what a million tokens cost there.
     """
 
@@ -50,6 +51,7 @@ class NewBackend(Body):
     key: Name | None = None
     plain: bool = False
     priority: bool = False
+    watermark: Watermarking | None = None
     single_tenant: bool = False
     eur_per_million: Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)] | None = None
 
@@ -103,7 +105,7 @@ def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
     try:
         return Trust(
             ca=new.ca, name=new.name, pin=new.pin, key_file=_key_file(context, tenant, new.key), plain=new.plain,
-            priority=new.priority,
+            priority=new.priority, watermark=new.watermark,
         )  # fmt: skip
     except ValidationError as error:
         raise Invalid(invalid_value(error.errors()[0])) from error

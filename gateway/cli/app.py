@@ -55,6 +55,7 @@ PARTS = {
         "A tenant's inference backend: the engine and its server.",
         ("backend.cli.serve:app", "gateway.cli.admin.backend:app", "gateway.cli.admin.replay:app"),
     ),
+    "mark": LazyCommand("Watermarks of answers: test a text for them.", ("gateway.cli.mark:mark_app",)),
     "deployment": LazyCommand(
         "Backends that come, scale, sleep and go by themselves.", ("gateway.cli.admin.deployment:deployment_app",)
     ),

@@ -89,16 +89,39 @@ class Prompt:
     def refusal_counts(self) -> Mapping[str, int]:
         return self.refusals.counts if self.refusals is not None else {}
 
-    def body_for(self, backend: Backend) -> bytes:
-        """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
-        refused = _refused_by(backend, generates=self.generates) & self.fields.keys()
-        if not refused:
+    def body_for(self, backend: Backend, *, watermark: bool = False) -> bytes:
+        """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused.
+
+        watermark: policy demands one. The server is asked for it in its own words, and a caller's are left out.
+        """
+        refused = _refused_by(backend, generates=self.generates)
+        asked: Mapping[str, Any] = {}
+        if watermark and self.generates:
+            refused |= _WATERMARK_FIELDS
+            asked = _watermark_asked_of(backend)
+        refused &= self.fields.keys()
+        if not (refused or asked):
             return self.body
-        return write({name: value for name, value in self.fields.items() if name not in refused})
+        return write({name: value for name, value in self.fields.items() if name not in refused} | {**asked})
 
     @property
     def make_filter(self) -> FilterFactory | None:
         return self.output.make if self.output is not None else None
+
+
+_WATERMARK_FIELDS = frozenset({"watermarking", "watermark", "watermark_config", "vllm_xargs"})
+"""By which callers of vLLM (its plug-ins' ``vllm_xargs``, too), SGLang and TGI turn marks on and off."""
+_WATERMARK_ASKED: Mapping[str, Mapping[str, Any]] = {
+    "vllm": {"watermarking": True},
+    "sglang": {"watermark": {"enabled": True}},
+    "tensorrt-llm": {},
+}
+
+
+def _watermark_asked_of(backend: Backend) -> Mapping[str, Any]:
+    """What a server that is not ours is sent to mark its answer (`regions.identity.trust.Watermarking`)."""
+    trust = backend.trust
+    return {} if trust is None or trust.watermark is None else _WATERMARK_ASKED[trust.watermark]
 
 
 _OURS = frozenset({"cache_salt", "priority", "deadline_s"})

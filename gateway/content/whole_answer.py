@@ -14,7 +14,7 @@ from gateway.content.choice_texts import choice_texts_of
 from gateway.errors import BackendFailed
 from gateway.openai.answer import FilterFactory, count_characters, count_tool_calls, rewrite_choices
 from gateway.openai.answer_formats import AnswerFormat, Generated, ReadAnswer
-from gateway.openai.finish import recorded
+from gateway.openai.finish import recorded, watermark_of
 from gateway.openai.finite_json import NotFinite, write
 from policy.errors import RedactionError
 
@@ -28,6 +28,7 @@ class AnswerSummary:
     characters: int = 0
     tool_calls: int = 0
     finish_reasons: tuple[str, ...] = ()
+    watermarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,16 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
 
 def _summary(answer: ReadAnswer) -> AnswerSummary:
     characters = tool_calls = 0
-    reasons = []
+    reasons, watermarks = [], []
     for choice in answer.choices:
         said = choice.get("message")
         characters += count_characters(choice if said is None else said)
         tool_calls += count_tool_calls(said)
         if word := recorded(choice.get("finish_reason")):
             reasons.append(word)
-    return AnswerSummary(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons))
+        if said_of_mark := watermark_of(choice):
+            watermarks.append(said_of_mark)
+    return AnswerSummary(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons), tuple(watermarks))
 
 
 def _written(answer: dict[str, Any], translation: Translation | None, usage: Usage | None) -> bytes:

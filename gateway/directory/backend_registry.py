@@ -10,6 +10,7 @@ from policy.facts import BackendFacts
 from regions.catalogue.catalogue import Catalogue
 from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Backend, Fleet
+from regions.identity.trust import watermarks
 
 BACKEND_FIELDS = set(Backend.model_fields)
 
@@ -96,6 +97,7 @@ class BackendRegistry:
                 day=day,
                 kind=backend.kind,
                 single_tenant=backend.single_tenant,
+                watermarks=watermarks(backend.kind, backend.trust),
             )
             known = self._facts[backend.id] = backend, facts
         return known[1]
@@ -114,6 +116,7 @@ class BackendRegistry:
                 day=self._begin_day(),
                 kind="domicile",
                 single_tenant="attested",
+                watermarks=True,
             )
             for region in deployment.regions
             if region not in up

@@ -55,7 +55,8 @@ class NotReplayable(AuditError):
 class RecordedCall:
     """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered;
     `fingerprint`: what the answer came from, if its backend named it; `changed`: what of its model is another since
-    then, by the record, as (seq, what)."""
+    then, by the record, as (seq, what); `mark_period`: of the key that it was watermarked with, which an equal answer
+    needs again."""
 
     tenant: str
     seq: int
@@ -69,6 +70,7 @@ class RecordedCall:
     output: AnswerPieces
     fingerprint: str | None = None
     changed: Sequence[tuple[int, str]] = ()
+    mark_period: str | None = None
 
 
 class Difference(NamedTuple):
@@ -114,6 +116,7 @@ async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, 
         output=values["output"],
         fingerprint=outcome.fingerprint,
         changed=await context.in_thread(lambda: _changes(context, tenant, model, intent_seq)),
+        mark_period=outcome.mark_period,
     )
 
 
@@ -204,13 +207,18 @@ def _check_sampling(body: dict[str, Any]) -> None:
         )
 
 
-async def ask_again(upstream: Upstream, target: Target, kept: RecordedCall) -> tuple[AnswerPieces, str | None]:
-    """What `target` answers to the very body, and its fingerprint. Raises GatewayError where it does not answer, or not
-    to the end."""
+async def ask_again(
+    upstream: Upstream, target: Target, kept: RecordedCall, mark_key: bytes | None = None
+) -> tuple[AnswerPieces, str | None]:
+    """What `target` answers to the very body, and its fingerprint. mark_key: that of `kept.mark_period`. Raises
+    GatewayError where it does not answer, or not to the end, and where it cannot be told the key."""
     retained = RetainedContent(b"", kept.sent, None, 1)
     fingerprints: list[str | None] = []
     request_id = f"replay-{token_hex(12)}"
-    async with upstream.call(target, kept.path, kept.sent, request_id, kept.request_id, kept.project) as answer:
+    asked = upstream.call(
+        target, kept.path, kept.sent, request_id, kept.request_id, kept.project, mark_key=mark_key
+    )  # fmt: skip
+    async with asked as answer:
         if kept.stream:
             async for piece in _whole_stream(answer, fingerprints):
                 retained.add_piece(piece)

@@ -37,6 +37,7 @@ Permission = Literal[
     "usage.read",
     "usage.read-all",
     "oversight.act",
+    "marks.detect",
 ]
 """``tenants.*``, ``staff.*``, ``operator-policy.*``, ``prices.*``, ``backends.manage`` (it decides where prompts go)
 and ``usage.read-all`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
@@ -72,7 +73,7 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     ),
     "dpo": _READ
     | OPERATOR_POLICY
-    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act"},
+    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act", "marks.detect"},
     "auditor": _READ
     | {"tenants.list", "staff.read", "operator-policy.read", "prices.read", "usage.read", "usage.read-all"},
     "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),

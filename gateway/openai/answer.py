@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from pydantic_core import to_json
 
 from backend.wire import Usage
+from gateway.openai.finish import watermark_of
 from gateway.openai.shape import MESSAGE, choices_of
 from gateway.openai.usage import usage_of
 
@@ -23,8 +24,10 @@ TEXT_FIELDS: Final = (*THOUGHT_FIELDS, "content", "refusal")
 """In the order in which a client reads them where one delta has several."""
 SAYING_FIELDS: Final = frozenset({*TEXT_FIELDS, "role", "tool_calls", "function_call"})
 CHOICE_FIELDS: Final = frozenset(
-    {"index", "text", "message", "delta", "finish_reason", "stop_reason", "logprobs", "prompt_logprobs"}
+    {"index", "text", "message", "delta", "finish_reason", "stop_reason", "watermark", "logprobs", "prompt_logprobs"}
 )
+END_FIELDS: Final = ("finish_reason", "stop_reason", "watermark")
+"""Of a choice, in its last chunk: why it ended, and what our engine says of its mark."""
 BODY_FIELDS: Final = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
 )
@@ -135,6 +138,8 @@ def clean_ends(choice: dict[str, Any], make_filter: FilterFactory) -> None:
         value = choice.get(field)
         if value is not None and not (field == "stop_reason" and isinstance(value, int)):
             choice[field] = _name(value, _PLAIN_WORD, make_filter)
+    if choice.get("watermark") is not None:
+        choice["watermark"] = watermark_of(choice)
 
 
 def _name(value: Any, plain: re.Pattern[str], make_filter: FilterFactory) -> str:

@@ -22,7 +22,8 @@ class Endpoint:
     in which shape. `answer`: what a backend has to answer, and where the texts are in that. `format`: of the API that
     clients call it by; of another one than OpenAI's chats, bodies and answers are translated (`gateway.apis`), and the
     backend is asked at `upstream`; `sends`: the members that it takes there, all where None. Derived: `layout`, for the
-    redaction of the prompt, and `generates`, whether the backend has to be able to generate tokens.
+    redaction of the prompt, and `generates`, whether the backend has to be able to generate tokens;
+    `writes`: a model writes the answer.
     """
 
     name: str
@@ -36,10 +37,12 @@ class Endpoint:
     sends: frozenset[str] | None = field(default=None, compare=False)
     layout: BodyLayout = field(init=False, compare=False)
     generates: bool = field(init=False)
+    writes: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", BodyLayout(frozenset(self.request_type.model_fields), self.prompts))
         object.__setattr__(self, "generates", self.answer.is_generated)
+        object.__setattr__(self, "writes", isinstance(self.answer, Generated))
         object.__setattr__(self, "upstream", self.upstream or self.path)
 
 

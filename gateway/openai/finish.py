@@ -28,3 +28,15 @@ def recorded(reason: Any) -> str | None:
     if not announces_end(reason):
         return None
     return reason if isinstance(reason, str) and reason in KNOWN else OTHER
+
+
+WATERMARKS: Final = frozenset({"marked", "greedy", "short", "form", "low_entropy"})
+"""What our engine says of the mark of a choice (`backend.answer.mark_report`)."""
+
+
+def watermark_of(choice: Any) -> str | None:
+    """What a choice says of its watermark, in a word for the record; None where it says nothing."""
+    said = choice.get("watermark")
+    if said is None:
+        return None
+    return said if isinstance(said, str) and said in WATERMARKS else OTHER

@@ -18,6 +18,7 @@ from gateway.openai.answer import (
     BODY_FIELDS,
     CALL_TEXTS,
     CHOICE_FIELDS,
+    END_FIELDS,
     NAMES,
     SIGNED,
     TELLING_FIELDS,
@@ -204,7 +205,7 @@ class StreamRewriter:
                 self._rewrite_delta(one, said)
         if choice.get("text"):
             self._say(one, choice, "text")
-        if choice.get("finish_reason") is not None or choice.get("stop_reason") is not None:
+        if any(choice.get(field) is not None for field in END_FIELDS):
             self._keep_end(one, choice)
 
     def _rewrite_delta(self, one: _Choice, said: dict[str, Any]) -> None:
@@ -282,8 +283,8 @@ class StreamRewriter:
         """Take the end out of the chunk until the stream is over."""
         clean_ends(choice, self._make_filter)
         if announces_end(choice.get("finish_reason")):
-            one.end = {field: choice[field] for field in ("finish_reason", "stop_reason") if field in choice}
-        for field in ("finish_reason", "stop_reason"):
+            one.end = {field: choice[field] for field in END_FIELDS if field in choice}
+        for field in END_FIELDS:
             if field in choice:
                 choice[field] = None
 

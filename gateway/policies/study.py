@@ -29,6 +29,7 @@ from policy.errors import PolicyError
 from policy.facts import BackendFacts, RequestFacts, Sink
 from regions.catalogue.catalogue import Catalogue
 from regions.catalogue.region_verdict import RegionVerdict, evaluate_region
+from regions.identity.trust import watermarks
 
 _COMPILING = threading.Lock()
 """One draft is compiled at a time: several threads would each take the interpreter lock from the event loop."""
@@ -220,6 +221,7 @@ class PolicyStudy:
             day=self._now().date(),
             kind=one.kind,
             single_tenant=one.single_tenant,
+            watermarks=watermarks(one.kind, one.trust),
         )
 
     def _compiled(self, draft: Draft | None, tenant: str | None, project: str | None) -> CompiledPolicy:

@@ -49,7 +49,7 @@ class PolicyEnforcement:
         self._telemetry = telemetry
         self._now = now
         self._sinks = sinks
-        self._decided: dict[tuple[str, str], _Decided] = {}
+        self._decided: dict[tuple[str, str, bool], _Decided] = {}
 
     def decide(self, request: Parsed) -> tuple[Decision, Redactor]:
         """The decision that allows this call, and the redactor of its policy.
@@ -82,7 +82,7 @@ class PolicyEnforcement:
         """Whether `decide` would return this decision now. Compares its inputs by identity, without evaluating again;
         False also if it is no longer cached."""
         principal, model = request.principal, request.call.model
-        known = self._decided.get((principal.key_id, model))
+        known = self._decided.get((principal.key_id, model, request.call.endpoint.writes))
         if known is None or known.decision is not decision or self._stops.stands(principal):
             return False
         return known.holds_for(principal, self._registry.facts(principal.tenant, model), self._now())
@@ -115,7 +115,8 @@ class PolicyEnforcement:
             raise self._denied(
                 request, [Reason("key.scope", None, "this key is not for any region where that model runs")]
             )
-        decision = self._decision(principal, principal.in_force.policy, call.model, candidates)
+        generates = call.endpoint.writes
+        decision = self._decision(principal, principal.in_force.policy, call.model, candidates, generates)
         if not decision.allowed:
             raise self._denied(request, decision.reasons, decision)
         return decision, principal.in_force.redactor
@@ -129,14 +130,19 @@ class PolicyEnforcement:
         self._stops.check(request.principal)
 
     def _decision(
-        self, principal: Principal, policy: CompiledPolicy, model: str, candidates: tuple[BackendFacts, ...]
+        self,
+        principal: Principal,
+        policy: CompiledPolicy,
+        model: str,
+        candidates: tuple[BackendFacts, ...],
+        generates: bool = True,
     ) -> Decision:
         """The decision, cached: `decide` is pure and says until when its result holds.
 
         Principals and facts are replaced as a whole when anything changes, so comparing their identities is enough.
         """
         now = self._now()
-        key = (principal.key_id, model)
+        key = (principal.key_id, model, generates)
         known = self._decided.get(key)
         if known is not None and known.holds_for(principal, candidates, now):
             return known.decision
@@ -152,6 +158,7 @@ class PolicyEnforcement:
             candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
             catalogue_version=self._registry.catalogue_version,
             sinks=self._sinks,
+            generates=generates,
         )
         decision = decide(policy, facts)
         if len(self._decided) >= MAX_DECIDED:

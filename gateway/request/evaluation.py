@@ -115,7 +115,7 @@ class Evaluation:
                 raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
         route, *others = routes
         attempts.tried.append(route.backend.id)
-        body = redacted.prompt.body_for(route.backend)
+        body = redacted.prompt.body_for(route.backend, watermark="watermark" in redacted.allowed.marking)
         if redacted.content is not None:
             redacted.content.leaves(body)
         number = attempts.of_others + len(attempts.tried) - 1

@@ -30,6 +30,7 @@ from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.headers import request_id
 from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.answer.kept_responses import KeptResponses, is_queued, queued_headers
+from gateway.request.answer.marking import Marker
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
@@ -65,6 +66,7 @@ class Pipeline:
     telemetry: Telemetry
     bounds: Bounds
     responses: KeptResponses
+    marker: Marker
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors become answers, and so does the server's cancellation when it ends."""
@@ -92,7 +94,7 @@ class Pipeline:
                     routed = await self.evaluation.route(redacted, exchange)
                     if routed is None:  # it has waited for a backend
                         continue
-                    exchange.routed = routed
+                    exchange.routed = routed = await self.marker.told(routed)  # the key of its watermark, if any
                     finished: Awaitable[None] | None = None
                     in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
                     with in_flight as call, Attempt(exchange, routed, call):
@@ -105,6 +107,7 @@ class Pipeline:
                             async with self._call(accepted, silence) as answer:
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
+                                self.marker.confirm(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
                                     if answered.kept is None:
                                         receipt = await self.recorder.completed(accepted, received)
@@ -229,4 +232,5 @@ class Pipeline:
             request.principal.project,
             partial(self.evaluation.check, routed),  # at the moment of the connect
             silence,
+            None if routed.mark is None else routed.mark.key,
         )

@@ -28,6 +28,7 @@ from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
+from gateway.request.answer.marking import outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.exchange import Exchange
 from gateway.request.refusals import CLIENT_GONE, Refusal, Refusals, refusal_of
@@ -335,6 +336,8 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "ttft_ms": None if first_token_s is None else round(first_token_s * 1000),
         "latency_ms": round((perf_counter() - request.started) * 1000),
         "redaction": _redaction(received.redactions),
+        "watermark": outcome(routed, received),
+        "mark_period": None if routed.mark is None else routed.mark.period,
     }
 
 

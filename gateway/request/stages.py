@@ -7,7 +7,7 @@ Stages are not changed. When something is evaluated again between two attempts, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from audit.log.receipt import Receipt
 from gateway.api_format import Translation
@@ -105,10 +105,19 @@ class Redacted:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What an answer of our engine is watermarked with: the tenant's key of a calendar month, such as ``2026-12``."""
+
+    period: str
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Routed:
     """After step 6, for one attempt. `others`: the backends left for later attempts, best first.
 
-    `attempt`: its number, from 0. `body`: the prompt as this backend takes it.
+    `attempt`: its number, from 0. `body`: the prompt as this backend takes it. `mark`: where policy demands one and the
+    backend is ours (`gateway.request.answer.marking`).
     """
 
     request: Parsed
@@ -117,6 +126,7 @@ class Routed:
     others: Sequence[Route]
     attempt: int
     body: bytes
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +154,12 @@ class LastBytes:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """After step 9. `last`: the bytes that the client gets once the outcome is on record. `begun`: status and headers
-    are out already, as a stream's are. `kept`: the whole answer, where it is to be kept."""
+    are out already, as a stream's are. `kept`: the whole answer, where it is to be kept.
+    `watermark`: what came of the mark that policy demands."""
 
     request: Parsed
     accepted: Accepted
     last: LastBytes
     begun: bool
     kept: LastBytes | None = None
+    watermark: str | None = None

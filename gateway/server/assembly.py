@@ -27,6 +27,7 @@ from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
+from backend.wire import MARKS_PATH
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, OnRefused
@@ -54,6 +55,8 @@ from gateway.installation.installation import Installation
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.marks.asking import Detection
+from gateway.marks.detection import TestsPerHour
 from gateway.offers.cards import Cards
 from gateway.offers.offer import Offers
 from gateway.offers.routes import ModelRoutes
@@ -62,6 +65,7 @@ from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.prices import Price, configured
 from gateway.request.answer.delivery import Delivery
+from gateway.request.answer.marking import Marker
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -89,6 +93,8 @@ from gateway.server.maintenance import Maintenance
 from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
+from gateway.store.marks import MarkKeys
+from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_report import spent
 from gateway.upstream.adapters import BackendAdapters
 from gateway.upstream.client import Upstream
@@ -222,6 +228,9 @@ def _live_settings(settings: Settings, bounds: Bounds, directory: Directory, ope
             "listen.operations_from": allow_operators,
         },
     )
+
+
+MARKS_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +422,7 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         telemetry=telemetry,
         bounds=memory.bounds,
         responses=responses,
+        marker=Marker(MarkKeys(base.database, base.keys)),
     )
 
 
@@ -491,7 +501,32 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContex
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         ),
         backend_keys=installation.backend_keys,
+        detect=_detection(base, parts),
     )
+
+
+def _detection(base: _Base, parts: _Parts) -> Detection:
+    """The test for watermarks, by backends that are up and that a project's policy allows."""
+    settings, installation, memory = base.settings, base.installation, base.memory
+
+    def allowed(tenant: str, project: str, model: str) -> list[Backend | None]:
+        study = PolicyStudy(
+            Inventory(base.database), installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
+        )
+        may = study.explain(tenant, project, model).decision.backends
+        live = memory.fleet.live()
+        return [
+            each
+            for each in memory.registry.backends(tenant, model)
+            if each.id in may and each.kind == "domicile" and live[each.id].available
+        ]
+
+    async def fetch(backend: Backend | None, body: bytes) -> bytes | None:
+        if backend is None:
+            return None
+        return await parts.upstream.fetch(memory.routes.target(backend), MARKS_PATH, MARKS_TIMEOUT_S, body)
+
+    return Detection(MarkKeys(base.database, base.keys), allowed, fetch, parts.log.append, TestsPerHour())
 
 
 def _telemetry(settings: Settings) -> Telemetry:

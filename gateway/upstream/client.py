@@ -152,19 +152,22 @@ class Upstream:
         project: str = "",
         check: Callable[[], None] = lambda: None,
         silence: Silence | None = None,
+        mark_key: bytes | None = None,
     ) -> "AnsweredCall":
         """POST `body`, with a token of `decision` to a backend of our own; the block begins once it has answered 200.
         Leaving it early closes the connection, which cancels the sequence in the engine.
 
         `check` is called immediately before a connection is opened and before the first byte of the request is written
         to one; what it raises prevents that. `silence` is called while the backend does not begin to answer.
+        `mark_key`: what a backend of our own is to watermark its answer with; BackendUnavailable where no token can
+        carry it.
 
         Entering raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
             BackendRefused: a 4xx about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: anything else that is not an answer.
         """
-        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check, silence))
+        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key))
 
     async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
         """Whatever the status is, the connection has to be released."""
@@ -173,7 +176,11 @@ class Upstream:
         digest = await digest_of(body)
 
         def head() -> bytes:
-            token = self._token(target.backend, "POST", path, outgoing.project, outgoing.decision, digest)
+            token = self._token(
+                target.backend, "POST", path, outgoing.project, outgoing.decision, digest, outgoing.mark_key
+            )
+            if outgoing.mark_key is not None and not token:
+                raise BackendUnavailable("The backend cannot be told how to watermark its answer; start it anew")
             return pool.head("POST", path, len(body), outgoing.request_id, token, project=outgoing.project)
 
         return pool, *await self._send(target, pool, head, body, outgoing.check, outgoing.silence)
@@ -267,8 +274,9 @@ class Upstream:
                 raise
 
     def _token(
-        self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes
-    ) -> str:
+        self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes,
+        mark_key: bytes | None = None,
+    ) -> str:  # fmt: skip
         if backend is None or backend.kind != "domicile":
             return ""
         if self._signer is None:
@@ -286,6 +294,7 @@ class Upstream:
             project=quote(project, safe=""),
             decision=decision,
             digest=digest,
+            mark_key=mark_key,
         )
 
     def _pool(self, target: Target) -> Pool:
@@ -328,6 +337,7 @@ class Outgoing(NamedTuple):
     project: str
     check: Callable[[], None]
     silence: Silence | None
+    mark_key: bytes | None = None
 
 
 class AnsweredCall:

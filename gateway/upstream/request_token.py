@@ -60,10 +60,11 @@ class RequestSigner:
         return path
 
     def field(
-        self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes
-    ) -> str:
+        self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes,
+        mark_key: bytes | None = None,
+    ) -> str:  # fmt: skip
         """The header line for one call, with its end. `project`: as the call's header names it, empty where none is.
-        `digest`: the body's SHA-256."""
+        `digest`: the body's SHA-256. `mark_key`: what the answer is to be watermarked with."""
         issued = int(self._now())
         claims = {
             "ten": tenant,
@@ -77,6 +78,8 @@ class RequestSigner:
             "exp": issued + LIFETIME_S,
             "bod": _encoded(digest).decode(),
         }
+        if mark_key is not None:
+            claims["wmk"] = _encoded(mark_key).decode()
         signed = _HEAD + b"." + _encoded(json.dumps(claims, separators=(",", ":")).encode())
         token = signed + b"." + _encoded(self._key.sign(signed))
         return f"{REQUEST_TOKEN_HEADER}: {token.decode()}\r\n"

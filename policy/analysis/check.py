@@ -107,6 +107,7 @@ def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> Back
         certifications=tuple(
             sorted(policy.backend.certifications) if given.certifications is None else given.certifications
         ),
+        watermarks=True if given.watermarks is None else given.watermarks,
         **countries,
     )
 

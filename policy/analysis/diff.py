@@ -36,6 +36,7 @@ def effective(policy: CompiledPolicy) -> dict[str, str]:
         if policy.retention.content_days
         else "none",
         "transparency.art50_notice": ", ".join(notice.channel for notice in policy.notices) or "none",
+        "transparency.marking": ", ".join(policy.marking),
     }
     for condition in CONDITIONS:
         if (bound := policy.asked[condition.name]) is not None:

@@ -22,7 +22,7 @@ from policy.document.document import Limits, PolicyDocument, PolicyTest, RuleFil
 from policy.document.inherit import Library, bases_of
 from policy.document.retention import RetentionClass, parse_content_days, parse_days
 from policy.errors import LooseningError, PolicyDocumentError, Problem
-from policy.facts import CountrySets, Priority
+from policy.facts import CountrySets, Marking, Priority
 from policy.presets import preset_document
 from policy.redact.actions.plan import RedactionPlan
 
@@ -102,6 +102,7 @@ class CompiledPolicy:
     retention: RetentionClass
     limits: Limits
     notices: tuple[Notice, ...]
+    marking: tuple[Marking, ...]
     rules: tuple[ConditionalRule, ...]
     tests: tuple[PolicyTest, ...]
     case_cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -154,6 +155,7 @@ def compile_policy(
         retention=RetentionClass(state.metadata_days or 0, state.content_days or 0),
         limits=state.limits,
         notices=(ART50_NOTICE,) if state.notice == "header" else (),
+        marking=tuple(sorted(state.marking)),
         rules=state.rules,
         tests=state.tests,
     )
@@ -187,6 +189,7 @@ class _State:
     content_days: int | None = None
     limits: Limits = field(default_factory=Limits)
     notice: str | None = None
+    marking: frozenset[Marking] = frozenset()
     rules: tuple[ConditionalRule, ...] = ()
     tests: tuple[PolicyTest, ...] = ()
     whose: str = ""
@@ -234,6 +237,7 @@ class _State:
             ),
             limits=tighten.limits(self.limits, document.limits, whose),
             notice=document.transparency.art50_notice or self.notice,
+            marking=self.marking | frozenset(document.transparency.marking or ()),
             rules=(*self.rules, *(_rule(document, number, table) for number in range(len(document.rules)))),
             # A tightened policy may refuse what the tests above allow; what they deny it must still deny.
             tests=(*(test for test in self.tests if test.expect == "deny"), *level.tests),

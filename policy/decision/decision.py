@@ -20,7 +20,7 @@ from policy.decision.compile import CompiledPolicy, ConditionalRule, Notice
 from policy.decision.residency import CountryRule
 from policy.decision.tighten import NO_DEMAND, BackendDemand
 from policy.document.retention import RetentionClass, with_high_risk_floor
-from policy.facts import BackendFacts, Priority, RequestFacts, Sink
+from policy.facts import BackendFacts, Marking, Priority, RequestFacts, Sink
 from policy.purpose import RISK_CLASSES
 from policy.reason import Reason
 from policy.redact.actions.plan import RedactionPlan
@@ -32,7 +32,7 @@ _COUNTRIES_OF_BACKEND = ("compute_country", "storage_country", "operator_hq", "p
 MAX_CASES = 1024  # kinds of request that a policy remembers, and backends for each: what callers make up is forgotten
 MAX_VERDICTS = 4096
 _facts_of_kind = attrgetter(
-    *dict.fromkeys(("tenant", "model", "purpose", "data_classes", "risk_class", "sinks", *FACTS))
+    *dict.fromkeys(("tenant", "model", "purpose", "data_classes", "risk_class", "sinks", "generates", *FACTS))
 )
 """What tells one kind of request from another: what rules, sinks and conditions read, but for the time of day."""
 
@@ -43,6 +43,7 @@ class Decision:
 
     ``sinks``: those of the sinks that are not required to which something of the call may go.
     ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.decision.sovereign`.
+    ``marking``: how the answer is to be marked.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
     """
@@ -63,6 +64,7 @@ class Decision:
     holds_until: datetime
     sinks: tuple[str, ...] = ()
     sovereign: tuple[str, ...] = ()
+    marking: tuple[Marking, ...] = ()
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
@@ -112,6 +114,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         holds_until=holds_until,
         sinks=case.sinks if allowed else (),
         sovereign=tuple(sovereign),
+        marking=policy.marking if facts.generates else (),
     )
 
 
@@ -229,6 +232,13 @@ def _refusals_of_backend(
             )
     yield from _refusals_of_subprocessors(policy, backend, on)
     yield from _refusals_of_server("", policy.backend, backend)
+    yield from _refusals_of_marking(policy, facts, backend)
+
+
+def _refusals_of_marking(policy: CompiledPolicy, facts: RequestFacts, backend: BackendFacts) -> Iterator[Reason]:
+    if "watermark" in policy.marking and facts.generates and not backend.watermarks:
+        because = "does not watermark its answers, policy asks for it"
+        yield Reason("transparency.marking", backend.backend_id, because, "AI Act 50(2)")
 
 
 def _refusals_of_subprocessors(policy: CompiledPolicy, backend: BackendFacts, on: date) -> Iterator[Reason]:

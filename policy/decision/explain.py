@@ -29,6 +29,7 @@ def explain_lines(decision: Decision) -> list[str]:
     lines.append(f"  kept: {decision.retention}")
     if decision.retention.because:
         lines.append(f"    because {decision.retention.because}")
+    lines += [f"  marked by {each}" for each in decision.marking]
     lines += [f"  notice {notice.name} in the {notice.channel}: {notice.text}" for notice in decision.notices]
     return lines
 
@@ -52,6 +53,7 @@ def explain_json(decision: Decision) -> dict[str, Any]:
             "because": decision.retention.because,
         },
         "notices": [{"name": n.name, "channel": n.channel, "text": n.text} for n in decision.notices],
+        "marking": list(decision.marking),
     }
 
 

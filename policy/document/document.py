@@ -33,7 +33,7 @@ from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.document.retention import parse_content_days, parse_days
 from policy.errors import PolicyDocumentError, Problem, invalid_value
-from policy.facts import AttestedBasis, Basis, Kind, Priority, SetName, Tenancy
+from policy.facts import AttestedBasis, Basis, Kind, Marking, Priority, SetName, Tenancy
 from policy.purpose import RiskClass
 from policy.redact.actions.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
 from policy.redact.detectors.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
@@ -195,7 +195,10 @@ class Limits(Section):
 
 
 class Transparency(Section):
+    """`marking`: how answers are marked as generated (AI Act 50(2)). What a level asks holds for all below it."""
+
     art50_notice: Literal["none", "header"] | None = None
+    marking: tuple[Marking, ...] | None = None
 
 
 FIRST_YEAR, LAST_YEAR = 1900, 2999
@@ -233,6 +236,7 @@ class Given(GivenByConditions):
     single_tenant: Tenancy | Literal["none"] | None = None
     certifications: tuple[NonEmpty, ...] | None = None
     attested: tuple[AttestedBasis, ...] | None = None
+    watermarks: bool | None = None
     unknown: tuple[Literal["compute_country", "storage_country", "operator_hq", "operator_parent"], ...] = ()
 
 

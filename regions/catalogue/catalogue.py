@@ -154,6 +154,7 @@ class Catalogue:
         day: date,
         kind: Kind | None = None,
         single_tenant: Tenancy | None = None,
+        watermarks: bool = False,
     ) -> BackendFacts:
         """All that a decision asks about a backend. What is not known on `day` is left out, never guessed."""
         place = _on(self.regions, region, day)
@@ -175,6 +176,7 @@ class Catalogue:
             attested_transfer=operator.attested_transfer if operator else (),
             kind=kind,
             single_tenant=single_tenant,
+            watermarks=watermarks,
             certifications=self._certified({region, operator.id} if operator else {region}, day),
         )
 

@@ -61,6 +61,7 @@ def evaluate_region(policy: CompiledPolicy, catalogue: Catalogue, region: Region
         day=day,
         kind="domicile",
         single_tenant="attested",
+        watermarks=True,
     )
     at = case.at if case.at.date() == day else datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
     asked = case.model_copy(update={"candidates": (backend,), "catalogue_version": catalogue.version, "at": at})

@@ -7,11 +7,16 @@ very certificate, or both. Nothing is trusted by the public CAs: they vouch for 
 
 import ssl
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from regions.identity.tls import PinnedContext
+
+Watermarking = Literal["vllm", "sglang", "tensorrt-llm"]
+"""Servers that mark answers, by what they take from a request: vLLM (0.32 and later, ``--watermark-config``) the word
+``watermarking``, SGLang (``--enable-watermark``) the object ``watermark``; TensorRT-LLM (``watermark_config``, a
+prototype) is not asked and marks whatever it samples."""
 
 
 class Trust(BaseModel):
@@ -19,7 +24,7 @@ class Trust(BaseModel):
     `pin` (of its DER form, in hex), or both. `key_file`: the file with the bearer token to send; the token is not
     stored. `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``. `priority`: it
     orders its queue by vLLM's parameter of that name, lower first (``--scheduling-policy priority``); others refuse
-    that."""
+    that. `watermark`: it marks its answers, and how it is asked to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,6 +34,7 @@ class Trust(BaseModel):
     key_file: str | None = None
     plain: bool = False
     priority: bool = False
+    watermark: Watermarking | None = None
 
     @model_validator(mode="after")
     def _ca_is_one(self) -> Self:
@@ -51,6 +57,12 @@ class Trust(BaseModel):
     def proves(self) -> bool:
         """Whether a server can prove itself by it at all."""
         return self.ca is not None or self.pin is not None
+
+
+def watermarks(kind: str, trust: Trust | None) -> bool:
+    """Whether a backend marks its answers where it is told to: our engine, and servers of which their operator says
+    so."""
+    return kind == "domicile" or (trust is not None and trust.watermark is not None)
 
 
 def trusted_context(trust: Trust) -> ssl.SSLContext:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from backend.marks.scheme import MarkKey
+
 GREEDY_BELOW = 1e-5
 
 
@@ -29,6 +31,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             thought_token: with `grammar_after`, only an answer that begins with this token (the begin of a model's
             thinking) waits for it, and for any other the grammar holds from the start; None: every answer waits, since
             the prompt has begun the thinking. grammar_size: bytes that the compiled grammar keeps.
+        mark: by which key the answer is watermarked (`backend.marks`), where it is drawn and not greedy; None: by none.
     """
 
     max_tokens: int
@@ -52,6 +55,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     grammar_after: int | None = None
     thought_token: int | None = None
     grammar_size: int = 0
+    mark: MarkKey | None = None
 
     @property
     def greedy(self) -> bool:

@@ -1,5 +1,6 @@
 """One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,6 +17,7 @@ from backend.engine.core.speculation import Drafted
 from backend.engine.cpu.logprobs import logprobs_of
 from backend.engine.cpu.sampler import Draw, sample
 from backend.engine.cpu.shaping import forbid, shape
+from backend.marks.scheme import marked_context
 from backend.models.decoders.decoder import Decoder
 
 
@@ -197,7 +199,7 @@ class ModelRunner:
         for run, own in zip(runs, logits, strict=True):
             sequence, params = run.sequence, run.sequence.params
             first = sequence.num_computed + run.num_tokens - run.num_draws + 1
-            draws += [Draw(params, first + i) for i in range(run.num_draws)]
+            draws += [Draw(params, first + i, _context(run, first + i)) for i in range(run.num_draws)]
             if not params.shaped:
                 shaped.append(own)
                 continue
@@ -241,6 +243,14 @@ class ModelRunner:
                 prefills.append(Prefill(start, end, context, torch.tensor(blocks)))
             start = end
         return prefills
+
+
+def _context(run: Run, position: int) -> Items[int] | None:
+    """What the mark of the token at `position` is drawn with; None where it has none."""
+    sequence = run.sequence
+    if sequence.params.mark is None or sequence.params.greedy:
+        return None
+    return marked_context(run.tokens, sequence.num_prompt, position)
 
 
 def _reported(run: Run, logits: Tensor, tokens: list[int | None]) -> list[TokenLogprobs | None]:

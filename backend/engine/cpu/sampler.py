@@ -2,10 +2,12 @@
 
 A draw is a function of (logits, parameters, seed, position) and nothing else: the random number comes from Philox
 (Salmon et al. 2011) keyed by seed and position. So a request draws the same tokens alone, batched, or computed again
-after preemption, as far as its logits are the same.
+after preemption, as far as its logits are the same. A marked draw takes its random numbers from a key and the tokens
+before it in place of the seed (`backend.marks`).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from backend.engine.core.sampling import SamplingParams
+from backend.marks.scheme import MarkKey, random_words
 
 NUCLEUS_GUESS = 256  # top-p sets are nearly always smaller; sorting all 50k-150k logits costs ten times as much
 UINT64 = 1 << 64
@@ -20,10 +23,12 @@ UINT64 = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one row of shaped logits is drawn with. position: index of the token to be drawn, in its sequence."""
+    """What one row of shaped logits is drawn with. position: index of the token to be drawn, in its sequence. context:
+    the tokens that its mark is drawn with; None: it is not marked."""
 
     params: SamplingParams
     position: int
+    context: Sequence[int] | None = None
 
 
 def sample(logits: Tensor, draws: list[Draw]) -> list[int | None]:
@@ -33,7 +38,10 @@ def sample(logits: Tensor, draws: list[Draw]) -> list[int | None]:
     """
     logits = logits.float()
     tokens: list[int | None] = list(logits.argmax(-1).tolist())
-    drawn = [row for row, draw in enumerate(draws) if not draw.params.greedy]
+    marked = [row for row, draw in enumerate(draws) if draw.context is not None and not draw.params.greedy]
+    for row in marked:
+        tokens[row] = _draw_marked(logits[row], draws[row])
+    drawn = [row for row, draw in enumerate(draws) if draw.context is None and not draw.params.greedy]
     if drawn:
         chosen = _draw(logits[drawn], [draws[row] for row in drawn])
         for row, token in zip(drawn, chosen, strict=True):
@@ -69,6 +77,25 @@ def _draw(logits: Tensor, draws: list[Draw]) -> list[int]:
             probabilities, ids = truncate(scaled[row], params.top_k, params.top_p, params.min_p)
             tokens[row] = int(ids[_invert(probabilities.unsqueeze(0), [draw])[0]])
     return tokens
+
+
+def _draw_marked(logits: Tensor, draw: Draw) -> int:
+    """Gumbel-max, as an exponential race: the smallest of Exp(1) / probability. logits: [vocab_size]."""
+    params, key, context = draw.params, draw.params.mark, draw.context
+    assert key is not None and context is not None  # noqa: S101  (see `sample`)
+    scaled = logits / params.temperature
+    if _truncates(params):
+        probabilities, ids = truncate(scaled, params.top_k, params.top_p, params.min_p)
+        return int(ids[(probabilities / _exponential(key, context, len(logits))[ids]).argmax()])
+    if params.min_p > 0:
+        scaled = scaled.masked_fill(scaled < scaled.max() + math.log(params.min_p), float("-inf"))
+    return int((scaled.softmax(-1) / _exponential(key, context, len(logits))).argmax())
+
+
+def _exponential(key: MarkKey, context: Sequence[int], vocab: int) -> Tensor:
+    """[vocab] float32, ≥ 2^-33."""
+    words = torch.from_numpy(random_words(key, context, vocab).astype(np.float32))
+    return words.add_(0.5).mul_(-(2.0**-32)).clamp_min_(-0.99999994).log1p_().neg_()
 
 
 def _truncates(params: SamplingParams) -> bool:

@@ -438,6 +438,7 @@ class GraphRunner:
             if adapters is not None:
                 slots_of_tokens(rows, query_start, tables.adapters, adapters)
             kernels.gather_draws(rows, tables.state.known, tables.sampling, wanted)
+            kernels.gather_marks(rows, wanted.positions, tables.state.tokens, tables.marks, wanted.marks)
             rows_wanted = last if also is None else torch.cat((also, inputs.last))
             if pieces is None:
                 logits = self.model(replace(step_tokens, last=rows_wanted), self.cache, attention)
@@ -451,7 +452,7 @@ class GraphRunner:
         """The token drawn for each row, taken note of in the tables."""
         kernels = self.kernels
         threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
-        drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
+        drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold, draws.marks)
         kernels.commit_step(rows, query_start, drawn, self.tables.state)
         return drawn
 

@@ -13,8 +13,10 @@ from torch import Tensor
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.speculation import MAX_ROWS
 from backend.kernels.interface import Kernels
-from backend.kernels.sampling.row_state import SEGMENT_WORDS, RowState, SamplingRows
+from backend.kernels.sampling.row_state import SEGMENT_WORDS, MarkRows, RowState, SamplingRows
+from backend.marks.scheme import KEY_BYTES
 
+KEY_WORDS = KEY_BYTES // 4
 BUFFERS = 4  # two steps can be in flight; the others are slack
 
 Words = NDArray[np.int32]
@@ -24,7 +26,7 @@ class DeviceTables:
     """Rows of requests, and the description of the step that is next.
 
     Attributes:
-        state, sampling: one row a running sequence (`Sequence.row`).
+        state, sampling, marks: one row a running sequence (`Sequence.row`).
         step_rows: [rows] int32, the row of each sequence of the step, -1 behind its last.
         query_start: [rows + 1] int32, where the tokens of each begin in the flat batch.
         prefill_start: [rows + 1] int32, the same for its prefills alone, counted from the first of them.
@@ -54,6 +56,8 @@ class DeviceTables:
             "top_p": (rows,),
             "min_p": (rows,),
             "adapters": (rows,),
+            "answer_start": (rows,),
+            "mark_keys": (rows, KEY_WORDS),
         }
         sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
         self._memory = torch.zeros(sum(sizes.values()), dtype=torch.int32, device=device)
@@ -76,6 +80,7 @@ class DeviceTables:
             min_p=view["min_p"].view(torch.float32),
         )
         self.adapters = view["adapters"]
+        self.marks = MarkRows(view["answer_start"], view["mark_keys"])
         self._writes: list[tuple[int, Words]] = []
         self._advances: dict[int, list[tuple[int, Words]]] = {}  # by row, until they are sent
         self._blocks_sent = [0] * rows
@@ -96,8 +101,11 @@ class DeviceTables:
         row = row_of(sequence)
         self._advances.pop(row, None)  # of the row's former sequence: writes of one flush have no order
         params = sequence.params
-        computed = sequence.num_computed  # what comes before is never asked for
-        self._write("tokens", row * self._max_len + computed, sequence.tokens[computed:])
+        computed = (
+            sequence.num_computed
+        )  # what comes before is never asked for, but that marks look at the whole answer
+        first = computed if params.mark is None else min(computed, sequence.num_prompt)
+        self._write("tokens", row * self._max_len + first, sequence.tokens[first:])
         self._write("known", row, [len(sequence.tokens)])
         self._write("computed", row, [computed])
         self._blocks_sent[row] = 0
@@ -109,6 +117,14 @@ class DeviceTables:
             self._writes.append((self._start[name] + row, np.array([value], dtype=np.float32).view(np.int32)))
         self._write("top_k", row, [params.top_k])
         self._write("adapters", row, [sequence.adapter])
+        self._admit_mark(sequence)
+
+    def _admit_mark(self, sequence: Sequence) -> None:
+        row, mark = row_of(sequence), sequence.params.mark
+        marked = mark is not None and not sequence.params.greedy
+        self._write("answer_start", row, [sequence.num_prompt if marked else 0])
+        if mark is not None:
+            self._writes.append((self._start["mark_keys"] + KEY_WORDS * row, np.frombuffer(mark.key, dtype=np.int32)))
 
     def extend(self, sequence: Sequence) -> None:
         """The blocks it was given since it was last heard of."""

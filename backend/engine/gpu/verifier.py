@@ -109,11 +109,12 @@ class Verifier:
             self._prepare(rows, offsets, inputs)
             self.kernels.gather_draws(rows, state.known, tables.sampling, draws)
             draws.positions.add_(offsets)
+            self.kernels.gather_marks(rows, draws.positions, state.tokens, tables.marks, draws.marks)
             logits = self.model(replace(step_tokens, adapters=self._adapters_of(rows)), self.cache, attention)
             threshold = self.kernels.sampling_threshold(
                 logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p
             )
-            return self.kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
+            return self.kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold, draws.marks)
 
         return step
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 SEGMENT_WORDS = 3  # that describe one staged write (see `staged_writes`)
+MARK_WORDS = 12  # of a row that may be marked: whether it is, eight of its key, three of its nonce (see `marks`)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,19 @@ class SamplingRows:
 
 
 @dataclass(frozen=True)
+class MarkRows:
+    """By which key each request's answer is marked. start: [rows] int32, where the answer begins, 0 for one that is not
+    marked. keys: [rows, 8] int32."""
+
+    start: Tensor
+    keys: Tensor
+
+
+@dataclass(frozen=True)
 class Draws:
-    """The same for the sequences of one step, [sequences] each, and int32 the position each drawn token will have."""
+    """The same for the sequences of one step, [sequences] each, and int32 the position each drawn token will have.
+
+    marks: [sequences, MARK_WORDS] int32, see `marks`."""
 
     temperature: Tensor
     seeds: Tensor
@@ -82,6 +94,7 @@ class Draws:
     top_p: Tensor
     min_p: Tensor
     positions: Tensor
+    marks: Tensor
 
     def first(self, sequences: int) -> "Draws":
         """Of the first so many, in the same memory."""
@@ -99,4 +112,5 @@ class Draws:
             top_p=zeros(torch.float32),
             min_p=zeros(torch.float32),
             positions=zeros(torch.int32),
+            marks=torch.zeros(sequences, MARK_WORDS, dtype=torch.int32, device=device),
         )

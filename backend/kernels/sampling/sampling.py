@@ -5,6 +5,8 @@ Gumbel-max (Maddison et al. 2014): ``argmax(logit / temperature + gumbel)`` is a
 from a counter-based generator (Philox 4x32-10, Salmon et al. 2011) keyed by the request's seed and the token's
 position, so that a draw depends on neither batch, row nor history: a preempted or replayed request draws the same
 tokens. Its torch twin draws the same noise.
+
+A row that is marked gets its noise from ChaCha20, keyed by its tenant and the tokens before (see `marks`).
 """
 
 import torch
@@ -14,8 +16,11 @@ from torch import Tensor
 
 from backend.kernels.launching.chaining import after_predecessors, chained
 from backend.kernels.launching.launch import require
+from backend.kernels.sampling.marks import chacha20
+from backend.kernels.sampling.row_state import MARK_WORDS
+from backend.marks.scheme import BLOCK_WORDS, TILE_BLOCKS
 
-BLOCK = 1024
+BLOCK = 1024  # four of them are a tile of the watermark's key stream
 
 
 @triton.jit
@@ -38,36 +43,87 @@ def _best(value, index, best, best_index):
 
 
 @triton.jit
+def _considered(random, token, inside, row_logits, temperature, threshold, best, best_index, broken,
+                THRESHOLD: tl.constexpr):  # fmt: skip
+    """The better of what was best and these tokens with that noise; `broken` where a logit is NaN or +inf."""
+    value = tl.load(row_logits + token, inside, float("-inf")).to(tl.float32)
+    broken |= (inside & ((value != value) | (value == float("inf")))).to(tl.int32)
+    if THRESHOLD:
+        value = tl.where(value >= threshold, value, float("-inf"))
+    if temperature > 0:
+        value = value / temperature + gumbel(random)
+    best, best_index = _best(value, tl.where(inside, token, 0x7FFFFFFF), best, best_index)
+    return best, best_index, broken
+
+
+@triton.jit
+def _put(best, best_index, broken, best_ptr, index_ptr):
+    top = tl.max(best, 0)
+    tl.store(best_ptr, top)
+    index = tl.min(tl.where(best == top, best_index, 0x7FFFFFFF), 0)
+    tl.store(index_ptr, tl.where(tl.max(broken, 0) > 0, -1, index))
+
+
+@triton.jit
+def _marked_best(
+    mark_ptr, row_logits, temperature, threshold, best_ptr, index_ptr, vocab,
+    THRESHOLD: tl.constexpr, TILE_BLOCKS: tl.constexpr, BLOCK_WORDS: tl.constexpr,
+):  # fmt: skip
+    """As `_block_best`, of a tile of the key stream: word w of its blocks belongs to 256 neighbouring tokens."""
+    lane = tl.arange(0, TILE_BLOCKS)
+    tile = tl.program_id(1)
+    first = tile * TILE_BLOCKS * BLOCK_WORDS + lane
+    words = chacha20(mark_ptr, (tile * TILE_BLOCKS + lane).to(tl.uint32))
+    best = tl.full([TILE_BLOCKS], float("-inf"), tl.float32)
+    best_index = tl.full([TILE_BLOCKS], 0x7FFFFFFF, tl.int32)
+    broken = tl.zeros([TILE_BLOCKS], tl.int32)
+    for w in tl.static_range(BLOCK_WORDS):
+        token = first + w * TILE_BLOCKS
+        best, best_index, broken = _considered(
+            words[w], token, token < vocab, row_logits, temperature, threshold, best, best_index, broken, THRESHOLD
+        )
+    _put(best, best_index, broken, best_ptr, index_ptr)
+
+
+@triton.jit
 def _block_best(
-    logits_ptr, temperature_ptr, seed_ptr, position_ptr, threshold_ptr, best_ptr, index_ptr,
-    vocab, quarter, row_stride, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    logits_ptr, temperature_ptr, seed_ptr, position_ptr, threshold_ptr, mark_ptr, best_ptr, index_ptr,
+    vocab, quarter, row_stride, THRESHOLD: tl.constexpr, MARKS: tl.constexpr, MARK_WORDS: tl.constexpr,
+    TILE_BLOCKS: tl.constexpr, BLOCK_WORDS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Best (score, token) of 4 * BLOCK tokens; one Philox call gives the noise of four, a quarter vocabulary apart."""
     after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    temperature = tl.load(temperature_ptr + row)
-    position = tl.load(position_ptr + row).to(tl.int32)
-    zero = column * 0
-    r0, r1, r2, r3 = tl.philox(tl.load(seed_ptr + row), column, zero + position, zero, zero)
-    best = tl.full([BLOCK], float("-inf"), tl.float32)
-    best_index = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
-    broken = tl.zeros([BLOCK], tl.int32)
-    for lane in tl.static_range(4):
-        token = lane * quarter + column
-        inside = (column < quarter) & (token < vocab)
-        value = tl.load(logits_ptr + row * row_stride + token, inside, float("-inf")).to(tl.float32)
-        broken |= (inside & ((value != value) | (value == float("inf")))).to(tl.int32)
-        if THRESHOLD:
-            value = tl.where(value >= tl.load(threshold_ptr + row), value, float("-inf"))
-        if temperature > 0:
-            value = value / temperature + gumbel(r0 if lane == 0 else (r1 if lane == 1 else (r2 if lane == 2 else r3)))
-        best, best_index = _best(value, tl.where(inside, token, 0x7FFFFFFF), best, best_index)
-    top = tl.max(best, 0)
     slot = row * tl.num_programs(1) + tl.program_id(1)
-    tl.store(best_ptr + slot, top)
-    index = tl.min(tl.where(best == top, best_index, 0x7FFFFFFF), 0)
-    tl.store(index_ptr + slot, tl.where(tl.max(broken, 0) > 0, -1, index))
+    row_logits = logits_ptr + row * row_stride
+    temperature = tl.load(temperature_ptr + row)
+    threshold = 0.0
+    if THRESHOLD:
+        threshold = tl.load(threshold_ptr + row)
+    marked = 0
+    if MARKS:
+        marked = tl.load(mark_ptr + row * MARK_WORDS)
+    if marked != 0:
+        _marked_best(
+            mark_ptr + row * MARK_WORDS, row_logits, temperature, threshold, best_ptr + slot, index_ptr + slot,
+            vocab, THRESHOLD, TILE_BLOCKS, BLOCK_WORDS,
+        )  # fmt: skip
+    else:
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        position = tl.load(position_ptr + row).to(tl.int32)
+        zero = column * 0
+        r0, r1, r2, r3 = tl.philox(tl.load(seed_ptr + row), column, zero + position, zero, zero)
+        best = tl.full([BLOCK], float("-inf"), tl.float32)
+        best_index = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
+        broken = tl.zeros([BLOCK], tl.int32)
+        for lane in tl.static_range(4):
+            token = lane * quarter + column
+            random = r0 if lane == 0 else (r1 if lane == 1 else (r2 if lane == 2 else r3))
+            best, best_index, broken = _considered(
+                random, token, (column < quarter) & (token < vocab), row_logits, temperature, threshold,
+                best, best_index, broken, THRESHOLD,
+            )  # fmt: skip
+        _put(best, best_index, broken, best_ptr + slot, index_ptr + slot)
 
 
 @triton.jit
@@ -83,8 +139,9 @@ def _row_best(best_ptr, index_ptr, token_ptr, blocks, BLOCKS: tl.constexpr, CHAI
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None
-) -> Tensor:
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None,
+    marks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Draw one token a row from ``softmax(logits / temperature)``; the largest logit where temperature is 0.
 
     Args:
@@ -93,6 +150,7 @@ def sample(
         seeds: [rows] int64, the request's seed.
         positions: [rows] int32 or int64, the position the drawn token will have.
         threshold: [rows] float32 from `sampling_threshold`; tokens with a smaller logit are not drawn.
+        marks: [rows, MARK_WORDS] int32 from `gather_marks`; a marked row is drawn by its key and not by its seed.
     Returns:
         [rows] int64. Ties go to the smaller token id; -1 for a row that holds NaN or +inf, or nothing but -inf.
     Raises:
@@ -104,6 +162,7 @@ def sample(
     require(
         seeds.dtype == torch.int64 and temperature.dtype == torch.float32, "seeds are int64, temperature is float32"
     )
+    require(marks is None or marks.shape == (rows, MARK_WORDS), f"marks must be [{rows}, {MARK_WORDS}]")
     tokens = logits.new_empty(rows, dtype=torch.int64)
     if rows == 0:
         return tokens
@@ -112,8 +171,9 @@ def sample(
     best = logits.new_empty(rows, blocks, dtype=torch.float32)
     index = logits.new_empty(rows, blocks, dtype=torch.int32)
     _block_best[(rows, blocks)](
-        logits, temperature, seeds, positions, threshold, best, index, vocab, quarter, logits.stride(0),
-        THRESHOLD=threshold is not None, BLOCK=BLOCK, num_warps=4, **chained(),
+        logits, temperature, seeds, positions, threshold, marks, best, index, vocab, quarter, logits.stride(0),
+        THRESHOLD=threshold is not None, MARKS=marks is not None, MARK_WORDS=MARK_WORDS, TILE_BLOCKS=TILE_BLOCKS,
+        BLOCK_WORDS=BLOCK_WORDS, BLOCK=BLOCK, num_warps=4, **chained(),
     )  # fmt: skip
     _row_best[(rows,)](best, index, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1, **chained())
     return tokens

@@ -4,7 +4,7 @@ The route evaluates it before a byte of the body is read (`gateway.admin.calls.g
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
+from gateway.marks.detection import Detected
 from gateway.openai.asgi_client import caller_address
 from gateway.policies.study import PolicyStudy
 from gateway.records.fleet import DeploymentRecord
@@ -46,6 +47,10 @@ class OnRefused(Protocol):
     def __call__(self, reason: str, address: Address | None = None, /) -> None: ...
 
 
+Detect = Callable[[str, str, str, str], Awaitable[Detected]]
+"""Of tenant, project, text and actor."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdminContext:
     """The services of the admin API. `hasher` returns the current one: the pepper may have been rotated meanwhile.
@@ -53,7 +58,7 @@ class AdminContext:
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run.
+    that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
     """
 
     database: Database
@@ -70,6 +75,7 @@ class AdminContext:
     check_deployment: Callable[[Deployment], None] = lambda wanted: None
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
+    detect: Detect | None = None
 
     @property
     def inventory(self) -> Inventory:

@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,7 +25,7 @@ from gateway.cli.terminal.shell import (
 )
 
 if TYPE_CHECKING:
-    from regions.identity.trust import Trust
+    from regions.identity.trust import Trust, Watermarking
 
 app = typer.Typer(name="backend")
 
@@ -55,6 +55,10 @@ def register(
     priority: Annotated[
         bool, typer.Option("--priority", help="It queues by vLLM's parameter `priority`, lower first.")
     ] = False,
+    watermark: Annotated[
+        Literal["vllm", "sglang", "tensorrt-llm"] | None,
+        typer.Option(help="It watermarks its answers, and is asked to as this server is."),
+    ] = None,
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
@@ -74,7 +78,7 @@ def register(
     with opened_control(ctx, data) as control:
         installation = Installation.open(data)
         installation.catalogue().region(region, _today())
-        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority)
+        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority, watermark=watermark)
         record = control.register_backend(
             BackendIdentity(installation.cell, tenant, region, backend),
             url=url,
@@ -88,7 +92,14 @@ def register(
 
 
 def _trust(
-    ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, *, plain: bool, priority: bool
+    ca: Path | None,
+    name: str | None,
+    pin: Path | None,
+    key_file: Path | None,
+    *,
+    plain: bool,
+    priority: bool,
+    watermark: "Watermarking | None",
 ) -> "Trust | None":
     """How gateways know a server and speak to it, from the options of `create`; None where all are left out. Ends the
     command if a file cannot be read or the options contradict each other."""
@@ -105,6 +116,7 @@ def _trust(
             key_file=None if key_file is None else str(key_file.absolute()),
             plain=plain,
             priority=priority,
+            watermark=watermark,
         )
     except ValidationError as error:
         fail(invalid_value(error.errors()[0]), USAGE)

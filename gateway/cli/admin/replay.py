@@ -170,7 +170,8 @@ async def _replay(
             NOT_COMPARED,
         )
     async with Upstream(Bounds(configured().requests), connected, installation.find_request_signer) as upstream:
-        now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept)
+        mark_key = _mark_key(installation, tenant, kept.mark_period)
+        now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept, mark_key)
     exact = first_difference(kept.output, now) is None
     weights = same_weights(kept.fingerprint, fingerprint)
     await record_replay(context, kept, known, exact, weights, actor=ACTOR)
@@ -178,6 +179,19 @@ async def _replay(
     difference = first_difference(kept.output, now, tolerance)
     fingerprints = kept.fingerprint, fingerprint
     return Replayed(kept.request_id, asked, kept.output, kept.changed, exact, difference, weights, fingerprints)
+
+
+def _mark_key(installation: "Installation", tenant: str, period: str | None) -> bytes | None:
+    """What the call was watermarked with; None where it was not."""
+    from gateway.store.marks import MarkKeys
+
+    if period is None:
+        return None
+    with closing(installation.database()) as database:
+        found = MarkKeys(database, installation.keys).of(tenant, period)
+    if found is None:
+        fail(f"the key of {period}, which the answer is marked with, is gone; restore the database", NOT_COMPARED)
+    return found.key
 
 
 def _check_local(url: str) -> None:

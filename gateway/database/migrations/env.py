@@ -5,6 +5,7 @@ from alembic import context
 import gateway.database.tables.batches
 import gateway.database.tables.cells
 import gateway.database.tables.fleet
+import gateway.database.tables.marks
 import gateway.database.tables.models
 import gateway.database.tables.oversight
 import gateway.database.tables.responses

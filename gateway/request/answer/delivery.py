@@ -19,8 +19,9 @@ from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.answer.headers import JSON, STREAMS, provenance
+from gateway.request.answer.headers import JSON, STREAMS, provenance, watermark_header
 from gateway.request.answer.keep_alive import KeepAlive
+from gateway.request.answer.marking import announced, outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
 from gateway.request.answer.spool import PIECE, Spool
@@ -93,6 +94,7 @@ class Delivery:
                 JSON,
                 (b"content-length", b"%d" % len(last)),
                 *provenance(routed.redacted, routed.route, receipt),
+                *watermark_header(answered.watermark),
             ]
             await client.start(200, headers)
         if len(last) <= AT_ONCE:
@@ -138,7 +140,9 @@ class Delivery:
         if redacted.content is not None and whole.texts is not None:
             redacted.content.add_answer(whole.texts)
         received.bytes_out = len(raw)
-        return Answered(request, accepted, LastBytes(raw), begun=False, kept=kept)
+        return Answered(
+            request, accepted, LastBytes(raw), begun=False, kept=kept, watermark=outcome(accepted.routed, received)
+        )
 
     async def _stream(
         self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
@@ -212,7 +216,8 @@ class _Sender:
         routed = self._accepted.routed
         receipt = self._accepted.intent
         headers = STREAMS[self._accepted.request.call.endpoint.format.streams_events]
-        await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt)])
+        marks = watermark_header(announced(routed))
+        await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt), *marks])
 
     def send(self, piece: bytes) -> Awaitable[None]:
         self._received.bytes_out += len(piece)

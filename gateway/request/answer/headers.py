@@ -37,6 +37,11 @@ def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None)
     return headers
 
 
+def watermark_header(said: str | None) -> Sequence[Header]:
+    """What is said of the watermark that policy demands; nothing where it demands none."""
+    return () if said is None else ((b"x-domicile-watermark", said.encode()),)
+
+
 def request_id(request: Parsed) -> Sequence[Header]:
     """The id of a call, where clients of its API look for it."""
     written, own = request.request_id.encode(), request.call.endpoint.format.request_id_header

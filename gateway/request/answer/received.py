@@ -32,7 +32,8 @@ class ReceivedAnswer:
 
     `called`: when the backend was called; None before that, and after the backend failed. `bytes_out`: sent to the
     client. `characters_out`: of text, before the output filter. `redactions`: findings of the output filter, by label.
-    `closed`: the outcome was handed to the record. `events`: what writes a stream in the events of another API.
+    `watermarks`: by choice, what our engine says of its mark. `closed`: the outcome was handed to the record.
+    `events`: what writes a stream in the events of another API.
     """
 
     called: float | None = None
@@ -40,6 +41,7 @@ class ReceivedAnswer:
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
     fingerprint: str | None = None
+    watermarks: dict[int, str] = field(default_factory=dict)
     tool_calls: int = 0
     bytes_out: int = 0
     chunks_out: int = 0
@@ -68,6 +70,7 @@ class ReceivedAnswer:
         self.characters_out += told.characters
         self.tool_calls += told.tool_calls
         self.finish_reasons.extend(told.finish_reasons)
+        self.watermarks.update(enumerate(told.watermarks))
 
     def used(self, prompt_estimate: int) -> Used | None:
         """The tokens that are charged. An answer that was cut costs the prompt and what was sent of it.

@@ -19,7 +19,7 @@ from gateway.content.inspection import counted
 from gateway.errors import BackendFailed, BodyTooComplex
 from gateway.openai.answer import count_characters
 from gateway.openai.checked_call import Call
-from gateway.openai.finish import announces_end, recorded
+from gateway.openai.finish import announces_end, recorded, watermark_of
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of, position_of
 from gateway.openai.sse import DONE, EventSplitter
@@ -192,6 +192,8 @@ class StreamRelay:
             received.count_tool_calls(said)
         if announces_end(reason := choice.get("finish_reason")):
             self._ends[position_of(choice, place)] = recorded(reason)
+            if said_of_mark := watermark_of(choice):
+                received.watermarks[position_of(choice, place)] = said_of_mark
             received.finish_reasons = [word for word in self._ends.values() if word is not None]
 
     def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:

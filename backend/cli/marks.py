@@ -1,0 +1,16 @@
+"""The test for a watermark without a running backend, for `domicile mark detect`: by the tokenizer of a folder."""
+
+from pathlib import Path
+
+
+def tested_by(weights: Path, body: bytes) -> bytes:
+    """What POST /marks of a backend with these weights answers to `body`. Loads the tokenizer alone.
+
+    Raises ModelError where there is none, InvalidRequest.
+    """
+    from backend.answer.mark_report import tested
+    from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+    from backend.wire import MarksRequest
+
+    text = Checkpoint(resolve(str(weights))).text
+    return tested(text.encode_words, MarksRequest.model_validate_json(body)).model_dump_json().encode()

@@ -1,0 +1,135 @@
+"""The watermark: which random numbers a marked token is drawn with (docs/adr/0122).
+
+A token is drawn by Gumbel-max (Aaronson 2022) with noise that a cryptographic PRF gives for (key, the CONTEXT tokens
+before it, the token). The PRF is ChaCha20 (RFC 8439): the context is its nonce, a word a token, and each candidate
+token owns one word of the key stream. Over keys every draw has the model's own distribution.
+
+A position is marked if its whole context lies in the answer, so that a detector that has only the answer can look it
+up, and if the same context did not come before in the answer: its noise would repeat, and the answer with it. Other
+positions are drawn with the request's seed.
+
+Each answer is drawn with one of SHARDS keys that are derived from the tenant's, so that several answers to one prompt
+differ. The detector tries all of them.
+
+`backend.kernels.sampling` has the same on a device.
+"""
+
+import hmac
+from collections.abc import Sequence
+from hashlib import sha256
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+SCHEME = "gumbel-chacha20/1"
+CONTEXT = 3  # tokens, as many as the nonce has words; ADR 122 has the measurement
+SHARDS = 16
+HISTORY = 8192  # positions that are searched for an earlier context
+KEY_BYTES = 32
+TOKEN_BYTES = 4
+BLOCK_WORDS, TILE_BLOCKS = 16, 256
+TILE = BLOCK_WORDS * TILE_BLOCKS
+"""Tokens are dealt to key stream words so that 256 neighbours have the same word of 256 blocks: a GPU reads them in one
+piece. Which word a token has does not depend on the size of the vocabulary."""
+
+Words = NDArray[np.uint32]
+
+
+class MarkKey(msgspec.Struct, frozen=True):
+    """The key of one shard. Its bytes appear in no representation."""
+
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "MarkKey(...)"
+
+
+def shard_key(key: bytes, shard: int) -> MarkKey:
+    """Of a tenant's key for a period, 32 bytes. shard: any number; equal modulo SHARDS is equal."""
+    return MarkKey(hmac.digest(key, b"%s shard %d" % (SCHEME.encode(), shard % SHARDS), sha256))
+
+
+def nonce(context: Sequence[int]) -> bytes:
+    """12 bytes of CONTEXT tokens, oldest first."""
+    return b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in context).ljust(12, b"\0")
+
+
+def word_of(token: int) -> tuple[int, int]:
+    """Block of the key stream, and word in it, that give this token's random number."""
+    tile, at = divmod(token, TILE)
+    return tile * TILE_BLOCKS + at % TILE_BLOCKS, at // TILE_BLOCKS
+
+
+def random_words(key: MarkKey, context: Sequence[int], vocab: int) -> Words:
+    """[vocab]: 32 random bits for each token behind this context."""
+    tiles = -(-vocab // TILE)
+    stream = np.frombuffer(_stream(key.key, 0, context, tiles * TILE_BLOCKS), dtype="<u4")
+    return stream.reshape(tiles, TILE_BLOCKS, BLOCK_WORDS).transpose(0, 2, 1).reshape(-1)[:vocab]
+
+
+def random_word(key: MarkKey, context: Sequence[int], token: int) -> int:
+    """The 32 bits of one token."""
+    block, word = word_of(token)
+    return int.from_bytes(_stream(key.key, block, context, 1)[4 * word : 4 * word + 4], "little")
+
+
+def word_table(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int]]) -> Words:
+    """[len(keys), len(pairs)]: `random_word` of each key and pair of (context, token), computed together."""
+    count = len(pairs)
+    placed = np.array([word_of(token) for _, token in pairs], dtype=np.uint32).reshape(count, 2)
+    nonces = np.frombuffer(b"".join(nonce(context) for context, _ in pairs), dtype="<u4").reshape(count, 3)
+    table = np.empty((len(keys), count), dtype=np.uint32)
+    for row, key in enumerate(keys):
+        block = _blocks(np.frombuffer(key.key, dtype="<u4"), placed[:, 0], nonces)
+        table[row] = block[placed[:, 1], np.arange(count)]
+    return table
+
+
+def _blocks(key: Words, counters: Words, nonces: Words) -> Words:
+    """[16, n]: ChaCha20 (RFC 8439, section 2.3) of one key, n counters and nonces [n, 3]."""
+    start = np.empty((BLOCK_WORDS, len(counters)), dtype=np.uint32)
+    start[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
+    start[4:12], start[12], start[13:] = key[:, None], counters, nonces.T
+    a, b, c, d = start[:4].copy(), start[4:8].copy(), start[8:12].copy(), start[12:].copy()
+    for _ in range(10):
+        a, b, c, d = _quarters(a, b, c, d)
+        a, b, c, d = _quarters(a, np.roll(b, -1, 0), np.roll(c, -2, 0), np.roll(d, -3, 0))
+        b, c, d = np.roll(b, 1, 0), np.roll(c, 2, 0), np.roll(d, 3, 0)
+    return np.concatenate((a, b, c, d)) + start
+
+
+def _quarters(a: Words, b: Words, c: Words, d: Words) -> tuple[Words, Words, Words, Words]:
+    """Four quarter rounds, one a row."""
+    for first, second in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, first)
+        c = c + d
+        b = _rotated(b ^ c, second)
+    return a, b, c, d
+
+
+def _rotated(words: Words, bits: int) -> Words:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
+def _stream(key: bytes, block: int, context: Sequence[int], blocks: int) -> bytes:
+    cipher = Cipher(algorithms.ChaCha20(key, block.to_bytes(4, "little") + nonce(context)), mode=None)
+    return cipher.encryptor().update(bytes(64 * blocks))
+
+
+def marked_context(tokens: Sequence[int], start: int, position: int) -> Sequence[int] | None:
+    """The context that the token at `position` is drawn with, None where it is not marked. start: of the answer."""
+    if position - start < CONTEXT:
+        return None
+    context = tokens[position - CONTEXT : position]
+    last, at = context[-1], max(start + CONTEXT, position - HISTORY) - 1
+    while True:
+        try:
+            at = tokens.index(last, at, position - 1)
+        except ValueError:
+            return context
+        if tokens[at + 1 - CONTEXT : at + 1] == context:
+            return None
+        at += 1

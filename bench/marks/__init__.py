@@ -1,0 +1,1 @@
+"""How well watermarks are found, and what they cost: `python -m bench.marks` (docs/adr/0122)."""

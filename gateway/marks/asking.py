@@ -1,0 +1,57 @@
+"""A test of a text by the tenant's own backends, bounded in number."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from audit.events.privacy import MarkTested
+from gateway.marks.detection import Ask, Detected, TestsPerHour, detected
+from gateway.store.marks import MarkKeys
+from regions.fleet.fleet import Backend
+
+Allowed = Callable[[str, str, str], Sequence[Backend | None]]
+"""Of tenant, project and model: the backends of our own that the project's policy allows, None for a test without one.
+Blocks; raises NotFound, PolicyError."""
+Fetch = Callable[[Backend | None, bytes], Awaitable[bytes | None]]
+"""What a backend answers to a body of POST /marks; None where it does not."""
+
+Record = Callable[[MarkTested], Awaitable[object]]
+
+
+class Detection:
+    """Tests a text, and puts that on record before it says what was found."""
+
+    def __init__(
+        self, keys: MarkKeys, allowed: Allowed, fetch: Fetch, record: Record, bound: TestsPerHour | None = None
+    ) -> None:
+        self._keys = keys
+        self._allowed = allowed
+        self._fetch = fetch
+        self._record = record
+        self._bound = bound
+
+    async def __call__(self, tenant: str, project: str, text: str, actor: str) -> Detected:
+        """Raises TooManyTests, NotFound, PolicyError, and what keys and the record raise."""
+        if self._bound is not None:
+            self._bound.take(tenant)
+        keys = await asyncio.to_thread(self._keys.all, tenant)
+        found = await detected(keys, text, self._asking(tenant, project))
+        event = MarkTested(
+            tenant=tenant,
+            actor=actor,
+            project=project,
+            verdict=found.verdict,
+            period=found.period,
+            tests=found.tests,
+            tokens=found.tokens,
+        )
+        await self._record(event)
+        return found
+
+    def _asking(self, tenant: str, project: str) -> Ask:
+        async def ask(model: str, body: bytes) -> bytes | None:
+            for backend in await asyncio.to_thread(self._allowed, tenant, project, model):
+                if (answer := await self._fetch(backend, body)) is not None:
+                    return answer
+            return None
+
+        return ask

@@ -1,0 +1,117 @@
+"""Whether a text carries the watermark of one of a tenant's months, and which.
+
+Only an engine knows its tokens, so the text and the keys go to a backend of the tenant for each model that was marked,
+to one that the policy of a named project allows, and the p-values come back. They are corrected for all keys and models
+that were tried (Bonferroni), and told in coarse steps: finer ones would show who edits a text how far the mark is gone.
+"""
+
+from base64 import b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Literal
+
+from pydantic import ValidationError
+
+from backend.wire import MarksFound, MarksRequest
+from gateway.database.errors import NotReady
+from gateway.store.marks import PeriodKey
+
+ALPHA = 1e-3
+"""A text counts as marked from this corrected p-value on: of a thousand texts of others, one."""
+STEPS = (1e-12, 1e-9, 1e-6, ALPHA)
+LEAST_PAIRS = 40
+"""Below so many pairs of context and token no text is said to be without a mark."""
+PERIODS_AT_ONCE = 120
+"""Ten years of keys of one model. Older ones are named as untested."""
+TESTS_AN_HOUR = 60
+
+Verdict = Literal["marked", "not_found", "too_short", "untested"]
+Ask = Callable[[str, bytes], Awaitable[bytes | None]]
+"""Of a model: what a backend answers to a body of POST /marks; None where none that may be asked is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """verdict: ``untested`` where no model could be tried. period: of the key that fits best, where marked. p_below:
+    the step that the corrected p-value is under. tests: keys times models that were tried. tokens: of the text.
+    models, untested_models: that were and that could not be tried."""
+
+    verdict: Verdict
+    period: str | None
+    p_below: float | None
+    tests: int
+    tokens: int
+    models: tuple[str, ...]
+    untested_models: tuple[str, ...]
+
+
+async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:
+    """keys: of all of the tenant's periods."""
+    by_model: dict[str, list[PeriodKey]] = {}
+    for key in keys[:PERIODS_AT_ONCE]:
+        for model in key.models:
+            by_model.setdefault(model, []).append(key)
+    found: dict[str, MarksFound] = {}
+    for model, of_model in by_model.items():
+        body = MarksRequest(text=text, keys=[b64encode(key.key).decode() for key in of_model])
+        answer = await ask(model, body.model_dump_json().encode())
+        if answer is not None and (read := _read(answer, len(of_model))) is not None:
+            found[model] = read
+    untested = tuple(sorted({*by_model} - {*found}))
+    return _told(found, by_model, untested)
+
+
+def _read(answer: bytes, keys: int) -> MarksFound | None:
+    try:
+        found = MarksFound.model_validate_json(answer)
+    except ValidationError:
+        return None
+    return found if len(found.p_values) == keys and all(0 <= p <= 1 for p in found.p_values) else None
+
+
+def _told(
+    found: Mapping[str, MarksFound], by_model: Mapping[str, list[PeriodKey]], untested: tuple[str, ...]
+) -> Detected:
+    tests = sum(len(one.p_values) for one in found.values())
+    tokens = max((one.tokens for one in found.values()), default=0)
+    models = tuple(sorted(found))
+    if not found:
+        return Detected("untested", None, None, 0, 0, models, untested)
+    smallest, period = min(
+        (p, key.period)
+        for model, one in found.items()
+        for p, key in zip(one.p_values, by_model[model], strict=True)
+    )  # fmt: skip
+    corrected = min(1.0, smallest * tests)
+    if corrected <= ALPHA:
+        step = next(step for step in STEPS if corrected <= step)
+        return Detected("marked", period, step, tests, tokens, models, untested)
+    enough = max(one.pairs for one in found.values()) >= LEAST_PAIRS
+    verdict: Verdict = "not_found" if enough else "too_short"
+    return Detected(verdict, None, None, tests, tokens, models, untested)
+
+
+class TestsPerHour:
+    """A bound on how often a tenant's marks are probed, in each gateway."""
+
+    __test__ = False  # not for pytest
+
+    def __init__(self, most: int = TESTS_AN_HOUR, now: Callable[[], float] = monotonic) -> None:
+        self._most = most
+        self._now = now
+        self._made: dict[str, deque[float]] = {}
+
+    def take(self, tenant: str) -> None:
+        """Raises TooManyTests."""
+        made, now = self._made.setdefault(tenant, deque()), self._now()
+        while made and made[0] <= now - 3600:
+            made.popleft()
+        if len(made) >= self._most:
+            raise TooManyTests(f"{self._most} texts were tested within an hour, the most there may be; try again later")
+        made.append(now)
+
+
+class TooManyTests(NotReady):
+    """Tests are bounded, so that nobody edits a text until its mark is gone."""
