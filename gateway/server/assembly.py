@@ -86,6 +86,9 @@ from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
+from gateway.server.monitoring.backend_metrics import BackendMetrics
+from gateway.server.monitoring.budgets import Budgets
+from gateway.server.monitoring.cell_metrics import CellMetrics
 from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
@@ -156,7 +159,8 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
-            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts,
+            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition,
+            _cell_metrics(base, parts), mounts,
             [
                 *_model_routes(pipeline, memory),
                 *batches.routes,
@@ -426,6 +430,12 @@ def _health(base: _Base, parts: _Parts, is_ready: BackendProbe) -> Health:
 def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:
     offers = Offers(memory.registry, pipeline.enforcement, memory.cards)
     return ModelRoutes(pipeline.authenticator, offers, memory.bounds, ROUTES).routes()
+
+
+def _cell_metrics(base: _Base, parts: _Parts) -> Exposition:
+    memory, tenant_label = base.memory, base.telemetry.tenant_label
+    backends = BackendMetrics(parts.upstream, memory.routes, memory.fleet, tenant_label, parts.directory.deployments)
+    return CellMetrics(backends, Budgets(base.database, parts.directory.budgets), tenant_label).exposition
 
 
 def _start_background(

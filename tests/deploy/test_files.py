@@ -15,8 +15,11 @@ from backend.process.gpu_meter import GpuMeter, Reading
 from backend.process.metrics import GAUGES, GPU_METRICS, Metrics
 from gateway.cli.app import app
 from gateway.configuration.settings import load_settings
+from gateway.server.monitoring.backend_metrics import LABELS, Labelled, labelled
+from gateway.workers.metrics import written
 from tests.fakes.needs import missing
 from tests.gateway.request.test_telemetry import METRICS
+from tests.regions.fleet.test_fleet import backend
 
 TREE = Path(__file__).parents[2]
 DEPLOY = TREE / "deploy"
@@ -145,7 +148,17 @@ def exported():
 
 
 def of_a_backend():
-    """As one says them whose card tells all that there is to tell."""
+    """As a gateway tells them of one whose card tells all that there is to tell."""
+    told = of_a_backend_text()
+    assert {name for name, _ in (*GAUGES.values(), *GPU_METRICS.values())} <= set(
+        re.findall(r"^[a-z_0-9]+", told, re.M)
+    )
+    known = backend()
+    text = written(labelled([Labelled(known, LABELS)], {known.id: told.encode()}))
+    return set(re.findall(r"^[a-z][a-z_0-9]*", text, re.MULTILINE))
+
+
+def of_a_backend_text():
     meter = GpuMeter(lambda: Reading(1.0, 2.0, 0.5, 300.0), lambda: 1)
     meter.sample()
     counts = [name for name in Stats.__struct_fields__ if name != "expert_pairs"]
@@ -155,11 +168,7 @@ def of_a_backend():
         histogram.observe(1.0)
     metrics.count_run(0.0, 1.0, 2.0, 1)
     metrics.count_request("completed")
-    text = metrics.render().decode()
-    assert {name for name, _ in (*GAUGES.values(), *GPU_METRICS.values())} <= set(
-        re.findall(r"^[a-z_0-9]+", text, re.M)
-    )
-    return set(re.findall(r"^[a-z][a-z_0-9]*", text, re.MULTILINE))
+    return metrics.render().decode()
 
 
 def asked(expression):

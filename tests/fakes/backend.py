@@ -33,6 +33,7 @@ class FakeBackend:
     fingerprint: object = None
     tokenizes: bool = True
     card: dict | None = None  # what it says of its model
+    metrics: object = None  # what it tells at /metrics, or a function that does; None: it has no such page
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -51,6 +52,9 @@ class FakeBackend:
     @property
     def received(self):
         return json.dumps(self.bodies)
+
+    async def exposition(self, request):
+        return web.Response(text=self.metrics() if callable(self.metrics) else self.metrics)
 
     def text(self, body):
         return self.say(body) if callable(self.say) else self.say
@@ -170,6 +174,8 @@ async def running(backend, port=0):
     for path in ("/v1/rerank", "/v1/score", *(("/tokenize", "/detokenize") if backend.tokenizes else ())):
         app.router.add_post(path, backend.generate)
     app.router.add_get("/readyz", backend.readiness)
+    if backend.metrics is not None:
+        app.router.add_get("/metrics", backend.exposition)
     app.router.add_get("/v1/models", backend.models)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
