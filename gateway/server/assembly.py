@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
+from secrets import token_hex
 from time import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
+from audit.files.secret_file import LoosePermissions
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
@@ -40,6 +42,7 @@ from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
 from gateway.database.errors import Invalid
+from gateway.database.leases import Lease
 from gateway.database.ownership import owner_of
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
@@ -50,7 +53,7 @@ from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
 from gateway.installation.doctor import ConfigurationWarning, configuration_warnings, observe
 from gateway.installation.feasibility import Feasibility
-from gateway.installation.installation import Installation
+from gateway.installation.installation import Installation, InstallationError
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
@@ -93,9 +96,13 @@ from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
+from gateway.store.webhooks import WebhookMessages
 from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
 from gateway.version import build
+from gateway.webhooks.signature import SecretError
+from gateway.webhooks.worker import LEASE as WEBHOOKS_LEASE
+from gateway.webhooks.worker import LEASE_S, Receiver, Webhooks
 from gateway.workers.membership import Membership
 from regions.errors import CatalogueError
 from regions.fleet.demand import DemandTracker
@@ -150,7 +157,8 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             WaitingResponses(responses.responses, pipeline),
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
-        recurring = (batches.worker.run, batches.retention.run, responses.retention.run)
+        webhooks = _webhooks(base, parts)
+        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         mounts = {
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
@@ -436,6 +444,27 @@ def _cell_metrics(base: _Base, parts: _Parts) -> Exposition:
     memory, tenant_label = base.memory, base.telemetry.tenant_label
     backends = BackendMetrics(parts.upstream, memory.routes, memory.fleet, tenant_label, parts.directory.deployments)
     return CellMetrics(backends, Budgets(base.database, parts.directory.budgets), tenant_label).exposition
+
+
+def _webhooks(base: _Base, parts: _Parts) -> Webhooks:
+    """Raises InstallationError for a secret that cannot be used."""
+    settings, installation = base.settings, base.installation
+    try:
+        receivers = [Receiver.of(hook) for hook in settings.webhooks]
+    except (SecretError, LoosePermissions) as error:
+        raise InstallationError(str(error)) from error
+    except OSError as error:
+        raise InstallationError(
+            f"the secret of a webhook cannot be read: {error}; correct webhooks.secret_file"
+        ) from error
+    return Webhooks(
+        receivers,
+        WebhookMessages(base.database, log_name(owner_of(base.database) or identity_of(installation.owner))),
+        Lease(base.database, WEBHOOKS_LEASE, f"{settings.node}/{token_hex(8)}", ttl_s=LEASE_S),
+        installation.open_reader,
+        Budgets(base.database, parts.directory.budgets).use,
+        base.telemetry.registry,
+    )
 
 
 def _start_background(
