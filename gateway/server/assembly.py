@@ -44,6 +44,7 @@ from gateway.database.database import Database
 from gateway.database.errors import Invalid
 from gateway.database.leases import Lease
 from gateway.database.ownership import owner_of
+from gateway.directory.backend_keys import BackendKeys
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
@@ -97,8 +98,9 @@ from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
 from gateway.store.webhooks import WebhookMessages
-from gateway.upstream.client import Upstream
+from gateway.upstream.client import Connected, Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
+from gateway.upstream.http1 import Peer
 from gateway.version import build
 from gateway.webhooks.signature import SecretError
 from gateway.webhooks.worker import LEASE as WEBHOOKS_LEASE
@@ -343,7 +345,10 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
     recorder = Recorder(log, base.telemetry, settings.audit.address_days)
     names = await enter(NameFinder(settings.names))
     inspection = await enter(Inspection(settings.inspection))
-    upstream = await enter(Upstream(memory.bounds, recorder.connected, installation.find_request_signer))
+    upstream = await enter(
+        Upstream(memory.bounds, _connected(recorder, BackendKeys(database, recorder.key_changed)),
+                 installation.find_request_signer)
+    )  # fmt: skip
     directory = await enter(
         Directory(
             database,
@@ -379,6 +384,16 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
         )
     )
     return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
+
+
+def _connected(recorder: Recorder, keys: BackendKeys) -> Connected:
+    """Who answers a new connection is on record, and its key is one that may answer, before a request is sent on it."""
+
+    async def connected(backend: Backend, peer: Peer) -> None:
+        await recorder.connected(backend, peer)
+        await keys.check(backend, peer)
+
+    return connected
 
 
 async def _close_open_calls(base: _Base, name: str) -> None:

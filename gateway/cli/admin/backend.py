@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,13 +58,20 @@ def register(
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
+    managed: Annotated[
+        bool, typer.Option("--managed", help="It is a service of another company, trusted by public CAs and its name.")
+    ] = False,
+    refuse_changed_key: Annotated[
+        bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
+    ] = False,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Register a server of yours that speaks OpenAI's API: vLLM, SGLang, TensorRT-LLM, TGI, Ollama.
+    """Register a server of yours that speaks OpenAI's API (vLLM, SGLang, TGI, Ollama ...), or a managed service.
 
-    It is judged by the facts of its region, and trusted by a private CA or its very certificate.
+    It is judged by the facts of its region, and trusted by a private CA or its very certificate; a managed service
+    (`--managed`) by public CAs, and it gets redacted prompts alone unless a policy says otherwise.
 
     Example: domicile backend create acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
     """
@@ -74,12 +81,15 @@ def register(
     with opened_control(ctx, data) as control:
         installation = Installation.open(data)
         installation.catalogue().region(region, _today())
-        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority)
+        if refuse_changed_key and not managed:
+            fail("--refuse-changed-key is for managed services; add --managed, or leave it out", USAGE)
+        continuity = {"public": managed, "changed_key": "refuse" if refuse_changed_key else "record"}
+        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority, **continuity)
         record = control.register_backend(
             BackendIdentity(installation.cell, tenant, region, backend),
             url=url,
             models=model,
-            kind="openai",
+            kind="managed" if managed else "openai",
             single_tenant="declared" if single_tenant else None,
             trust=trust,
             eur_per_million=_euros(eur_per_million),
@@ -87,9 +97,7 @@ def register(
     print_one(record, as_json)
 
 
-def _trust(
-    ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, *, plain: bool, priority: bool
-) -> "Trust | None":
+def _trust(ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, **more: Any) -> "Trust | None":
     """How gateways know a server and speak to it, from the options of `create`; None where all are left out. Ends the
     command if a file cannot be read or the options contradict each other."""
     from pydantic import ValidationError
@@ -103,8 +111,7 @@ def _trust(
             name=name,
             pin=None if pin is None else _pin(pin),
             key_file=None if key_file is None else str(key_file.absolute()),
-            plain=plain,
-            priority=priority,
+            **more,
         )
     except ValidationError as error:
         fail(invalid_value(error.errors()[0]), USAGE)
@@ -167,6 +174,24 @@ def list_backends(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
     with opened_inventory(data) as inventory:
         records = inventory.backends(tenant)
     print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "cost", "revoked_at"), as_json)
+
+
+@app.command("update")
+def update(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    accept_key: Annotated[str, typer.Option(metavar="SHA256", help="Of the public key, as the record names it.")],
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Accept a public key that a managed service shows now, or will.
+
+    Example: domicile backend update acme scaleway --accept-key "$SHA256"
+    """
+    with opened_control(ctx, data) as control:
+        record = control.accept_backend_key(tenant, backend, accept_key)
+    print_one(record, as_json)
 
 
 @app.command("revoke")

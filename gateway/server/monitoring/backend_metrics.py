@@ -70,7 +70,7 @@ class BackendMetrics:
 
     def _labelled(self) -> list[Labelled]:
         known = {(each.tenant, each.id) for each in self._deployments()}
-        return [Labelled(each, self._labels(each, known)) for each in self._fleet]
+        return [Labelled(each, self._labels(each, known)) for each in self._fleet if each.kind != "managed"]
 
     def _labels(self, backend: Backend, known: set[tuple[str, str]]) -> tuple[str, ...]:
         deployment, replica = "", ""
