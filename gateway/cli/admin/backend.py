@@ -18,13 +18,16 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     fail,
+    needs_folder,
     opened_control,
     opened_database,
     opened_inventory,
     read_text,
+    remote_url,
 )
 
 if TYPE_CHECKING:
+    from regions.identity.identity import BackendIdentity
     from regions.identity.trust import Trust
 
 app = typer.Typer(name="backend")
@@ -75,18 +78,13 @@ def register(
 
     Example: domicile backend create acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
     """
-    from gateway.installation.installation import Installation
-    from regions.identity.identity import BackendIdentity
-
     with opened_control(ctx, data) as control:
-        installation = Installation.open(data)
-        installation.catalogue().region(region, _today())
         if refuse_changed_key and not managed:
             fail("--refuse-changed-key is for managed services; add --managed, or leave it out", USAGE)
         continuity = {"public": managed, "changed_key": "refuse" if refuse_changed_key else "record"}
         trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority, **continuity)
         record = control.register_backend(
-            BackendIdentity(installation.cell, tenant, region, backend),
+            _identity(data, tenant, region, backend),
             url=url,
             models=model,
             kind="managed" if managed else "openai",
@@ -95,6 +93,18 @@ def register(
             eur_per_million=_euros(eur_per_million),
         )
     print_one(record, as_json)
+
+
+def _identity(data: Path, tenant: str, region: str, backend: str) -> "BackendIdentity":
+    """Raises CatalogueError for a region that is not in the catalogue; of one elsewhere, its gateway looks."""
+    from gateway.installation.installation import Installation
+    from regions.identity.identity import BackendIdentity
+
+    if remote_url(data) is not None:
+        return BackendIdentity("elsewhere", tenant, region, backend)  # whose cell its gateway knows
+    installation = Installation.open(data)
+    installation.catalogue().region(region, _today())
+    return BackendIdentity(installation.cell, tenant, region, backend)
 
 
 def _trust(ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, **more: Any) -> "Trust | None":
@@ -143,6 +153,7 @@ def enrol(
 
     Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b -o a-1
     """
+    needs_folder(data)
     from gateway.installation.enrolment import Enrolment, ServedModel
     from gateway.installation.installation import Installation
     from regions.identity.identity import BackendIdentity
