@@ -11,6 +11,7 @@ repeats an address: it may hold a password.
 """
 
 import asyncio
+import socket
 import ssl
 import threading
 import time
@@ -21,6 +22,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import httpx2
@@ -97,6 +99,8 @@ class ExternalService:
         at_once: calls at a time; as many as MAX_WAITING wait for their turn, within their deadline.
         tls: how its certificate is verified; by default against the system's authorities.
         transport: instead of the network (tests).
+        may_reach: which addresses may be called, where the URL comes from others. All that the name resolves to are
+            asked, and the connection goes to one that was, so that a name cannot lead elsewhere meanwhile.
     """
 
     def __init__(
@@ -109,7 +113,9 @@ class ExternalService:
         tls: ssl.SSLContext | None = None,
         breaker: Breaker | None = None,
         transport: Any = None,
+        may_reach: Callable[[IPv4Address | IPv6Address], bool] | None = None,
     ) -> None:
+        self._may_reach = may_reach
         self.name = name
         self._deadline_s = deadline_s
         self._max_bytes = max_bytes
@@ -215,7 +221,11 @@ class ExternalService:
             closing.atexit = False
         # Uncompressed: a kilobyte of a compressed answer could become a gigabyte before its size is known.
         sent = {"accept-encoding": "identity", **(headers or {})}
-        async with self._client.stream(method, url, content=content, headers=sent) as answer:
+        named: dict[str, str] = {}
+        if self._may_reach is not None:
+            host, url, sent["host"] = await self._checked(url, self._may_reach)
+            named["sni_hostname"] = host  # under which the certificate is checked too
+        async with self._client.stream(method, url, content=content, headers=sent, extensions=named) as answer:
             if answer.headers.get("content-encoding", "identity").lower() != "identity":
                 raise httpx2.ReadError(COMPRESSED)
             pieces, size = [], 0
@@ -226,6 +236,19 @@ class ExternalService:
                 pieces.append(piece)
             lowered = {name.lower(): value for name, value in answer.headers.items()}
             return ExternalAnswer(answer.status_code, lowered, b"".join(pieces))
+
+    async def _checked(self, url: str, may_reach: Callable[[IPv4Address | IPv6Address], bool]) -> tuple[str, str, str]:
+        """The host, the URL with an address in its place, and the header that names the host."""
+        parts = httpx2.URL(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        found = await asyncio.get_running_loop().getaddrinfo(parts.host, port, type=socket.SOCK_STREAM)
+        addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+        if not addresses or not all(may_reach(each) for each in addresses):
+            raise ExternalUnavailable(
+                f"{self.name} has an address that may not be called from here; name another one, or allow its network",
+                sent=False,
+            )
+        return parts.host, str(parts.copy_with(host=str(addresses[0]))), parts.netloc.decode("ascii")
 
 
 def _close(client: httpx2.AsyncClient) -> "Future[None]":

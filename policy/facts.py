@@ -12,7 +12,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 Basis = Literal["intra_eea", "adequacy", "scc", "bcr", "derogation"]
 AttestedBasis = Literal["adequacy", "scc", "bcr", "derogation"]
 SetName = Literal["EU", "EEA", "EEA+adequate"]
-Kind = Literal["domicile", "openai"]
+Kind = Literal["domicile", "openai", "managed"]
+Managed = Literal["redacted", "unredacted"]
 Tenancy = Literal["attested", "declared"]
 Priority = Literal["high", "normal", "low"]
 Marking = Literal["watermark"]
@@ -46,7 +47,8 @@ class Attestation(Fact):
 
 
 class BackendFacts(Fact):
-    """`kind`: our own engine, which proves who it is by its certificate, or any server that speaks OpenAI's API.
+    """`kind`: our own engine, which proves who it is by its certificate; any server that speaks OpenAI's API; or a
+    service of another company that does (``managed``), which is known by its name alone and serves whoever pays.
 
     `single_tenant`: ``attested`` where the backend's own identity says that it serves one tenant, ``declared`` where
     only its registration does. `certifications`: those in force on the day that the facts are of. `watermarks`: it

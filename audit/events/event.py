@@ -40,7 +40,7 @@ from audit.events.base import (
     Text,
 )
 from audit.events.incident import AuthorityRequest, Incident, Oversight
-from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, START, STOP
+from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, MEDIUM, START, STOP
 from audit.events.privacy import (
     BatchEvent,
     CheckpointAnchored,
@@ -268,6 +268,25 @@ class BackendConnected(Event):
     tls_version: Text | None = None
 
 
+class BackendKeyChanged(Event):
+    """A managed service showed a certificate for another key than before, valid for its `name` under a public
+    authority. ``refused``: nothing was sent to it; else it was recorded before a request was.
+
+    `before` and `after`: SHA-256 of the public keys (SubjectPublicKeyInfo, DER).
+    """
+
+    kept: ClassVar[RecordRetention] = RecordRetention.SECURITY
+    ocsf: ClassVar[Ocsf] = Ocsf(severity_id=MEDIUM)
+
+    type: Literal["backend.key_changed", "backend.key_refused"]
+    backend_id: Text
+    region: Text
+    name: Text
+    issuer: Text
+    before: Sha256
+    after: Sha256
+
+
 # --- access and administration ---------------------------------------------------------------------------------------
 
 
@@ -330,6 +349,7 @@ class AdminChanged(Event):
         "admin.policy.activated",
         "admin.policy.withdrawn",
         "admin.backend.registered",
+        "admin.backend.key_accepted",
         "admin.backend.revoked",
         "admin.origins.changed",
         "admin.limits.changed",
@@ -471,6 +491,7 @@ AnyEvent = Annotated[
     | InferenceCompleted
     | InferenceAborted
     | BackendConnected
+    | BackendKeyChanged
     | AuthFailed
     | RequestRefused
     | AdminChanged

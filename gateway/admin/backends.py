@@ -38,7 +38,9 @@ class NewBackend(Body):
     hex), or both. `key`: the file of that name in the gateways' folder ``secrets/backends/TENANT`` holds what it asks
     for as bearer token. `plain`: it refuses what is not OpenAI's own; `priority`: it queues by vLLM's parameter;
     `watermark`: it marks its answers, and is asked to in this server's way.
-    `single_tenant`: it is declared to serve this tenant alone. `eur_per_million`: what a million tokens cost there.
+    `single_tenant`: it is declared to serve this tenant alone. `managed`: it is a service of another company, trusted
+    by public authorities for the host of the URL or `name`; with `refuse_changed_key` nothing is sent to a key that
+    was not seen before. `eur_per_million`: what a million tokens cost there.
     """
 
     id: Name
@@ -53,6 +55,8 @@ class NewBackend(Body):
     priority: bool = False
     watermark: Watermarking | None = None
     single_tenant: bool = False
+    managed: bool = False
+    refuse_changed_key: bool = False
     eur_per_million: Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)] | None = None
 
 
@@ -82,11 +86,26 @@ def register_backend(
         BackendIdentity(context.cell, tenant, new.region, new.id),
         url=new.url,
         models=new.models,
-        kind="openai",
+        kind="managed" if new.managed else "openai",
         single_tenant="declared" if new.single_tenant else None,
         trust=_trust(context, tenant, new),
         eur_per_million=new.eur_per_million,
     )
+    tagged(response, record)
+    return record
+
+
+class AcceptedKey(Body):
+    """`key_sha256`: of the public key (SubjectPublicKeyInfo, DER) that a managed service may show from now on."""
+
+    key_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@router.post("/{backend}/accept-key")
+def accept_key(
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, backend: str, key: AcceptedKey
+) -> BackendRecord:
+    record = context.control(actor.name, expected).accept_backend_key(tenant, backend, key.key_sha256)
     tagged(response, record)
     return record
 
@@ -105,7 +124,8 @@ def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
     try:
         return Trust(
             ca=new.ca, name=new.name, pin=new.pin, key_file=_key_file(context, tenant, new.key), plain=new.plain,
-            priority=new.priority, watermark=new.watermark,
+            priority=new.priority, watermark=new.watermark, public=new.managed,
+            changed_key="refuse" if new.refuse_changed_key else "record",
         )  # fmt: skip
     except ValidationError as error:
         raise Invalid(invalid_value(error.errors()[0])) from error

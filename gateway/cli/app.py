@@ -3,6 +3,7 @@
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,10 @@ PARTS = {
     "database": LazyCommand("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
     "secrets": LazyCommand("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
     "backup": LazyCommand("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
+    "login": LazyCommand(
+        "Log in to an installation elsewhere, which commands are then for.", ("gateway.cli.login:login",)
+    ),
+    "logout": LazyCommand("Delete the access token that is kept for an installation.", ("gateway.cli.login:logout",)),
     "tenant": LazyCommand("Customer organisations, the unit of isolation.", ("gateway.cli.admin.tenant:tenant_app",)),
     "project": LazyCommand(
         "A tenant's applications, each bound to a processing activity.", ("gateway.cli.admin.tenant:project_app",)
@@ -109,13 +114,24 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+ON_FILES = frozenset(
+    {"init", "up", "doctor", "config", "database", "secrets", "backup", "batch", "cell", "audit", "retention"}
+)
+"""Commands that have no route of the admin API, or not all of theirs."""
+
+
 @app.callback(epilog="Example: domicile demo")
 def domicile(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Sovereign, multi-tenant inference: a gateway that enforces policies, answers and records."""
+    if ctx.invoked_subcommand in ON_FILES and (url := os.environ.get("DOMICILE_URL")):
+        from gateway.cli.terminal.shell import refuse_elsewhere
+
+        refuse_elsewhere(ctx.invoked_subcommand, url)
 
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from audit.errors import StoreError
+from audit.events.event_types import OCSF_CLASSES
 from audit.storage.dsn import database_of
 from gateway.records.control import Network, Role
 from policy.document.countries import builtin_countries
@@ -22,6 +23,13 @@ from policy.errors import invalid_value
 from regions.identity.identity import NAME
 
 MIB = 1 << 20
+_OF_CALLS = ("inference.", "routing.", "request.", "response.", "file.")
+BUDGET_EVENTS = ("budget.nearly_used", "budget.used_up")
+WEBHOOK_EVENTS = (
+    *BUDGET_EVENTS,
+    *(kind for kind in OCSF_CLASSES if not kind.startswith(_OF_CALLS)),
+)
+"""What webhooks may be of: the record's types but those of single calls, and budgets."""
 LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 
 
@@ -444,6 +452,42 @@ class Batches(Section):
     )
 
 
+class Webhook(Section):
+    """A receiver of events of operation, by signed POST. `networks`: those within which its address has to be; without
+    it the address has to be a public one."""
+
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    url: str
+    secret_file: Path
+    events: tuple[str, ...] = Field(min_length=1, description="types of events, or all that begin alike: incident.*")
+    tenants: tuple[str, ...] | None = Field(None, description="of these alone; without it of all, and of the cell")
+    networks: tuple[Network, ...] = Field(default_factory=tuple, description="where its address has to be, if inside")
+
+    @field_validator("url")
+    @classmethod
+    def safe(cls, value: str) -> str:
+        if not is_safe_url(value):
+            raise ValueError("this is not an https URL; give one (http only on this machine), without query or user")
+        return value
+
+    @field_validator("events")
+    @classmethod
+    def known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            if not any(matches(pattern, each) for each in WEBHOOK_EVENTS):
+                near = get_close_matches(pattern, WEBHOOK_EVENTS, 1)
+                raise ValueError(
+                    f"{pattern!r} is no type of event that is sent; "
+                    + (f"did you mean {near[0]}?" if near else "docs/monitoring.md lists them")
+                )
+        return value
+
+
+def matches(pattern: str, kind: str) -> bool:
+    """Whether a type of event is `pattern`, or begins with it where that ends with ``.*``."""
+    return kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
+
+
 class Settings(BaseSettings):
     """A gateway's configuration. What belongs to the cell as a whole is in the folder `data`."""
 
@@ -465,7 +509,15 @@ class Settings(BaseSettings):
     cells: Cells = Cells()
     fleet: Fleet = Fleet()
     oidc: Oidc = Oidc()
+    webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
+
+    @field_validator("webhooks")
+    @classmethod
+    def each_by_its_name(cls, value: tuple[Webhook, ...]) -> tuple[Webhook, ...]:
+        if len({each.name for each in value}) < len(value):
+            raise ValueError("two webhooks have one name; give each its own")
+        return value
 
     @field_validator("data")
     @classmethod

@@ -26,8 +26,9 @@ from gateway.database.listener import EpochListener
 from gateway.identity.keys import ApiKey, KeyElsewhere, KeyExpired, KeyHasher, KeyRevoked, KeyUnknown, parse_key
 from gateway.identity.machines import Machine
 from gateway.identity.principal import PolicyInForce, Principal
+from gateway.limits.bucket import Budget
 from gateway.limits.effective import binding
-from gateway.limits.limiter import Limits
+from gateway.limits.limiter import Counter, Limits
 from gateway.records.adapters import AdapterRecord
 from gateway.records.control import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.records.prices import Price, PriceBook
@@ -314,6 +315,22 @@ class Directory:
         found = self._snapshot.deployments.values()
         return tuple(each for each in found if each is not None and self._snapshot.is_living(each.tenant))
 
+    def budgets(self) -> list[Counter]:
+        """Counters of the budgets of living tenants and projects, those of their policies included. May be
+        called in any thread: policies that no call has used yet are compiled."""
+        snapshot = self._snapshot
+        found: dict[str, Counter] = {}
+        for (tenant, project), record in snapshot.projects.items():
+            if record.revoked_at is not None or not snapshot.is_living(tenant):
+                continue
+            in_force = self._policy(snapshot, tenant, project)
+            limits = None if isinstance(in_force, str) else in_force.policy.limits
+            for counter in binding(tenant, project, "", snapshot.limits, limits):
+                of_key = counter.bucket.startswith(f"{tenant}/{project}/")
+                if isinstance(counter.quota, Budget) and not of_key:
+                    found[counter.bucket] = counter
+        return list(found.values())
+
     @property
     def prices(self) -> PriceBook:
         """All versions of prices, including those of the configuration file."""
@@ -468,4 +485,4 @@ class Directory:
 
     def _forget_old_policies(self) -> None:
         active = {None} | {text.sha256 for text in self._snapshot.policies.values()}
-        self._in_force = {version: known for version, known in self._in_force.items() if active >= {*version[1:]}}
+        self._in_force = {version: known for version, known in dict(self._in_force).items() if active >= {*version[1:]}}

@@ -256,6 +256,14 @@ def _policies(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarni
                 "give their policy a redaction.input",
             )
         )
+    if seen.unredacted:
+        found.append(
+            ConfigurationWarning(
+                "managed_unredacted",
+                f"managed services may get prompts of {_names(seen.unredacted)} that are not redacted",
+                "leave backend.managed out of their policy, and redact what gdpr-standard does",
+            )
+        )
     if seen.unlimited:
         found.append(
             ConfigurationWarning(

@@ -205,7 +205,7 @@ class BackendRecord(Record):
     url: str
     uri: str
     models: tuple[str, ...]
-    kind: Literal["domicile", "openai"] = "domicile"
+    kind: Literal["domicile", "openai", "managed"] = "domicile"
     single_tenant: Literal["attested", "declared"] | None = None
     trust: Trust | None = None
     cost: int | None = None
@@ -243,6 +243,7 @@ class AdminEvent(BaseModel):
         "policy.activated",
         "policy.withdrawn",
         "backend.registered",
+        "backend.key_accepted",
         "backend.revoked",
         "origins.changed",
         "limits.changed",

@@ -14,6 +14,7 @@ from audit import errors as audit_errors
 from audit.events.base import Event
 from audit.events.event import (
     BackendConnected,
+    BackendKeyChanged,
     Decision,
     InferenceAborted,
     InferenceAccepted,
@@ -171,6 +172,10 @@ class Recorder:
         """
         if (event := connection_of(backend, peer)) is not None:
             await self._append(event)
+
+    async def key_changed(self, event: BackendKeyChanged) -> None:
+        """A managed service shows another key. Raises AuditUnavailable; then nothing may be sent to it."""
+        await self._append(event)
 
     def auth_failed(self, reason: str, address: Address | None = None) -> None:
         """Count a caller of the admin API who could not be authenticated."""

@@ -39,6 +39,9 @@ EXPORT_TIMEOUT_S = 3
 """For one batch of spans; a collector that hangs must not hold the stop of the gateway."""
 MAY_LEAVE: Final = "domicile.policy.spans_may_leave"
 
+ALERTED: Final = ("audit_unavailable", "backend_identity", "backend_unavailable", "limits_unavailable")
+"""Codes of errors that are counted from 0 on, since a series that begins at 1 has not risen for an alert."""
+
 # As `gateway.request.pipeline` takes them; each is a span ``domicile.<step>``.
 STEPS: Final = (
     "authenticate", "parse", "limit", "decide", "redact", "route", "write_ahead", "call", "restore", "record",
@@ -98,6 +101,8 @@ class Telemetry:
         self.errors = Counter(
             "domicile_errors", "Calls answered with an error, by its code", ("code",), registry=registry
         )
+        for code in ALERTED:
+            self.errors.labels(code)
         self.certificate_ends = Gauge(
             "domicile_certificate_not_after_seconds", "When a certificate of this gateway ends, Unix time",
             ("certificate",), registry=registry,

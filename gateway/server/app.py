@@ -82,6 +82,7 @@ class Handlers:
     """Answers at every path but those of inference: models, health and metrics; and answers every error.
 
     `operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics.
+    `of_cell`: those of the cell.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class Handlers:
         health: Health,
         operators: Operators,
         exposition: Exposition,
+        of_cell: Exposition,
     ) -> None:
         self._exposition = exposition
+        self._of_cell = of_cell
         self._authenticator = pipeline.authenticator
         self._recorder = pipeline.recorder
         self._registry = registry
@@ -112,9 +115,16 @@ class Handlers:
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus' text format; 404 for all but operators."""
+        return await self._told(request, self._exposition)
+
+    async def cell_metrics(self, request: Request) -> Response:
+        """The same of the cell: its backends, which only gateways may ask, and its budgets."""
+        return await self._told(request, self._of_cell)
+
+    async def _told(self, request: Request, exposition: Exposition) -> Response:
         if not self._is_operator(request):
             return await self.http_error(request, HTTPException(404))
-        return Response(await self._exposition(), headers={"content-type": PROMETHEUS_TEXT})
+        return Response(await exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
     async def refused(self, request: Request, error: GatewayError) -> Response:
         """OpenAI's or Ollama's error body. Nothing else stands for the request on record, so it is counted."""
@@ -147,17 +157,20 @@ def build_app(
     health: Health,
     operators: Operators,
     exposition: Exposition,
+    of_cell: Exposition,
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
     more: Sequence[Route] = (),
     origins: WebOrigins | None = None,
 ) -> GatewayApp:
-    """`operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics. `mounts`:
-    applications by path. `more`: routes of ``/v1`` that are no inference. `origins`: of web pages that may call."""
-    handlers = Handlers(pipeline, registry, health, operators, exposition)
+    """`operators`: from where metrics and the details of readiness may be read. `exposition`: the metrics,
+    `of_cell`: those of the cell. `mounts`: applications by path. `more`: routes of ``/v1`` that are no
+    inference. `origins`: of web pages that may call."""
+    handlers = Handlers(pipeline, registry, health, operators, exposition, of_cell)
     routes = [
         Route("/healthz", handlers.alive, methods=["GET"]),
         Route("/readyz", handlers.ready, methods=["GET"]),
         Route("/metrics", handlers.metrics, methods=["GET"]),
+        Route("/metrics/cell", handlers.cell_metrics, methods=["GET"]),
         *more,
         *(Mount(path, app) for path, app in mounts.items()),
     ]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
+from secrets import token_hex
 from time import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
+from audit.files.secret_file import LoosePermissions
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
@@ -41,7 +43,9 @@ from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
 from gateway.database.errors import Invalid
+from gateway.database.leases import Lease
 from gateway.database.ownership import owner_of
+from gateway.directory.backend_keys import BackendKeys
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
@@ -51,7 +55,7 @@ from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
 from gateway.installation.doctor import ConfigurationWarning, configuration_warnings, observe
 from gateway.installation.feasibility import Feasibility
-from gateway.installation.installation import Installation
+from gateway.installation.installation import Installation, InstallationError
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
@@ -90,16 +94,24 @@ from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
+from gateway.server.monitoring.backend_metrics import BackendMetrics
+from gateway.server.monitoring.budgets import Budgets
+from gateway.server.monitoring.cell_metrics import CellMetrics
 from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.marks import MarkKeys
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_report import spent
+from gateway.store.webhooks import WebhookMessages
 from gateway.upstream.adapters import BackendAdapters
-from gateway.upstream.client import Upstream
+from gateway.upstream.client import Connected, Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
+from gateway.upstream.http1 import Peer
 from gateway.version import build
+from gateway.webhooks.signature import SecretError
+from gateway.webhooks.worker import LEASE as WEBHOOKS_LEASE
+from gateway.webhooks.worker import LEASE_S, Receiver, Webhooks
 from gateway.workers.membership import Membership
 from regions.errors import CatalogueError
 from regions.fleet.demand import DemandTracker
@@ -154,7 +166,8 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             WaitingResponses(responses.responses, pipeline),
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
-        recurring = (batches.worker.run, batches.retention.run, responses.retention.run)
+        webhooks = _webhooks(base, parts)
+        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         mounts = {
             ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
@@ -163,7 +176,8 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
-            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition, mounts,
+            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition,
+            _cell_metrics(base, parts), mounts,
             [
                 *_model_routes(pipeline, memory),
                 *batches.routes,
@@ -341,7 +355,10 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
     recorder = Recorder(log, base.telemetry, settings.audit.address_days)
     names = await enter(NameFinder(settings.names))
     inspection = await enter(Inspection(settings.inspection))
-    upstream = await enter(Upstream(memory.bounds, recorder.connected, installation.find_request_signer))
+    upstream = await enter(
+        Upstream(memory.bounds, _connected(recorder, BackendKeys(database, recorder.key_changed)),
+                 installation.find_request_signer)
+    )  # fmt: skip
     directory = await enter(
         Directory(
             database,
@@ -377,6 +394,16 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
         )
     )
     return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
+
+
+def _connected(recorder: Recorder, keys: BackendKeys) -> Connected:
+    """Who answers a new connection is on record, and its key is one that may answer, before a request is sent on it."""
+
+    async def connected(backend: Backend, peer: Peer) -> None:
+        await recorder.connected(backend, peer)
+        await keys.check(backend, peer)
+
+    return connected
 
 
 async def _close_open_calls(base: _Base, name: str) -> None:
@@ -438,6 +465,33 @@ def _health(base: _Base, parts: _Parts, is_ready: BackendProbe) -> Health:
 def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:
     offers = Offers(memory.registry, pipeline.enforcement, memory.cards)
     return ModelRoutes(pipeline.authenticator, offers, memory.bounds, ROUTES).routes()
+
+
+def _cell_metrics(base: _Base, parts: _Parts) -> Exposition:
+    memory, tenant_label = base.memory, base.telemetry.tenant_label
+    backends = BackendMetrics(parts.upstream, memory.routes, memory.fleet, tenant_label, parts.directory.deployments)
+    return CellMetrics(backends, Budgets(base.database, parts.directory.budgets), tenant_label).exposition
+
+
+def _webhooks(base: _Base, parts: _Parts) -> Webhooks:
+    """Raises InstallationError for a secret that cannot be used."""
+    settings, installation = base.settings, base.installation
+    try:
+        receivers = [Receiver.of(hook) for hook in settings.webhooks]
+    except (SecretError, LoosePermissions) as error:
+        raise InstallationError(str(error)) from error
+    except OSError as error:
+        raise InstallationError(
+            f"the secret of a webhook cannot be read: {error}; correct webhooks.secret_file"
+        ) from error
+    return Webhooks(
+        receivers,
+        WebhookMessages(base.database, log_name(owner_of(base.database) or identity_of(installation.owner))),
+        Lease(base.database, WEBHOOKS_LEASE, f"{settings.node}/{token_hex(8)}", ttl_s=LEASE_S),
+        installation.open_reader,
+        Budgets(base.database, parts.directory.budgets).use,
+        base.telemetry.registry,
+    )
 
 
 def _start_background(

@@ -54,6 +54,8 @@ class BackendProbe:
             listed = await self._upstream.fetch(target, MODELS_PATH, TIMEOUT_S)
             if listed is not None:
                 self._cards.note(backend.id, backend, parse_cards(listed))
+        if backend.kind == "managed":
+            return True  # its queue is its own affair
         said = await self._upstream.fetch(target, METRICS_PATH, TIMEOUT_S)
         if said is not None and (report := parse_report(said)) is not None:
             self._fleet.mark_report(backend, report)

@@ -45,12 +45,14 @@ class ProtocolError(Exception):
 
 class Peer(NamedTuple):
     """The other end of a connection as it showed itself: address and port, SHA-256 of its certificate (DER) in hex, the
-    URI in that, the version of TLS. All but the address are None without TLS; the URI also where there is none."""
+    URI in that, the version of TLS, the certificate itself. All but the address are None without TLS; the URI also
+    where there is none."""
 
     address: str
     certificate_sha256: str | None
     uri: str | None
     tls_version: str | None
+    certificate: bytes | None = None
 
 
 class Silence(Protocol):
@@ -151,6 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             certificate_sha256=sha256(certificate).hexdigest() if certificate else None,
             uri=uris[0] if uris else None,
             tls_version=tls.version() if tls is not None else None,
+            certificate=certificate,
         )
 
     # What the transport calls

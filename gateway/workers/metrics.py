@@ -30,7 +30,7 @@ def merged(running: Iterable[str], ended: Iterable[str] = ()) -> str:
                 continue
             families.setdefault(family.name, family)
             _add(values.setdefault(family.name, {}), family.samples)
-    return _written([_of(family, values[name]) for name, family in families.items()])
+    return written([_of(family, values[name]) for name, family in families.items()])
 
 
 def _add(values: dict[Key, float], samples: Iterable[Sample]) -> None:
@@ -59,7 +59,8 @@ class _Collected(Collector):
         return self._metrics
 
 
-def _written(metrics: list[Metric]) -> str:
+def written(metrics: list[Metric]) -> str:
+    """In Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Collected(metrics))
     return generate_latest(registry).decode()

@@ -84,7 +84,7 @@ def _conditional(rule: ConditionalRule) -> Mapping[str, str]:
 
 
 def _bounds(prefix: str, bounds: Bounds) -> Mapping[str, str]:
-    residency = prefix or "residency."
+    residency, managed = prefix or "residency.", bounds.backend.managed or ""
     places = {
         f"{residency}process_in": bounds.process_in,
         f"{residency}store_in": bounds.store_in,
@@ -95,6 +95,7 @@ def _bounds(prefix: str, bounds: Bounds) -> Mapping[str, str]:
     return said | {
         f"{prefix}backend.kind": bounds.backend.kind or "",
         f"{prefix}backend.single_tenant": bounds.backend.single_tenant or "",
+        f"{prefix}backend.managed": managed if managed != "redacted" or prefix else "",  # the default is not named
         f"{prefix}backend.certifications": ", ".join(sorted(bounds.backend.certifications)),
     }
 

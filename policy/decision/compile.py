@@ -289,8 +289,12 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         content = parse_content_days(DEFAULT_CONTENT)
     if all(document.residency.transfer_basis is None for document in tenant):
         transfer = DEFAULT_TRANSFER if transfer is None else transfer & DEFAULT_TRANSFER
+    bounds = state.bounds
+    if all(document.backend.managed is None for document in tenant):
+        bounds = replace(bounds, backend=replace(bounds.backend, managed="redacted"))
     return replace(
         state,
+        bounds=bounds,
         transfer=transfer,
         asked=_asked_where_silent(state.asked, tenant),
         on_failure=state.on_failure.settled(),

@@ -23,12 +23,14 @@ from policy.document.retention import RetentionClass, with_high_risk_floor
 from policy.facts import BackendFacts, Marking, Priority, RequestFacts, Sink
 from policy.purpose import RISK_CLASSES
 from policy.reason import Reason
-from policy.redact.actions.plan import RedactionPlan
+from policy.redact.actions.plan import RedactionPlan, action_for
 
 _REQUIRED_OF_REQUEST = ("tenant", "project", "model", "risk_class")
 _REQUIRED_OF_BACKEND = ("tenant", "region", "compute_country", "storage_country", "operator", "operator_hq",
                         "ultimate_parent", "parent_country")  # fmt: skip
 _COUNTRIES_OF_BACKEND = ("compute_country", "storage_country", "operator_hq", "parent_country")
+MANAGED_LABELS = ("email", "iban", "card", "phone", "national_id", "secret")
+"""As the preset ``gdpr-standard`` redacts them in prompts."""
 MAX_CASES = 1024  # kinds of request that a policy remembers, and backends for each: what callers make up is forgotten
 MAX_VERDICTS = 4096
 _facts_of_kind = attrgetter(
@@ -149,7 +151,7 @@ class _Case:
         policy, on = self._policy, self._on
         reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
         if backend.tenant == self._facts.tenant:
-            reasons += _refusals_by_bounds(self._bounds, backend, on)
+            reasons += _refusals_by_bounds(self._bounds, policy.redaction, backend, on)
         basis: str | None = None
         if not reasons:
             basis, why_none = policy.transfer.basis(backend, on)
@@ -231,7 +233,7 @@ def _refusals_of_backend(
                 rule, backend, f"{verb} {getattr(backend, fact)}", getattr(backend, fact), allowed, on, article
             )
     yield from _refusals_of_subprocessors(policy, backend, on)
-    yield from _refusals_of_server("", policy.backend, backend)
+    yield from _refusals_of_server("", policy.backend, policy.redaction, backend)
     yield from _refusals_of_marking(policy, facts, backend)
 
 
@@ -302,18 +304,20 @@ def _bounds_of(rule: ConditionalRule) -> Iterator[_Bound | tuple[str, BackendDem
 
 
 def _refusals_by_bounds(
-    bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts, on: date
+    bounds: tuple[_Bound | tuple[str, BackendDemand], ...], redaction: RedactionPlan, backend: BackendFacts, on: date
 ) -> Iterator[Reason]:
     for bound in bounds:
         if isinstance(bound, tuple):
-            yield from _refusals_of_server(*bound, backend)
+            yield from _refusals_of_server(*bound, redaction, backend)
             continue
         country = getattr(backend, bound.fact)  # one that is not known is refused as such
         if country and (objection := bound.allowed.objection(country, on, backend.attested_transfer)):
             yield Reason(bound.rule, backend.backend_id, f"{bound.verb} {country}, {objection}", "GDPR 44")
 
 
-def _refusals_of_server(prefix: str, demand: BackendDemand, backend: BackendFacts) -> Iterator[Reason]:
+def _refusals_of_server(
+    prefix: str, demand: BackendDemand, redaction: RedactionPlan, backend: BackendFacts
+) -> Iterator[Reason]:
     name = backend.backend_id
     if demand.kind is not None and backend.kind != demand.kind:
         is_one = f"is of kind {backend.kind}" if backend.kind else "is of a kind that is not known"
@@ -323,9 +327,17 @@ def _refusals_of_server(prefix: str, demand: BackendDemand, backend: BackendFact
         serves = "only declares to serve one tenant" if tenancy else "may serve other tenants"
         because = f"{serves}, policy asks for {wanted}"
         yield Reason(f"{prefix}backend.single_tenant", name, because, "GDPR 32(1)(b)")
+    if backend.kind == "managed" and demand.managed == "redacted" and (left := _left_alone(redaction)):
+        because = f"is a managed service, and the policy leaves {', '.join(left)} of prompts as they are"
+        yield Reason(f"{prefix}backend.managed", name, because, "GDPR 5(1)(c), 25, 28")
     if lacking := sorted(demand.certifications.difference(backend.certifications)):
         because = f"has no {', '.join(lacking)} certificate in force"
         yield Reason(f"{prefix}backend.certifications", name, because, "GDPR 28(1), 32(3)")
+
+
+def _left_alone(redaction: RedactionPlan) -> list[str]:
+    """Of `MANAGED_LABELS`, those that are not redacted in prompts: ``tag`` only counts."""
+    return [label for label in MANAGED_LABELS if action_for(redaction.input, label) in (None, "tag")]
 
 
 def _outside(

@@ -53,8 +53,9 @@ class OnFailure:
         return self if self.mode is not None else OnFailure("deny")
 
     def admits(self, backend: BackendFacts, on: date) -> bool:
-        """Whether a backend, its sub-processors with it, stands inside every bound. Unknown is outside."""
-        if self.mode != "sovereign" or len(self.bounds) != len(BOUNDS):
+        """Whether a backend, its sub-processors with it, stands inside every bound. Unknown is outside, and so is a
+        managed service, wherever it is."""
+        if backend.kind == "managed" or self.mode != "sovereign" or len(self.bounds) != len(BOUNDS):
             return False
         places = [(rule, getattr(backend, BOUNDS[name])) for name, rule in self.bounds.items()]
         places += [(self.bounds["process_in"], other.country) for other in backend.subprocessors]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from policy.decision.residency import CountryRule, Selector, country_rule
 from policy.document.document import BackendRule, Limits
 from policy.errors import LooseningError
-from policy.facts import CountrySets, Kind, Priority, Tenancy
+from policy.facts import CountrySets, Kind, Managed, Priority, Tenancy
 from policy.redact.actions.plan import STRICTNESS
 
 A = TypeVar("A", bound=str)
@@ -22,10 +22,12 @@ _URGENCY: Mapping[Priority, int] = {"low": 0, "normal": 1, "high": 2}
 
 @dataclass(frozen=True, slots=True)
 class BackendDemand:
-    """What the server itself must be; None and an empty set demand nothing."""
+    """What the server itself must be; None and an empty set demand nothing. `managed`: which prompts a managed
+    service may get."""
 
     kind: Kind | None = None
     single_tenant: Tenancy | None = None
+    managed: Managed | None = None
     certifications: frozenset[str] = frozenset()
 
 
@@ -85,8 +87,11 @@ def backend(above: BackendDemand, wanted: BackendRule, whose: str) -> BackendDem
         raise LooseningError("backend.kind", f"{wanted.kind} is not {whose} {above.kind}")
     if above.single_tenant == "attested" and wanted.single_tenant == "declared":
         raise LooseningError("backend.single_tenant", f"declared is weaker than {whose} attested")
+    if above.managed == "redacted" and wanted.managed == "unredacted":
+        raise LooseningError("backend.managed", f"unredacted is weaker than {whose} redacted")
     return BackendDemand(
         wanted.kind or above.kind,
         wanted.single_tenant or above.single_tenant,
+        wanted.managed or above.managed,
         above.certifications | frozenset(wanted.certifications),
     )

@@ -33,7 +33,7 @@ from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.document.retention import parse_content_days, parse_days
 from policy.errors import PolicyDocumentError, Problem, invalid_value
-from policy.facts import AttestedBasis, Basis, Kind, Marking, Priority, SetName, Tenancy
+from policy.facts import AttestedBasis, Basis, Kind, Managed, Marking, Priority, SetName, Tenancy
 from policy.purpose import RiskClass
 from policy.redact.actions.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
 from policy.redact.detectors.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
@@ -106,10 +106,12 @@ class Residency(Section):
 
 class BackendRule(Section):
     """What the server itself must be. `single_tenant: attested`: its own identity must say so; ``declared`` will do
-    with either. `certifications`: all of them, in force."""
+    with either. `certifications`: all of them, in force. `managed: unredacted`: a managed service may get prompts that
+    are not redacted as the preset ``gdpr-standard`` does at the least."""
 
     kind: Kind | None = None
     single_tenant: Tenancy | None = None
+    managed: Managed | None = None
     certifications: tuple[NonEmpty, ...] = ()
 
 

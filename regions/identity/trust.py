@@ -2,7 +2,8 @@
 
 Our own backends carry an identity of the cell in their certificate (`regions.identity.tls`). Any other server that
 speaks OpenAI's API is trusted by what its operator gave us beforehand: the private CA that signed its certificate, the
-very certificate, or both. Nothing is trusted by the public CAs: they vouch for names, not for whose machine it is.
+very certificate, or both. Public CAs vouch for names, not for whose machine it is: they count for managed services
+alone, whose machines are somebody else's anyway (docs/adr/0120).
 """
 
 import ssl
@@ -24,7 +25,10 @@ class Trust(BaseModel):
     `pin` (of its DER form, in hex), or both. `key_file`: the file with the bearer token to send; the token is not
     stored. `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``. `priority`: it
     orders its queue by vLLM's parameter of that name, lower first (``--scheduling-policy priority``); others refuse
-    that. `watermark`: it marks its answers, and how it is asked to."""
+    that. `watermark`: it marks its answers, and how it is asked to.
+
+    `public`: a certificate of any authority that this system trusts, for `name`. `changed_key` says what then happens
+    where it is for another key than those seen before: it is recorded, or it is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,6 +39,16 @@ class Trust(BaseModel):
     plain: bool = False
     priority: bool = False
     watermark: Watermarking | None = None
+    public: bool = False
+    changed_key: Literal["record", "refuse"] = "record"
+
+    @model_validator(mode="after")
+    def _public_alone(self) -> Self:
+        if self.public and (self.ca is not None or self.pin is not None):
+            raise ValueError(
+                "a managed service is known by the public authorities, not by a CA or a pin; leave ca and pin out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _ca_is_one(self) -> Self:
@@ -56,7 +70,7 @@ class Trust(BaseModel):
     @property
     def proves(self) -> bool:
         """Whether a server can prove itself by it at all."""
-        return self.ca is not None or self.pin is not None
+        return self.public or self.ca is not None or self.pin is not None
 
 
 def watermarks(kind: str, trust: Trust | None) -> bool:
@@ -72,7 +86,9 @@ def trusted_context(trust: Trust) -> ssl.SSLContext:
         raise ValueError("neither a CA nor a certificate is named; set one of them")
     context = PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # servers that are not ours may know no better
-    if trust.ca is not None:
+    if trust.public:
+        context.load_default_certs()
+    elif trust.ca is not None:
         context.load_verify_locations(cadata=trust.ca)
     else:  # the pin alone identifies it
         context.check_hostname = False

@@ -1,13 +1,17 @@
 """Calls to outside services against a server on loopback that is slow, endless, broken or gone."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 
 import pytest
+from cryptography import x509
 
 from audit import external
 from audit.external import Breaker, ExternalService, ExternalUnavailable
+from tests.backend.certificates import Authority
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -147,3 +151,79 @@ async def test_the_end_of_one_gateway_cuts_no_call_of_the_next():
         with pytest.raises(ExternalUnavailable, match="within 1 seconds"):
             await service.ask("GET", url)
         await service.aclose()
+
+
+class _Names:
+    """A resolver under which every name has these addresses. Counts how often it was asked."""
+
+    def __init__(self, *addresses):
+        self.addresses, self.asked = addresses, []
+
+    async def getaddrinfo(self, host, port, **_):
+        self.asked.append(host)
+        return [(0, 0, 0, "", (address, port)) for address in self.addresses]
+
+
+@pytest.fixture
+def names(monkeypatch):
+    def named(*addresses):
+        resolver = _Names(*addresses)
+        monkeypatch.setattr(external._runner().loop, "getaddrinfo", resolver.getaddrinfo)
+        return resolver
+
+    return named
+
+
+def loopback(address):
+    return address.is_loopback
+
+
+async def test_the_connection_goes_to_the_address_that_was_checked_and_the_name_is_said(names):
+    resolver, heard = names("127.0.0.1"), []
+
+    async def listen(reader, writer):
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(HEAD + b"content-length: 2\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    service = ExternalService("the receiver", deadline_s=10, may_reach=loopback)
+    try:
+        assert (await service.ask("POST", f"http://hooks.example.eu:{port}/x", content=b"")).content == b"ok"
+    finally:
+        server.close()
+    assert f"host: hooks.example.eu:{port}\r\n".encode() in heard[0].lower()
+    assert resolver.asked == ["hooks.example.eu"], "a second question could be answered otherwise"
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.1",), ("127.0.0.1", "10.0.0.1"), ("fe80::1%eth0",)], ids=str)
+async def test_a_name_with_any_address_that_may_not_be_called_is_not_called(names, addresses):
+    names(*addresses)
+    service = ExternalService("the receiver", deadline_s=10, may_reach=loopback)
+    with pytest.raises(ExternalUnavailable, match="may not be called from here") as error:
+        await service.ask("POST", "http://hooks.example.eu:9/x")
+    assert not error.value.sent and "example" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "good"), [("hooks.example.eu", True), ("other.example.eu", False)])
+async def test_the_certificate_is_checked_for_the_name_and_not_for_the_address(names, tmp_path, name, good):
+    names("127.0.0.1")
+    ca = Authority(tmp_path)
+    files = ca.issue("leaf", [x509.DNSName("hooks.example.eu"), x509.IPAddress(ip_address("127.0.0.1"))])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    answer = saying(HEAD + b"content-length: 2\r\n\r\nok")
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    tls = ssl.create_default_context(cafile=ca.cert)
+    service = ExternalService("the receiver", deadline_s=10, tls=tls, may_reach=loopback)
+    try:
+        if good:
+            assert (await service.ask("GET", f"https://{name}:{port}/")).status == 200
+        else:
+            with pytest.raises(ExternalUnavailable, match="not of an authority"):
+                await service.ask("GET", f"https://{name}:{port}/")
+    finally:
+        server.close()

@@ -15,8 +15,13 @@ from backend.process.gpu_meter import GpuMeter, Reading
 from backend.process.metrics import GAUGES, GPU_METRICS, Metrics
 from gateway.cli.app import app
 from gateway.configuration.settings import load_settings
+from gateway.server.monitoring.backend_metrics import LABELS, Labelled, labelled
+from gateway.server.monitoring.budgets import Budgets
+from gateway.workers.metrics import written
+from tests.deploy.test_kubernetes import CELLS, of_kind
 from tests.fakes.needs import missing
 from tests.gateway.request.test_telemetry import METRICS
+from tests.regions.fleet.test_fleet import backend
 
 TREE = Path(__file__).parents[2]
 DEPLOY = TREE / "deploy"
@@ -81,7 +86,18 @@ def test_compose_publishes_on_loopback_alone_and_holds_no_password():
             "password" in str(v).lower() for v in (service.get("environment") or {}).values() if "/run/" not in str(v)
         )
         assert "no-new-privileges:true" in service["security_opt"], name
-    assert set(services) == {"gateway", "postgres", "valkey", "otel-collector"}
+    assert set(services) == {"gateway", "postgres", "valkey", "otel-collector", "prometheus"}
+
+
+def test_what_ships_a_collector_says_where_it_stands():
+    """Else no span would leave the gateway: no policy lets one go where nobody knows the country."""
+    environment = compose()["services"]["gateway"]["environment"]
+    assert environment["DOMICILE__SINKS__TELEMETRY"] == "${DOMICILE_COUNTRY}"
+    for cell, country in CELLS.items():
+        (gateway,) = [each for each in of_kind(cell, "StatefulSet") if each["metadata"]["name"] == "gateway"]
+        (container,) = gateway["spec"]["template"]["spec"]["containers"]
+        said = {each["name"]: each.get("value") for each in container["env"]}
+        assert said["DOMICILE__SINKS__TELEMETRY"] == said["DOMICILE__SINKS__RECORD"] == country
 
 
 def test_the_password_that_compose_says_to_make_fits_a_url_and_can_be_read_in_the_containers_alone(tmp_path):
@@ -141,11 +157,22 @@ def exported():
     for name in METRICS:
         if name.endswith("_count"):
             names |= {name.removesuffix("_count") + end for end in ("_bucket", "_sum")}
-    return names | of_a_backend() | {"up"}
+    of_budgets = {metric.name for metric in Budgets(None, list).metrics(str)}
+    return names | of_a_backend() | of_budgets | {"domicile_budgets_known", "up"}
 
 
 def of_a_backend():
-    """As one says them whose card tells all that there is to tell."""
+    """As a gateway tells them of one whose card tells all that there is to tell."""
+    told = of_a_backend_text()
+    assert {name for name, _ in (*GAUGES.values(), *GPU_METRICS.values())} <= set(
+        re.findall(r"^[a-z_0-9]+", told, re.M)
+    )
+    known = backend()
+    text = written(labelled([Labelled(known, LABELS)], {known.id: told.encode()}))
+    return set(re.findall(r"^[a-z][a-z_0-9]*", text, re.MULTILINE))
+
+
+def of_a_backend_text():
     meter = GpuMeter(lambda: Reading(1.0, 2.0, 0.5, 300.0), lambda: 1)
     meter.sample()
     counts = [name for name in Stats.__struct_fields__ if name != "expert_pairs"]
@@ -155,11 +182,7 @@ def of_a_backend():
         histogram.observe(1.0)
     metrics.count_run(0.0, 1.0, 2.0, 1)
     metrics.count_request("completed")
-    text = metrics.render().decode()
-    assert {name for name, _ in (*GAUGES.values(), *GPU_METRICS.values())} <= set(
-        re.findall(r"^[a-z_0-9]+", text, re.M)
-    )
-    return set(re.findall(r"^[a-z][a-z_0-9]*", text, re.MULTILINE))
+    return metrics.render().decode()
 
 
 def asked(expression):
@@ -186,7 +209,7 @@ def test_errors_that_alerts_count_are_codes_of_the_gateway():
     from tests.test_docs import codes_in_source
 
     for rule in rules():
-        for match in re.findall(r'code=~?"([^"]+)"', rule["expr"]):
+        for match in re.findall(r'\bcode=~?"([^"]+)"', rule["expr"]):
             assert set(match.split("|")) <= codes_in_source() | {"limits_unavailable", "audit_unavailable"}
 
 

@@ -13,7 +13,14 @@ from tests.fakes.kubernetes import check
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 CELLS = {"eu-fr": "FR", "eu-de": "DE"}
 
-PLAIN = ("POSTGRES_USER", "POSTGRES_DB", "PGDATA", "DOMICILE__SINKS__RECORD", "DOMICILE_CONFIG")
+PLAIN = (
+    "POSTGRES_USER",
+    "POSTGRES_DB",
+    "PGDATA",
+    "DOMICILE__SINKS__RECORD",
+    "DOMICILE__SINKS__TELEMETRY",
+    "DOMICILE_CONFIG",
+)
 
 
 def rendered(cell):

@@ -10,6 +10,7 @@ import yaml
 
 from audit.storage.sqlite import SqliteReader
 from backend.models.checkpoints.demo import find_demo_model
+from gateway.configuration.settings import load_settings
 from tests.deploy.test_operations import shell
 from tests.fakes.lab import POLICY, chat, lab
 
@@ -138,9 +139,17 @@ def test_every_alert_is_on_the_page_and_no_other():
 
 
 def test_the_scrape_configuration_has_the_jobs_that_alerts_ask_for():
+    for name in ("prometheus.yaml", "kubernetes.yaml"):
+        text = (TREE / "deploy" / "prometheus" / name).read_text()
+        jobs = {each["job_name"] for each in yaml.safe_load(text)["scrape_configs"]}
+        assert set(re.findall(r'job="([^"]+)"', json.dumps(RULES).replace("\\", ""))) == jobs
+    assert all(f"| `{job}` |" in page("monitoring.md") for job in jobs)
+
+
+def test_the_webhook_of_the_page_is_accepted():
     (text,) = blocks("monitoring.md", "yaml")
-    jobs = {each["job_name"] for each in yaml.safe_load(text)["scrape_configs"]}
-    assert set(re.findall(r'job="([^"]+)"', json.dumps(RULES).replace("\\", ""))) == jobs
+    (hook,) = load_settings(webhooks=yaml.safe_load(text)["webhooks"]).webhooks
+    assert hook.name == "ops"
 
 
 def test_every_file_of_figures_that_sizing_names_is_there_and_its_figures_are_in_it():

@@ -38,6 +38,7 @@ class FakeBackend:
     loads: list = field(default_factory=list)  # names of those that it was asked to load
     busy: set = field(default_factory=set)  # names of those that are in use
     digests: dict = field(default_factory=dict)  # by path, of adapters that are not what is asked for
+    metrics: object = None  # what it tells at /metrics, or a function that does; None: it has no such page
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -56,6 +57,9 @@ class FakeBackend:
     @property
     def received(self):
         return json.dumps(self.bodies)
+
+    async def exposition(self, request):
+        return web.Response(text=self.metrics() if callable(self.metrics) else self.metrics)
 
     def text(self, body):
         return self.say(body) if callable(self.say) else self.say
@@ -206,6 +210,8 @@ async def running(backend, port=0):
     app.router.add_get("/adapters", backend.list_adapters)
     app.router.add_post("/adapters/unload", backend.unload)
     app.router.add_get("/readyz", backend.readiness)
+    if backend.metrics is not None:
+        app.router.add_get("/metrics", backend.exposition)
     app.router.add_get("/v1/models", backend.models)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,14 +18,17 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     fail,
+    needs_folder,
     opened_control,
     opened_database,
     opened_inventory,
     read_text,
+    remote_url,
 )
 
 if TYPE_CHECKING:
-    from regions.identity.trust import Trust, Watermarking
+    from regions.identity.identity import BackendIdentity
+    from regions.identity.trust import Trust
 
 app = typer.Typer(name="backend")
 
@@ -62,28 +65,33 @@ def register(
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
+    managed: Annotated[
+        bool, typer.Option("--managed", help="It is a service of another company, trusted by public CAs and its name.")
+    ] = False,
+    refuse_changed_key: Annotated[
+        bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
+    ] = False,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Register a server of yours that speaks OpenAI's API: vLLM, SGLang, TensorRT-LLM, TGI, Ollama.
+    """Register a server of yours that speaks OpenAI's API (vLLM, SGLang, TGI, Ollama ...), or a managed service.
 
-    It is judged by the facts of its region, and trusted by a private CA or its very certificate.
+    It is judged by the facts of its region, and trusted by a private CA or its very certificate; a managed service
+    (`--managed`) by public CAs, and it gets redacted prompts alone unless a policy says otherwise.
 
     Example: domicile backend create acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
     """
-    from gateway.installation.installation import Installation
-    from regions.identity.identity import BackendIdentity
-
     with opened_control(ctx, data) as control:
-        installation = Installation.open(data)
-        installation.catalogue().region(region, _today())
-        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority, watermark=watermark)
+        if refuse_changed_key and not managed:
+            fail("--refuse-changed-key is for managed services; add --managed, or leave it out", USAGE)
+        continuity = {"public": managed, "changed_key": "refuse" if refuse_changed_key else "record"}
+        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority, watermark=watermark, **continuity)
         record = control.register_backend(
-            BackendIdentity(installation.cell, tenant, region, backend),
+            _identity(data, tenant, region, backend),
             url=url,
             models=model,
-            kind="openai",
+            kind="managed" if managed else "openai",
             single_tenant="declared" if single_tenant else None,
             trust=trust,
             eur_per_million=_euros(eur_per_million),
@@ -91,16 +99,19 @@ def register(
     print_one(record, as_json)
 
 
-def _trust(
-    ca: Path | None,
-    name: str | None,
-    pin: Path | None,
-    key_file: Path | None,
-    *,
-    plain: bool,
-    priority: bool,
-    watermark: "Watermarking | None",
-) -> "Trust | None":
+def _identity(data: Path, tenant: str, region: str, backend: str) -> "BackendIdentity":
+    """Raises CatalogueError for a region that is not in the catalogue; of one elsewhere, its gateway looks."""
+    from gateway.installation.installation import Installation
+    from regions.identity.identity import BackendIdentity
+
+    if remote_url(data) is not None:
+        return BackendIdentity("elsewhere", tenant, region, backend)  # whose cell its gateway knows
+    installation = Installation.open(data)
+    installation.catalogue().region(region, _today())
+    return BackendIdentity(installation.cell, tenant, region, backend)
+
+
+def _trust(ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, **more: Any) -> "Trust | None":
     """How gateways know a server and speak to it, from the options of `create`; None where all are left out. Ends the
     command if a file cannot be read or the options contradict each other."""
     from pydantic import ValidationError
@@ -114,9 +125,7 @@ def _trust(
             name=name,
             pin=None if pin is None else _pin(pin),
             key_file=None if key_file is None else str(key_file.absolute()),
-            plain=plain,
-            priority=priority,
-            watermark=watermark,
+            **more,
         )
     except ValidationError as error:
         fail(invalid_value(error.errors()[0]), USAGE)
@@ -148,6 +157,7 @@ def enrol(
 
     Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b -o a-1
     """
+    needs_folder(data)
     from gateway.installation.enrolment import Enrolment, ServedModel
     from gateway.installation.installation import Installation
     from regions.identity.identity import BackendIdentity
@@ -179,6 +189,24 @@ def list_backends(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
     with opened_inventory(data) as inventory:
         records = inventory.backends(tenant)
     print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "cost", "revoked_at"), as_json)
+
+
+@app.command("update")
+def update(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    accept_key: Annotated[str, typer.Option(metavar="SHA256", help="Of the public key, as the record names it.")],
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Accept a public key that a managed service shows now, or will.
+
+    Example: domicile backend update acme scaleway --accept-key "$SHA256"
+    """
+    with opened_control(ctx, data) as control:
+        record = control.accept_backend_key(tenant, backend, accept_key)
+    print_one(record, as_json)
 
 
 @app.command("revoke")

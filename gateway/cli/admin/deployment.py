@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,14 +18,16 @@ from gateway.cli.terminal.shell import (
     confirm,
     fail,
     opened_control,
-    opened_database,
+    opened_reports,
     print_next_step,
+    remote_url,
 )
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from regions.fleet.cards import Cards
+    from regions.fleet.deployment import Deployment
 
 deployment_app = typer.Typer(
     name="deployment", help="Backends that come, scale, sleep and go by themselves.", no_args_is_help=True
@@ -73,7 +76,6 @@ def create(
     Example: domicile deployment create acme small --model small --weights small.gguf --region eu-fr-par --max 2
     """
     from gateway.records.prices import MICRO
-    from regions.launchers.planning import card_for
 
     wanted = _valid(
         "Deployment",
@@ -89,21 +91,33 @@ def create(
         },
     )
     with opened_control(ctx, data) as control:
-        from gateway.installation.feasibility import Feasibility
-        from gateway.installation.installation import Installation, configured
-
-        installation = Installation.open(data)
-        for each in region:
-            installation.catalogue().region(each, datetime.now(UTC).date())
-        if gpu == "auto":
-            cards = card_for(installation.models() / weights, calls=wanted.calls_each, count=gpus)
+        if remote_url(data) is not None:  # the gateway checks it
+            if gpu == "auto":
+                fail("the admin API does not choose a card; name one by --gpu, or cpu", USAGE)
+            wanted = wanted.model_copy(update={"gpu": str(_cards(gpu, gpus))})
         else:
-            cards = _cards(gpu, gpus)
-        wanted = wanted.model_copy(update={"gpu": str(cards)})
-        Feasibility(installation, configured()).check(wanted)
+            wanted = _feasible(data, wanted, gpu, gpus)
         record = control.create_deployment(wanted)
     print_one(record, as_json)
     print_next_step(data, tenant, as_json)
+
+
+def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "Deployment":
+    """`wanted` with its cards, if it can run here. Raises what the catalogue and `Feasibility.check` do."""
+    from gateway.installation.feasibility import Feasibility
+    from gateway.installation.installation import Installation, configured
+    from regions.launchers.planning import card_for
+
+    installation = Installation.open(data)
+    for each in wanted.regions:
+        installation.catalogue().region(each, datetime.now(UTC).date())
+    if gpu == "auto":
+        cards = card_for(installation.models() / wanted.weights, calls=wanted.calls_each, count=gpus)
+    else:
+        cards = _cards(gpu, gpus)
+    wanted = wanted.model_copy(update={"gpu": str(cards)})
+    Feasibility(installation, configured()).check(wanted)
+    return wanted
 
 
 @deployment_app.command("list")
@@ -112,10 +126,8 @@ def list_deployments(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson 
 
     Example: domicile deployment list acme
     """
-    from gateway.store.reports.fleet_inventory import deployments_in
-
-    with opened_database(data) as (_, database):
-        records = deployments_in(database, tenant).items
+    with opened_reports(data) as reports:
+        records = reports.deployments(tenant)
     columns = (
         "id",
         "model",
@@ -136,11 +148,9 @@ def show(tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: A
 
     Example: domicile deployment show acme small
     """
-    from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
-
-    with opened_database(data) as (_, database):
-        record = deployment_at(database, tenant, deployment)
-        replicas = replicas_of(database, tenant, deployment).items
+    with opened_reports(data) as reports:
+        record = reports.deployment(tenant, deployment)
+        replicas = reports.replicas(tenant, deployment)
     if as_json:
         shown = [replica.model_dump(mode="json") for replica in replicas]
         print_json({**record.model_dump(mode="json"), "replicas": shown})
@@ -168,16 +178,16 @@ def scale(
 
     Example: domicile deployment scale acme small --min 1 --max 4
     """
-    with opened_control(ctx, data) as control, opened_database(data) as (_, database):
+    with opened_control(ctx, data) as control, opened_reports(data) as reports:
         from gateway.installation.feasibility import Feasibility
         from gateway.installation.installation import Installation, configured
-        from gateway.store.reports.fleet_inventory import deployment_at
         from regions.fleet.deployment import Scale
 
-        present = deployment_at(database, tenant, deployment)
+        present = reports.deployment(tenant, deployment)
         known = present.model_dump(include=set(Scale.model_fields))
         figures = _valid("Scale", known | _figures(least, most, idle_s, ttft_ms, calls_each, asleep_s))
-        Feasibility(Installation.open(data), configured()).check_scale(present, figures)
+        if remote_url(data) is None:  # else the gateway checks it
+            Feasibility(Installation.open(data), configured()).check_scale(present, figures)
         record = control.scale_deployment(tenant, deployment, figures)
     print_one(record, as_json)
 

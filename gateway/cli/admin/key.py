@@ -17,6 +17,7 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     fail,
+    needs_folder,
     opened_control,
     opened_inventory,
     plain_errors,
@@ -102,6 +103,7 @@ def rekey(
 
     Example: domicile key rekey --finish
     """
+    needs_folder(data)
     from gateway.identity.pepper import PepperError, begin_rotation, stage_rotation
     from gateway.installation.installation import Installation
 

@@ -16,7 +16,7 @@ from gateway.cli.terminal.shell import (
     Tenant,
     fail,
     opened_control,
-    opened_database,
+    opened_reports,
 )
 from gateway.limits.limit_kinds import KINDS, LimitFigures, LimitKind
 
@@ -74,10 +74,8 @@ def set_limits(
     wanted = {name: value for name, value in amounts.items() if value is not None}
     if not wanted:
         fail("no limit is named; name at least one, as --rpm 600", USAGE)
-    with opened_control(ctx, data) as control, opened_database(data) as (_, database):
-        from gateway.store.reports.usage_inventory import limits_at
-
-        known = limits_at(database, tenant, project=project, key=key)
+    with opened_control(ctx, data) as control, opened_reports(data) as reports:
+        known = reports.limits_at(tenant, project=project, key=key)
         figures = _figures({kind.field: getattr(known, kind.field) for kind in KINDS} | wanted)
         record = control.set_limits(tenant, figures, project=project, key=key)
     print_one(record, as_json)
@@ -91,10 +89,8 @@ def show_limits(
 
     Example: domicile limit show acme --key 7GA3GXAA
     """
-    from gateway.store.reports.usage_inventory import limits_at
-
-    with opened_database(data) as (_, database):
-        record = limits_at(database, tenant, project=project, key=key)
+    with opened_reports(data) as reports:
+        record = reports.limits_at(tenant, project=project, key=key)
     print_one(record, as_json)
 
 
@@ -104,10 +100,8 @@ def list_limits(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fal
 
     Example: domicile limit list acme
     """
-    from gateway.store.reports.usage_inventory import limits_in
-
-    with opened_database(data) as (_, database):
-        records = limits_in(database, tenant)
+    with opened_reports(data) as reports:
+        records = reports.limits_in(tenant)
     print_table(records, ("project", "key", *(kind.field for kind in KINDS)), as_json)
 
 

@@ -18,7 +18,7 @@ from gateway.cli.terminal.shell import (
     confirm,
     fail,
     opened_control,
-    opened_database,
+    opened_reports,
     plain_errors,
 )
 
@@ -100,10 +100,8 @@ def list_models(tenant: Tenant, project: InProject = None, data: Data = DEFAULT_
 
     Example: domicile model list acme --project support
     """
-    from gateway.store.model_names import model_names_in
-
-    with opened_database(data) as (_, database):
-        records = model_names_in(database, tenant, project)
+    with opened_reports(data) as reports:
+        records = reports.model_names(tenant, project)
     print_table(
         records, ("project", "name", "targets", "defaults", "deprecated_at", "sunset_at", "replacement"), as_json
     )
@@ -117,10 +115,8 @@ def show_model(
 
     Example: domicile model show acme support assistant
     """
-    from gateway.store.model_names import model_name_at
-
-    with opened_database(data) as (_, database):
-        record = model_name_at(database, tenant, project, name)
+    with opened_reports(data) as reports:
+        record = reports.model_name(tenant, project, name)
     print_one(record, as_json)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.terminal.printing import print_one, print_table
-from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, Tenant, opened_control, opened_database
+from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, Tenant, opened_control, opened_reports
 
 oversight_app = typer.Typer(
     name="oversight", help="Stop an AI system, or one project, and let it go on.", no_args_is_help=True
@@ -60,9 +60,7 @@ def list_stops(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fals
 
     Example: domicile oversight list acme
     """
-    from gateway.store.oversight import stops_in
-
-    with opened_database(data) as (_, database):
-        records = stops_in(database, tenant)
+    with opened_reports(data) as reports:
+        records = reports.stops(tenant)
     columns = ("ai_system_id", "project", "reason", "stopped_at", "stopped_by", "resumed_at", "resumed_by")
     print_table(records, columns, as_json)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -24,12 +24,14 @@ from gateway.cli.terminal.shell import (
     OwnTenant,
     Tenant,
     fail,
+    needs_folder,
     opened_control,
     opened_inventory,
     owner_of,
     plain_errors,
     policy_from,
     print_next_step,
+    remote_url,
 )
 
 if TYPE_CHECKING:
@@ -258,7 +260,7 @@ def history(tenant: OwnTenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fals
 
     Example: domicile policy history acme
     """
-    with _policy_study(data) as (_, inventory):
+    with opened_inventory(data) as inventory:
         versions, proposals = inventory.policies(owner_of(tenant)), inventory.proposals(owner_of(tenant))
     if as_json:
         waiting = [{**one.model_dump(mode="json"), "state": one.state} for one in proposals]
@@ -363,6 +365,12 @@ def _acting(
     from gateway.installation.installation import Installation
     from gateway.store.bearers import find_bearer
 
+    if remote_url(data) is not None:
+        with opened_control(ctx, data) as control:
+            from gateway.cli.remote.control import RemoteControl
+
+            yield control, cast(RemoteControl, control).actor()
+        return
     if token is None:
         fail("no access token is given; set DOMICILE_TOKEN to yours (domicile person create-token)")
     with plain_errors():
@@ -392,6 +400,7 @@ def _acting(
 
 @contextmanager
 def _policy_study(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
+    needs_folder(data)
     from gateway.installation.installation import Installation
     from policy.errors import PolicyError
 

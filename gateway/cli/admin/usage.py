@@ -18,6 +18,7 @@ from gateway.cli.terminal.shell import (
     fail,
     opened_control,
     opened_database,
+    opened_reports,
 )
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def show_usage(
 
     Example: domicile usage show --by tenant,model --since 2026-11-01
     """
-    from gateway.store.reports.usage_report import dimensions, usage
+    from gateway.store.reports.usage_report import dimensions
 
-    with opened_database(data) as (_, database):
+    with opened_reports(data) as reports:
         groups = dimensions(by)
-        lines = usage(database, tenant=tenant, by=groups, span=_span(since, until))
+        lines = reports.usage(tenant, groups, _span(since, until))
     columns = (
         *dict.fromkeys(groups),
         *("requests", "aborted", "refused", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
@@ -83,10 +84,10 @@ def show_cost(
     Example: domicile usage cost --by tenant,deployment --since 2026-11-01
     """
     from gateway.cli.admin.cost_what_if import Card, on_cards
-    from gateway.store.reports.cost_report import cost, cost_dimensions
+    from gateway.store.reports.cost_report import cost_dimensions
 
-    with opened_database(data) as (installation, database):
-        if what_if:
+    if what_if:
+        with opened_database(data) as (installation, database):
             try:
                 cards = [Card.parse(said) for said in what_if]
             except ValueError as error:
@@ -104,8 +105,9 @@ def show_cost(
             )
             print_table(plans, shown, as_json)
             return
+    with opened_reports(data) as reports:
         groups = cost_dimensions(by)
-        lines = cost(database, tenant=tenant, by=groups, span=_span(since, until))
+        lines = reports.cost(tenant, groups, _span(since, until))
     columns = (
         *dict.fromkeys(groups),
         *("up_seconds", "busy_seconds", "idle_share", "eur", "requests", "tokens_in", "tokens_out"),
@@ -161,10 +163,8 @@ def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Example: domicile usage list-prices
     """
-    from gateway.store.reports.usage_inventory import prices_in
-
-    with opened_database(data) as (installation, database):
-        records = prices_in(database, installation.cell)
+    with opened_reports(data) as reports:
+        records = reports.prices()
     print_table(records, ("model", "number", "valid_from", "input", "output", "cached", "batch_discount"), as_json)
 
 

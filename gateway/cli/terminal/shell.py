@@ -6,9 +6,11 @@ they are committed. Without one they are not recorded.
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,6 +19,8 @@ import typer
 from gateway.cli.terminal.printing import print_json, print_next
 
 if TYPE_CHECKING:
+    from gateway.cli.remote.api import AdminApi
+    from gateway.cli.terminal.reports import Reports
     from gateway.database.database import Database
     from gateway.installation.installation import Installation
     from gateway.records.control import Record
@@ -55,11 +59,59 @@ def owner_of(tenant: str) -> str | None:
     return None if tenant == OPERATOR_NAME else tenant
 
 
+URL_VARIABLE = "DOMICILE_URL"
+
+
+def remote_url(data: Path) -> str | None:
+    """Of the installation elsewhere that a command is for; None where it is for the data folder. The one switch: what
+    `DOMICILE_URL` names; else the folder, if one is named or lies here; else where the user logged in. Ends the command
+    where both are named."""
+    named, folder_named = os.environ.get(URL_VARIABLE), data != DEFAULT_DATA
+    if named:
+        if folder_named:
+            fail(f"{URL_VARIABLE} and a data folder are both named; unset one of them", USAGE)
+        return named
+    if folder_named or data.exists():
+        return None
+    from gateway.cli.remote.credentials import current
+
+    return current()
+
+
+def _remote_api(url: str) -> "AdminApi":
+    """Ends the command where the user is not logged in there."""
+    from gateway.cli.remote.api import AdminApi, base_of
+    from gateway.cli.remote.credentials import CredentialsError, load
+
+    try:
+        return AdminApi(load(base_of(url)))
+    except CredentialsError as error:
+        fail(str(error))
+
+
+def needs_folder(data: Path) -> None:
+    """End a command that works on the files of an installation, where it would be for one elsewhere."""
+    if (url := remote_url(data)) is not None:
+        words = takewhile(lambda word: not word.startswith("-"), sys.argv[1:3])
+        refuse_elsewhere(" ".join(words), url)
+
+
+def refuse_elsewhere(command: str, url: str) -> NoReturn:
+    """End a command of this name that is for `url` and cannot be."""
+    fail(f"`domicile {command}` works on the files of an installation, not over {url}; run it on its host with --data")
+
+
 @contextmanager
 def opened_control(ctx: typer.Context, data: Path, *, cell: str | None = None) -> "Iterator[Control]":
-    """`cell`: what the folder's has to be, if it is named."""
+    """`cell`: what the folder's has to be, if it is named. Of an installation elsewhere, what its admin API can do."""
     from gateway.installation.installation import Installation, InstallationError
 
+    if (url := remote_url(data)) is not None:
+        from gateway.cli.remote.control import RemoteControl
+
+        with plain_errors():
+            yield RemoteControl(_remote_api(url))  # type: ignore[misc]  # the same methods
+        return
     with plain_errors():
         installation = Installation.open(data)
         if cell is not None and installation.cell != cell:
@@ -78,8 +130,15 @@ def opened_control(ctx: typer.Context, data: Path, *, cell: str | None = None) -
 
 @contextmanager
 def opened_inventory(data: Path) -> "Iterator[Inventory]":
+    """Of an installation elsewhere, what its admin API shows."""
     from gateway.installation.installation import Installation
 
+    if (url := remote_url(data)) is not None:
+        from gateway.cli.remote.reading import RemoteInventory
+
+        with plain_errors():
+            yield RemoteInventory(_remote_api(url))  # type: ignore[misc]  # the same methods
+        return
     with plain_errors():
         installation = Installation.open(data)
         database = installation.database()
@@ -127,9 +186,26 @@ def plain_errors() -> Iterator[None]:
 
 
 @contextmanager
+def opened_reports(data: Path) -> "Iterator[Reports]":
+    """Of an installation elsewhere, what its admin API shows."""
+    if (url := remote_url(data)) is not None:
+        from gateway.cli.remote.reading import RemoteReports
+
+        with plain_errors():
+            yield RemoteReports(_remote_api(url))  # type: ignore[misc]  # the same methods
+        return
+    from gateway.cli.terminal.reports import Reports
+
+    with opened_database(data) as (installation, database):
+        yield Reports(database, installation.cell)
+
+
+@contextmanager
 def opened_database(data: Path) -> "Iterator[tuple[Installation, Database]]":
+    """For commands that work on the data folder alone."""
     from gateway.installation.installation import Installation
 
+    needs_folder(data)
     with plain_errors():
         installation = Installation.open(data)
         database = installation.database()
@@ -153,7 +229,7 @@ def print_next_step(data: Path, tenant: str, as_json: bool) -> None:
     """Which command brings `tenant` nearer to its first answer."""
     from gateway.store.reports.next_step import next_step
 
-    if not as_json:
+    if not as_json and remote_url(data) is None:
         with opened_database(data) as (_, database):
             command = next_step(database, tenant)
         print_next(with_folder(command, data), as_json)

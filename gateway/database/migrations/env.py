@@ -9,7 +9,8 @@ import gateway.database.tables.marks
 import gateway.database.tables.models
 import gateway.database.tables.oversight
 import gateway.database.tables.responses
-import gateway.database.tables.usage  # noqa: F401  # whose tables are in the metadata too
+import gateway.database.tables.usage
+import gateway.database.tables.webhooks  # noqa: F401  # whose tables are in the metadata too
 from gateway.database.tables.control import Row
 
 context.configure(

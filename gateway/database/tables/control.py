@@ -189,7 +189,7 @@ class PolicyProposalRow(Changed, Row, table=True):
 
 
 class BackendRow(Changed, Row, table=True):
-    """A replica. `kind` openai: a server that is not our engine, and `trust` how it proves who it is."""
+    """A replica. `kind` openai or managed: a server that is not our engine, and `trust` how it proves who it is."""
 
     __tablename__ = "backend"
 
@@ -204,6 +204,16 @@ class BackendRow(Changed, Row, table=True):
     trust: dict[str, str | bool] | None = Field(None, sa_type=JSON)
     cost: int | None = Field(None, sa_type=BigInteger)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class BackendKeyRow(Row, table=True):
+    """A public key that a managed service has shown, or that was accepted beforehand: SHA-256 of its SPKI, in hex."""
+
+    __tablename__ = "backend_key"
+
+    backend: str = Field(primary_key=True, max_length=31, foreign_key="backend.id")
+    key_sha256: str = Field(primary_key=True, max_length=64)
+    seen_at: datetime = Field(sa_type=UtcDateTime)
 
 
 class PersonRow(Changed, Row, table=True):

@@ -4,6 +4,7 @@ Each operation is one transaction: it changes its rows, bumps the configuration 
 learns of it), offers the change to `on_event`, and only then commits.
 """
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Literal, get_args
@@ -13,6 +14,7 @@ from gateway.database.errors import Duplicate, Invalid, InvalidValue
 from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
+from gateway.store.backend_keys import add_key, forget_keys
 from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_origin, checked_text
 from gateway.store.control.adapters import AdapterControl
 from gateway.store.control.cells import CellControl
@@ -135,7 +137,7 @@ class Control(
         *,
         url: str,
         models: Sequence[str],
-        kind: Literal["domicile", "openai"] = "domicile",
+        kind: Literal["domicile", "openai", "managed"] = "domicile",
         single_tenant: Literal["attested", "declared"] | None = None,
         trust: Trust | None = None,
         eur_per_million: Decimal | None = None,
@@ -145,8 +147,8 @@ class Control(
         `eur_per_million`: what a million tokens cost there, for the choice among backends; None leaves it as it was.
 
         A ``domicile`` backend attests by its own certificate that it serves one tenant. An ``openai`` one can only
-        `single_tenant` declare it, and off this host needs a `trust` that names a CA or a certificate. Raises Invalid,
-        Duplicate, NotFound.
+        `single_tenant` declare it, and off this host needs a `trust` that names a CA or a certificate. A
+        ``managed`` one is trusted by public authorities, and serves others too. Raises Invalid, Duplicate, NotFound.
         """
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}; register it in its own cell")
@@ -181,6 +183,8 @@ class Control(
                     "; choose another name, or revoke that one first"
                 )
             else:
+                if (row.url, row.trust) != (url, facts["trust"]):
+                    forget_keys(change.session, row.id)  # of another server, perhaps
                 row.url, row.models, row.revoked_at, row.epoch = url, list(models), None, change.epoch
                 row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
                 row.cost = row.cost if cost is None else cost
@@ -188,6 +192,20 @@ class Control(
             record = backend_record(row)
             models_changed = _models_changed(before, record)
             change.report("backend.registered", backend.tenant, backend.backend, before, record, models=models_changed)
+        return record
+
+    def accept_backend_key(self, tenant: str, backend: str, key_sha256: str) -> BackendRecord:
+        """A managed service may show this public key from now on (SHA-256 of its SPKI, in hex). Raises Invalid,
+        NotFound."""
+        if not re.fullmatch(r"[0-9a-f]{64}", key_sha256):
+            raise InvalidValue("the key is named by its SHA-256, 64 hex digits; take it from the record or the log")
+        with self._change() as change:
+            row = lookup.backend(change.session, tenant, backend)
+            if row.kind != "managed":
+                raise Invalid(f"backend {backend!r} is no managed service; only of those are keys accepted")
+            add_key(change.session, backend, key_sha256, change.at)
+            record = backend_record(row)
+            change.report("backend.key_accepted", tenant, backend, record, record, detail={"key": key_sha256})
         return record
 
     def revoke_backend(self, tenant: str, backend: str) -> BackendRecord:
@@ -236,8 +254,12 @@ def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust 
             )
         attested = "attested" if url.startswith("https://") else "declared"
         return {"kind": kind, "single_tenant": attested, "trust": None}
+    if kind == "managed":
+        return _facts_of_managed(url, single_tenant, trust)
     if kind != "openai":
-        raise InvalidValue(f"kind {kind!r} is neither domicile nor openai; give one of the two")
+        raise InvalidValue(f"kind {kind!r} is none of domicile, openai and managed; give one of them")
+    if trust is not None and trust.public:
+        raise InvalidValue("public authorities vouch for managed services alone; register it as managed")
     if single_tenant == "attested":
         raise InvalidValue("only our own engine attests that it serves one tenant; this one can declare it")
     if url.startswith("https://") and (trust is None or (trust.ca is None and trust.pin is None)):
@@ -246,3 +268,15 @@ def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust 
         )
     kept = None if trust is None else trust.model_dump(exclude_none=True)
     return {"kind": kind, "single_tenant": single_tenant, "trust": kept}
+
+
+def _facts_of_managed(url: str, single_tenant: str | None, trust: Trust | None) -> dict[str, Any]:
+    if single_tenant is not None:
+        raise InvalidValue("a managed service serves others too; leave single_tenant out")
+    if not url.startswith("https://"):
+        raise InvalidValue("a managed service is reached by https; write https://HOST/PATH")
+    if trust is None or not trust.public or trust.priority:
+        raise InvalidValue(
+            "a managed service is trusted by public authorities, and has no priorities; say no more of it"
+        )
+    return {"kind": "managed", "single_tenant": None, "trust": trust.model_dump(exclude_none=True) | {"plain": True}}

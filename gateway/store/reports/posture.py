@@ -20,6 +20,8 @@ class Posture:
     keep_content: tuple[str, ...] = ()
     mask_nothing: tuple[str, ...] = ()
     unlimited: tuple[str, ...] = ()
+    unredacted: tuple[str, ...] = ()
+    """Whose prompts managed services may get as they are."""
 
 
 def posture(database: Database) -> Posture:
@@ -37,7 +39,7 @@ def posture(database: Database) -> Posture:
         if inspect(session.connection()).has_table(_ADMIN_LIMITS):
             limited.update(session.connection().execute(text(f"SELECT DISTINCT tenant FROM {_ADMIN_LIMITS}")).scalars())  # noqa: S608
     read: dict[str, PolicyDocument | None] = {}  # tenants by the thousand share few documents
-    keep, bare, unlimited = [], [], []
+    keep, bare, unlimited, unredacted = [], [], [], []
     for tenant, document in rows:
         if document not in read:
             read[document] = _loaded(document)
@@ -50,7 +52,9 @@ def posture(database: Database) -> Posture:
             bare.append(tenant)
         if tenant not in limited and parsed.limits.model_dump(exclude_none=True) == {}:
             unlimited.append(tenant)
-    return Posture(tuple(keep), tuple(bare), tuple(unlimited))
+        if parsed.backend.managed == "unredacted":
+            unredacted.append(tenant)
+    return Posture(tuple(keep), tuple(bare), tuple(unlimited), tuple(unredacted))
 
 
 def _loaded(document: str) -> PolicyDocument | None:

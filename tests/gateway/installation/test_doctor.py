@@ -94,6 +94,7 @@ def test_a_setting_is_named_while_it_is_weak_and_no_longer(code, weak, mended):
         ("runs_as_root", {"root": True}, {}),
         ("content_kept", {"posture": Posture(keep_content=("acme",))}, {}),
         ("nothing_masked", {"posture": Posture(mask_nothing=("acme",))}, {}),
+        ("managed_unredacted", {"posture": Posture(unredacted=("acme",))}, {}),
         ("no_limits", {"posture": Posture(unlimited=("acme",))}, {}),
         ("limits_of_one_process", {"nodes": ("a", "b")}, {"nodes": ("a",)}),
         ("limits_of_one_process", {"nodes": ("a-1a", "b-1a")}, {"nodes": ("a-1a", "a-2a", "a-2b", "a-12a")}),
@@ -174,6 +175,8 @@ def test_the_posture_is_that_of_living_tenants_policies(tmp_path):
         "bare": OPEN_POLICY + "redaction: {input: {email: tag}}" + limits,
         "endless": POLICY,
         "gone": OPEN_POLICY,
+        "trusting": POLICY + "backend: {managed: unredacted}" + limits,
+        "wary": POLICY + "backend: {managed: redacted}" + limits,
         "none": None,
     }
     for name, policy in policies.items():
@@ -182,7 +185,7 @@ def test_the_posture_is_that_of_living_tenants_policies(tmp_path):
             control.activate_policy(name, policy)
     control.revoke_tenant("gone")
     database = Installation.open(tmp_path / "data").database()
-    assert posture(database) == Posture(("keeper",), ("bare",), ("endless",))
+    assert posture(database) == Posture(("keeper",), ("bare",), ("endless",), ("trusting",))
     database.close()
 
 

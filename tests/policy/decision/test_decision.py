@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.decision.compile import compile_policy
-from policy.decision.decision import decide
+from policy.decision.decision import MANAGED_LABELS, decide
 from policy.decision.explain import explain_json, explain_lines
 from policy.document.countries import builtin_countries
 from policy.document.document import load_document
+from policy.errors import LooseningError
 from policy.facts import Attestation, BackendFacts, RequestFacts, Sink, Subprocessor
+from policy.presets import preset_document
 from tests.fakes.work import calls
 from tests.policy.conftest import ADEQUATE, TENANT
 
@@ -264,3 +266,67 @@ def test_a_decision_over_a_few_backends_takes_few_calls(build, request_facts, ba
     policy, facts = build(), request_facts(*(backend(backend_id=f"b{i}") for i in range(3)))
     decide(policy, facts)
     assert calls(lambda: decide(policy, facts)) < 400  # some tenths of a microsecond each
+
+
+# --- managed services ------------------------------------------------------------------------------------------------
+
+REDACTED = "{" + ", ".join(f"{label}: mask" for label in MANAGED_LABELS) + "}"
+
+
+def of_managed(build, request_facts, backend, redaction=REDACTED, more="", project=None, **changes):
+    policy = (
+        f"policy: t\nversion: 1\nresidency: {{process_in: EEA, store_in: EEA}}\nredaction: {{input: {redaction}}}\n"
+    )
+    return decide(build(policy + more, project), request_facts(backend(kind="managed", **changes)))
+
+
+def test_what_managed_services_have_to_be_spared_of_is_what_the_preset_redacts():
+    assert set(MANAGED_LABELS) == set(preset_document("gdpr-standard").redaction.input)
+
+
+def test_a_managed_service_is_allowed_where_all_of_it_is_redacted(build, request_facts, backend):
+    assert of_managed(build, request_facts, backend).allowed
+
+
+@pytest.mark.parametrize("label", MANAGED_LABELS)
+@pytest.mark.parametrize("action", ["tag", None])
+def test_one_label_that_is_left_alone_refuses_it_and_is_named(build, request_facts, backend, label, action):
+    actions = {each: "mask" for each in MANAGED_LABELS} | {label: action}
+    said = json.dumps({each: what for each, what in actions.items() if what})
+    decision = of_managed(build, request_facts, backend, said)
+    (reason,) = decision.reasons
+    assert reason.rule == "backend.managed"
+    assert reason.because == f"is a managed service, and the policy leaves {label} of prompts as they are"
+
+
+def test_a_part_of_a_label_is_not_all_of_it(build, request_facts, backend):
+    said = REDACTED.replace("national_id: mask", "national_id.de_idnr: mask")
+    assert not of_managed(build, request_facts, backend, said).allowed
+
+
+@pytest.mark.parametrize(("said", "allowed"), [("unredacted", True), ("redacted", False)])
+def test_only_a_policy_that_says_so_lets_it_have_prompts_as_they_are(build, request_facts, backend, said, allowed):
+    assert of_managed(build, request_facts, backend, "{}", f"backend: {{managed: {said}}}\n").allowed is allowed
+
+
+def test_a_project_may_be_stricter_and_not_laxer_than_a_tenant_that_said_nothing(build, request_facts, backend):
+    loose, strict = (f"policy: p\nversion: 1\nbackend: {{managed: {word}}}\n" for word in ("unredacted", "redacted"))
+    with pytest.raises(LooseningError, match=r"backend\.managed"):
+        of_managed(build, request_facts, backend, "{}", project=loose)
+    decision = of_managed(build, request_facts, backend, "{}", "backend: {managed: unredacted}\n", project=strict)
+    assert rules(decision) == ["backend.managed"]
+
+
+def test_a_rule_may_ask_for_redaction_of_some_requests_alone(build, request_facts, backend):
+    more = (
+        "backend: {managed: unredacted}\nrules: [{name: health, when: {models: [m]}, backend: {managed: redacted}}]\n"
+    )
+    assert rules(of_managed(build, request_facts, backend, "{}", more)) == ["rules.health.backend.managed"]
+    assert of_managed(build, request_facts, backend, "{}", more.replace("[m]", "[other]")).allowed
+    loosening = "rules: [{name: health, when: {models: [m]}, backend: {managed: unredacted}}]\n"
+    assert not of_managed(build, request_facts, backend, "{}", loosening).allowed, "a rule lifts nothing"
+
+
+@pytest.mark.parametrize("kind", ["domicile", "openai", None])
+def test_other_servers_are_not_asked_for_it(build, request_facts, backend, kind):
+    assert of_managed(build, request_facts, lambda **facts: backend(**facts | {"kind": kind}), "{}").allowed

@@ -45,6 +45,11 @@ def test_one_fact_outside_a_bound_is_enough_to_stay_out(build, backend, request_
     assert decision.sovereign == (backend().backend_id,)
 
 
+def test_a_managed_service_is_never_sovereign_wherever_it_is(build, backend, request_facts):
+    decision = decide(build(TENANT + "backend: {managed: unredacted}\n"), request_facts(backend(kind="managed")))
+    assert decision.allowed and decision.sovereign == ()
+
+
 def test_a_backend_that_the_decision_refuses_is_never_sovereign(build, backend, request_facts):
     decision = decide(build(TENANT), request_facts(candidates=(backend(tenant="rival"),)))
     assert decision.sovereign == ()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.decision.compile import compile_policy
-from policy.decision.decision import decide
+from policy.decision.decision import MANAGED_LABELS, decide
 from policy.document.countries import builtin_countries
 from policy.document.document import load_document
 from policy.errors import LooseningError, PolicyError
@@ -21,7 +21,8 @@ operators = st.fixed_dictionaries({}, optional={"head_office": selectors, "ultim
 servers = st.fixed_dictionaries(
     {},
     optional={
-        "kind": st.sampled_from(["domicile", "openai"]),
+        "kind": st.sampled_from(["domicile", "openai", "managed"]),
+        "managed": st.sampled_from(["redacted", "unredacted"]),
         "single_tenant": st.sampled_from(["attested", "declared"]),
         "certifications": st.sampled_from([["C5"], ["ISO 27001"], ["C5", "ISO 27001"]]),
     },
@@ -54,7 +55,8 @@ documents = st.fixed_dictionaries(
         "data_classes": st.sampled_from([[], ["contact"]]),
         "special_categories": st.sampled_from([{}, {"health": "9(2)(h)"}, {"health": "9(2)(a)"}]),
         "redaction": st.fixed_dictionaries({"input": st.dictionaries(
-            st.sampled_from(["email", "iban"]), st.sampled_from(sorted(STRICTNESS)))}),
+            st.sampled_from(["email", "iban"]), st.sampled_from(sorted(STRICTNESS))) | st.fixed_dictionaries(
+            {label: st.sampled_from(sorted(STRICTNESS)) for label in MANAGED_LABELS})}),
         "retention": st.fixed_dictionaries({}, optional={
             "metadata": st.sampled_from(["1y", "30d"]), "content": st.sampled_from(["none", "encrypted, 7d"])}),
         "limits": st.fixed_dictionaries({}, optional={"rpm": st.integers(1, 3)}),
@@ -77,7 +79,7 @@ backends = st.builds(
         [(), (Subprocessor(name="S", country="US"),), (Subprocessor(name="S", country="FR"),)]
     ),
     attested_transfer=st.sampled_from([(), (DPF,), (SCC,), (DPF, SCC)]),
-    kind=st.sampled_from([None, "domicile", "openai"]),
+    kind=st.sampled_from([None, "domicile", "openai", "managed"]),
     single_tenant=st.sampled_from([None, "declared", "attested"]),
     certifications=st.sampled_from([(), ("C5",), ("C5", "ISO 27001")]),
 )  # fmt: skip
@@ -111,7 +113,8 @@ def test_what_all_levels_allow_together_each_level_with_those_above_it_allows_to
         return
     for lower, upper in ((under, alone), (whole, under)):
         if decide(lower, facts).allowed:
-            assert decide(upper, facts).allowed, decide(upper, facts).reasons
+            # What a level adds to the redaction may be what a managed service has to be spared of.
+            assert {reason.rule.rpartition(".")[2] for reason in decide(upper, facts).reasons} <= {"managed"}
         for label, action in upper.redaction.input.items():
             assert STRICTNESS[lower.redaction.input[label]] >= STRICTNESS[action]
         assert lower.retention.content_days <= upper.retention.content_days
@@ -130,7 +133,11 @@ def test_what_a_tenant_allows_its_operators_document_allows_as_a_tenants_own(ope
         return
     if decide(both, facts).allowed:
         refused = {reason.rule for reason in decide(ceiling, facts).reasons}
-        assert refused <= {"residency.transfer_basis", "data_classes.special"}  # on which an operator may be silent
+        assert refused <= {
+            "residency.transfer_basis",
+            "data_classes.special",
+            "backend.managed",
+        }  # on which an operator may be silent
 
 
 @pytest.mark.parametrize(
@@ -139,6 +146,7 @@ def test_what_a_tenant_allows_its_operators_document_allows_as_a_tenants_own(ope
         ("residency: {dpf_accepted: false}", "residency: {dpf_accepted: true}", "residency.dpf_accepted"),
         ("backend: {kind: domicile}", "backend: {kind: openai}", "backend.kind"),
         ("backend: {single_tenant: attested}", "backend: {single_tenant: declared}", "backend.single_tenant"),
+        ("backend: {managed: redacted}", "backend: {managed: unredacted}", "backend.managed"),
         ("priority: low", "priority: normal", "priority"),
         ("special_categories: {health: 9(2)(h)}", "special_categories: {health: 9(2)(a)}", "special_categories.health"),
         ("special_categories: {}", "special_categories: {genetic: 9(2)(h)}", "special_categories.genetic"),

@@ -1,0 +1,124 @@
+"""The client of an admin API: JSON in and out, lists page by page, problems as the errors that the store raises."""
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from gateway.cli.remote.credentials import Credentials
+from gateway.configuration.settings import is_safe_url
+from gateway.database.errors import (
+    ControlError,
+    Duplicate,
+    Invalid,
+    InvalidValue,
+    NotFound,
+    StoreError,
+)
+
+PREFIX = "/admin/v1"
+DEADLINE_S = 60.0
+MAX_BYTES = 256 << 20
+"""Of one answer: exports are long."""
+PAGE = 200
+
+
+class Unreachable(StoreError):
+    """The gateway did not answer as an admin API does; whether a change was made is then unknown."""
+
+
+class NotLoggedIn(StoreError):
+    """The token is not one that the gateway takes."""
+
+
+def base_of(url: str) -> str:
+    """`url` without a path of the admin API. Raises InvalidValue for one that a token must not be sent to."""
+    base = url.rstrip("/").removesuffix(PREFIX)
+    if not is_safe_url(base):
+        raise InvalidValue(
+            "this is not an https URL of a gateway; write https://ai.example.eu (http only on this machine)"
+        )
+    return base
+
+
+class AdminApi:
+    """`credentials`: of one gateway. Redirects are not followed, so the token goes nowhere else."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        tls = None
+        if credentials.ca_file is not None:
+            try:
+                tls = ssl.create_default_context(cafile=credentials.ca_file)
+            except OSError as error:
+                raise InvalidValue(f"{credentials.ca_file} is no certificate in PEM; name one by --ca") from error
+        self._url = credentials.url
+        self._headers = {"authorization": f"Bearer {credentials.token}", "accept": "application/json"}
+        self._service = ExternalService(
+            f"the gateway at {credentials.url}", deadline_s=DEADLINE_S, max_bytes=MAX_BYTES, tls=tls,
+            breaker=Breaker(failures=1 << 30),
+        )  # fmt: skip
+
+    def get(self, *path: str, **query: Any) -> Any:
+        """Raises NotFound and the other errors of the store, NotLoggedIn, Unreachable."""
+        return self._json(self._ask("GET", path, query, None))
+
+    def text(self, *path: str, **query: Any) -> str:
+        """As `get`, of an answer that is not JSON."""
+        return self._ask("GET", path, query, None).content.decode("utf-8")
+
+    def post(self, *path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
+        return self._json(self._ask("POST", path, query, body))
+
+    def put(self, *path: str, body: Mapping[str, Any]) -> Any:
+        return self._json(self._ask("PUT", path, {}, body))
+
+    def pages(self, *path: str, **query: Any) -> Iterator[Any]:
+        """The items of all pages."""
+        after = None
+        while True:
+            page = self.get(*path, **query, limit=PAGE, after=after)
+            yield from page["items"]
+            if (after := page["next"]) is None:
+                return
+
+    def _ask(self, method: str, path: tuple[str, ...], query: Mapping[str, Any], body: Any) -> ExternalAnswer:
+        url = self._url + PREFIX + "".join(f"/{quote(part, safe='')}" for part in path)
+        asked = {name: value for name, value in query.items() if value is not None}
+        if asked:
+            url += f"?{urlencode(asked, doseq=True)}"
+        headers, content = dict(self._headers), None
+        if body is not None:
+            headers["content-type"], content = "application/json", json.dumps(body).encode()
+        try:
+            answer = self._service.request(method, url, content=content, headers=headers)
+        except ExternalUnavailable as error:
+            raise Unreachable(str(error)) from error
+        if not 200 <= answer.status < 300:
+            raise _error(answer, self._url)
+        return answer
+
+    def _json(self, answer: ExternalAnswer) -> Any:
+        try:
+            return json.loads(answer.content) if answer.content else None
+        except ValueError as error:
+            raise Unreachable(f"what answers at {self._url} is no admin API; check the URL") from error
+
+
+_ERRORS: Mapping[int, type[StoreError]] = {404: NotFound, 409: Duplicate, 412: ControlError, 422: Invalid}
+
+
+def _error(answer: ExternalAnswer, url: str) -> StoreError:
+    """As the store itself would have said it."""
+    try:
+        problem = json.loads(answer.content)
+        detail, fields = str(problem["detail"]), dict(problem.get("errors") or {})
+    except (ValueError, KeyError, TypeError):
+        return Unreachable(f"the gateway at {url} answered {answer.status} and is no admin API; check the URL")
+    if answer.status == 401:
+        return NotLoggedIn(f"the gateway at {url} does not take your token; run: domicile login --url {url}")
+    if fields:
+        said = ", ".join(f"{name.removeprefix('body.')}: {what}" for name, what in fields.items())
+        return InvalidValue(f"{said}; correct these")
+    return _ERRORS.get(answer.status, ControlError)(detail)

@@ -1,0 +1,126 @@
+"""`gateway.store.reports.inventory.Inventory` and `gateway.cli.terminal.reports.Reports` over the admin API: the same
+methods."""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gateway.cli.remote.api import AdminApi
+from gateway.cli.remote.control import limits_path, people_path, policies_path
+from gateway.database.errors import Invalid, NotFound
+from gateway.records.control import (
+    AccessTokenRecord,
+    BackendRecord,
+    KeyRecord,
+    PersonRecord,
+    PolicyProposalRecord,
+    PolicyVersionRecord,
+    ProjectRecord,
+    TenantRecord,
+)
+from gateway.records.fleet import DeploymentRecord, ReplicaRecord
+from gateway.records.model_names import ModelNameRecord
+from gateway.records.usage import LimitsRecord, PriceRecord
+from gateway.store.oversight import StopRecord
+from gateway.store.reports.cost_report import Cost
+from gateway.store.reports.usage_report import Span, Usage
+
+
+class RemoteInventory:
+    """All methods raise what `AdminApi.get` does."""
+
+    def __init__(self, api: AdminApi) -> None:
+        self._api = api
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Invalid("this cannot be read over the admin API; run the command on the installation's own host")
+
+    def tenants(self) -> list[TenantRecord]:
+        return [TenantRecord.model_validate(each) for each in self._api.pages("tenants")]
+
+    def tenant(self, tenant: str) -> TenantRecord:
+        return TenantRecord.model_validate(self._api.get("tenants", tenant))
+
+    def projects(self, tenant: str) -> list[ProjectRecord]:
+        return [ProjectRecord.model_validate(each) for each in self._api.pages("tenants", tenant, "projects")]
+
+    def project(self, tenant: str, project: str) -> ProjectRecord:
+        return ProjectRecord.model_validate(self._api.get("tenants", tenant, "projects", project))
+
+    def keys(self, tenant: str, project: str | None = None) -> list[KeyRecord]:
+        found = self._api.pages("tenants", tenant, "keys", project=project)
+        return sorted(map(KeyRecord.model_validate, found), key=lambda key: (key.created_at, key.id))
+
+    def key(self, tenant: str, key_id: str) -> KeyRecord:
+        return KeyRecord.model_validate(self._api.get("tenants", tenant, "keys", key_id))
+
+    def people(self, tenant: str | None) -> list[PersonRecord]:
+        found = map(PersonRecord.model_validate, self._api.pages(*people_path(tenant)))
+        return sorted(found, key=lambda person: (person.created_at, person.id))
+
+    def tokens(self, tenant: str | None, person: str) -> list[AccessTokenRecord]:
+        found = map(AccessTokenRecord.model_validate, self._api.pages(*people_path(tenant), person, "tokens"))
+        return sorted(found, key=lambda token: (token.created_at, token.id))
+
+    def policies(self, tenant: str | None) -> list[PolicyVersionRecord]:
+        found = self._api.pages(*policies_path(tenant, "policies"))
+        return [PolicyVersionRecord.model_validate(each) for each in found]
+
+    def proposals(self, tenant: str | None) -> list[PolicyProposalRecord]:
+        found = self._api.get(*policies_path(tenant, "policy-proposals"))
+        return [PolicyProposalRecord.model_validate(each) for each in found]
+
+    def backends(self, tenant: str) -> list[BackendRecord]:
+        return [BackendRecord.model_validate(each) for each in self._api.pages("tenants", tenant, "backends")]
+
+
+class RemoteReports:
+    """All methods raise what `AdminApi.get` does."""
+
+    def __init__(self, api: AdminApi) -> None:
+        self._api = api
+
+    def limits_at(self, tenant: str, *, project: str | None, key: str | None) -> LimitsRecord:
+        return LimitsRecord.model_validate(self._api.get(*limits_path(tenant, project, key)))
+
+    def limits_in(self, tenant: str) -> Sequence[LimitsRecord]:
+        return [LimitsRecord.model_validate(each) for each in self._api.get("tenants", tenant, "limits", "all")]
+
+    def prices(self) -> Sequence[PriceRecord]:
+        return [PriceRecord.model_validate(each) for each in self._api.get("prices")]
+
+    def deployments(self, tenant: str) -> Sequence[DeploymentRecord]:
+        return [DeploymentRecord.model_validate(each) for each in self._api.pages("tenants", tenant, "deployments")]
+
+    def deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
+        return DeploymentRecord.model_validate(self._api.get("tenants", tenant, "deployments", deployment))
+
+    def replicas(self, tenant: str, deployment: str) -> Sequence[ReplicaRecord]:
+        found = self._api.pages("tenants", tenant, "deployments", deployment, "replicas")
+        return [ReplicaRecord.model_validate(each) for each in found]
+
+    def model_names(self, tenant: str, project: str | None) -> Sequence[ModelNameRecord]:
+        projects = [project] if project is not None else [
+            each["id"] for each in self._api.pages("tenants", tenant, "projects")
+        ]  # fmt: skip
+        found = [each for name in projects for each in self._api.get("tenants", tenant, "projects", name, "models")]
+        return [ModelNameRecord.model_validate(each) for each in found]
+
+    def model_name(self, tenant: str, project: str, name: str) -> ModelNameRecord:
+        found = self._api.get("tenants", tenant, "projects", project, "models", name=name)
+        if not found:
+            raise NotFound(f"there is no name {name!r} in {tenant}/{project}; `domicile model list` shows them")
+        return ModelNameRecord.model_validate(found[0])
+
+    def stops(self, tenant: str) -> Sequence[StopRecord]:
+        return [StopRecord.model_validate(each) for each in self._api.get("tenants", tenant, "oversight")]
+
+    def usage(self, tenant: str | None, by: Sequence[Any], span: Span) -> Sequence[Usage]:
+        return [Usage.model_validate(each) for each in self._report("usage", tenant, by, span)]
+
+    def cost(self, tenant: str | None, by: Sequence[Any], span: Span) -> Sequence[Cost]:
+        return [Cost.model_validate(each) for each in self._report("cost", tenant, by, span)]
+
+    def _report(self, what: str, tenant: str | None, by: Sequence[Any], span: Span) -> Any:
+        path = () if tenant is None else ("tenants", tenant)
+        more = () if what == "usage" else (what,)
+        return self._api.get(*path, "usage", *more, by=list(by), since=span.since, until=span.until)

@@ -1,0 +1,64 @@
+"""What commands read beside the inventory: limits, prices, usage, deployments, names of models, stops.
+
+Here it comes from the control database; `gateway.cli.remote.reading` has the same methods over an admin API.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway.store.model_names import model_name_at, model_names_in
+from gateway.store.oversight import stops_in
+from gateway.store.reports.cost_report import cost
+from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
+from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_in
+from gateway.store.reports.usage_report import usage
+
+if TYPE_CHECKING:
+    from gateway.database.database import Database
+    from gateway.records.fleet import DeploymentRecord, ReplicaRecord
+    from gateway.records.model_names import ModelNameRecord
+    from gateway.records.usage import LimitsRecord, PriceRecord
+    from gateway.store.oversight import StopRecord
+    from gateway.store.reports.cost_report import Cost
+    from gateway.store.reports.usage_report import Usage
+
+
+class Reports:
+    """From the control `database` of `cell`. All raise NotFound, DatabaseUnavailable."""
+
+    def __init__(self, database: "Database", cell: str) -> None:
+        self._database = database
+        self._cell = cell
+
+    def limits_at(self, tenant: str, *, project: str | None, key: str | None) -> "LimitsRecord":
+        return limits_at(self._database, tenant, project=project, key=key)
+
+    def limits_in(self, tenant: str) -> "Sequence[LimitsRecord]":
+        return limits_in(self._database, tenant)
+
+    def prices(self) -> "Sequence[PriceRecord]":
+        return prices_in(self._database, self._cell)
+
+    def deployments(self, tenant: str) -> "Sequence[DeploymentRecord]":
+        return deployments_in(self._database, tenant).items
+
+    def deployment(self, tenant: str, deployment: str) -> "DeploymentRecord":
+        return deployment_at(self._database, tenant, deployment)
+
+    def replicas(self, tenant: str, deployment: str) -> "Sequence[ReplicaRecord]":
+        return replicas_of(self._database, tenant, deployment).items
+
+    def model_names(self, tenant: str, project: str | None) -> "Sequence[ModelNameRecord]":
+        return model_names_in(self._database, tenant, project)
+
+    def model_name(self, tenant: str, project: str, name: str) -> "ModelNameRecord":
+        return model_name_at(self._database, tenant, project, name)
+
+    def stops(self, tenant: str) -> "Sequence[StopRecord]":
+        return stops_in(self._database, tenant)
+
+    def usage(self, tenant: str | None, by: Sequence[Any], span: Any) -> "Sequence[Usage]":
+        return usage(self._database, tenant=tenant, by=by, span=span)
+
+    def cost(self, tenant: str | None, by: Sequence[Any], span: Any) -> "Sequence[Cost]":
+        return cost(self._database, tenant=tenant, by=by, span=span)

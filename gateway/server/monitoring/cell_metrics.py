@@ -1,0 +1,50 @@
+"""``/metrics/cell``: what any gateway of a cell can tell of it: all backends, and how much of each budget is used.
+
+Apart from ``/metrics``, where each gateway tells of its own calls: a backend that answers slowly holds up nothing
+there, and it is enough to ask one gateway, also one of several workers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gateway.server.monitoring.backend_metrics import BackendMetrics
+from gateway.server.monitoring.budgets import Budgets
+from gateway.workers.metrics import written
+
+log = logging.getLogger(__name__)
+
+CACHE_S = 1.0
+
+
+class CellMetrics:
+    """`tenant_label`: the name of a tenant in metrics, which are bounded in how many they name."""
+
+    def __init__(self, backends: BackendMetrics, budgets: Budgets, tenant_label: Callable[[str], str]) -> None:
+        self._backends = backends
+        self._budgets = budgets
+        self._tenant_label = tenant_label
+        self._asking = asyncio.Lock()
+        self._last: tuple[float, bytes] | None = None
+
+    async def exposition(self) -> bytes:
+        """Prometheus text format 0.0.4. Backends are asked once, however many scrape at a time."""
+        async with self._asking:
+            if self._last is None or monotonic() - self._last[0] > CACHE_S:
+                metrics = [*await self._backends.collect(), *await asyncio.to_thread(self._of_budgets)]
+                self._last = monotonic(), (await asyncio.to_thread(written, metrics)).encode()
+            return self._last[1]
+
+    def _of_budgets(self) -> list[Metric]:
+        known = GaugeMetricFamily("domicile_budgets_known", "1 while the ledger can be read for budgets.")
+        try:
+            metrics = self._budgets.metrics(self._tenant_label)
+        except Exception as error:  # of any kind: what backends say is told all the same
+            log.warning("budgets cannot be read for metrics: %s; check the control database", type(error).__name__)
+            known.add_metric((), 0.0)
+            return [known]
+        known.add_metric((), 1.0)
+        return [known, *metrics]
