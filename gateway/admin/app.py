@@ -16,6 +16,7 @@ from gateway.admin import (
     oversight,
     people,
     policies,
+    sessions,
     tenants,
     usage,
 )
@@ -23,6 +24,7 @@ from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
+from gateway.admin.record import calls
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20
@@ -47,6 +49,7 @@ def build_admin(context: AdminContext) -> FastAPI:
     for router in (
         people.bootstrap_router,
         login.router,
+        sessions.router,
         tenants.router,
         models.router,
         policies.tenant_router,
@@ -60,6 +63,8 @@ def build_admin(context: AdminContext) -> FastAPI:
         deployments.router,
         usage.router,
         oversight.router,
+        calls.router,
+        calls.summary_router,
     ):
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]

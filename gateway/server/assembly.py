@@ -36,6 +36,8 @@ from gateway.cells.app import build_cells
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
+from gateway.console.app import PREFIX as CONSOLE_PREFIX
+from gateway.console.app import build_console
 from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
@@ -149,8 +151,11 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         responses.wakes.append(batches.worker.wake)
         recurring = (batches.worker.run, batches.retention.run, responses.retention.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
+        admin_context = _admin_context(base, parts, on_event, context)
+        admin = build_admin(admin_context)
         mounts = {
-            ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
+            ADMIN_PREFIX: admin,
+            CONSOLE_PREFIX: build_console(admin_context, admin),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         operations = _Operations(settings.listen.operators)
@@ -470,7 +475,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
             await task
 
 
-def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContext:
+def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
     feasibility = Feasibility(installation, settings)
@@ -489,6 +494,7 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContex
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         ),
         backend_keys=installation.backend_keys,
+        audit=audit,
     )
 
 

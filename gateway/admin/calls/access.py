@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
+from audit.private.audit_context import AuditContext
 from gateway.admin.calls.authentication import BEARER, Cookies, credential_of
 from gateway.admin.calls.problems import Forbidden
 from gateway.admin.calls.provider_pool import ProviderPool
@@ -21,7 +22,7 @@ from gateway.database.errors import NotFound
 from gateway.directory.directory import Address
 from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
-from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
+from gateway.identity.keys import KeyHasher, KeyKind, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.openai.asgi_client import caller_address
 from gateway.policies.study import PolicyStudy
@@ -53,7 +54,7 @@ class AdminContext:
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run.
+    that ask for more replicas than could run. `audit`: the log that the gateway writes.
     """
 
     database: Database
@@ -70,6 +71,7 @@ class AdminContext:
     check_deployment: Callable[[Deployment], None] = lambda wanted: None
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
+    audit: AuditContext | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -138,8 +140,12 @@ class AdminContext:
             raise
         return bearer.token
 
-    def _bearer(self, credential: str) -> Bearer:
-        return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, "admin"), self.now())
+    def sign_in_bearer(self, credential: str) -> Bearer:
+        """Whose one-time token for the console it is. Raises a KeyRefused."""
+        return self._bearer(credential, "once")
+
+    def _bearer(self, credential: str, kind: KeyKind = "admin") -> Bearer:
+        return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, kind), self.now())
 
     def _machine(self, provider: "IdentityProvider", token: str, tenant: str | None) -> Actor:
         """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
@@ -185,6 +191,14 @@ class RequireBootstrapToken(Guard[str]):
 
     def admit(self, request: Request) -> str:
         return context_of(request).bootstrap_token(request)
+
+
+@dataclass(frozen=True)
+class RequireToken(Guard[Actor]):
+    """Whoever shows a valid access token or session, whatever their roles."""
+
+    def admit(self, request: Request) -> Actor:
+        return authenticated_actor(request)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,16 @@
+"""All pages that need a session."""
+
+from typing import Final
+
+from gateway.console.page import Page
+from gateway.console.pages import account, calls, keys, overview, people, tenants, usage
+
+PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
+    *account.PAGES,
+    *tenants.PAGES,
+    *calls.PAGES,
+    *keys.PAGES,
+    *people.PAGES,
+    *usage.PAGES,
+)
