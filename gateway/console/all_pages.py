@@ -3,7 +3,7 @@
 from typing import Final
 
 from gateway.console.page import Page
-from gateway.console.pages import account, calls, keys, overview, people, tenants, usage
+from gateway.console.pages import account, calls, keys, overview, people, policies, tenants, usage
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
@@ -13,4 +13,5 @@ PAGES: Final[tuple[Page, ...]] = (
     *keys.PAGES,
     *people.PAGES,
     *usage.PAGES,
+    *policies.PAGES,
 )

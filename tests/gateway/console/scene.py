@@ -10,6 +10,12 @@ from tests.fakes.lab import POLICY, chat, lab
 
 MARKUP = '<img src=x onerror="alert(1)">'
 KEEPING = POLICY.replace("content: none", "content: {period: 30d}").replace("version: 1", "version: 1", 1)
+STRICTER = (
+    POLICY.replace("version: 1", "version: 2").replace("process_in: EEA", "process_in: [FR]")
+    + """tests:
+  - {name: the US is refused, given: {compute_country: US}, expect: deny}
+"""
+)
 PROMPTS = (
     "Summarise the contract of last week in three sentences.",
     "Write to ada@example.org that her order is on its way.",
@@ -31,6 +37,7 @@ def set_up(made):
         if role != "operator":
             for tenant in ("acme", "globex"):
                 made.people[tenant, role] = control.create_person(tenant, f"{role} {MARKUP}"[:60], [role]).id
+    proposal = control.submit_policy("acme", STRICTER, person=made.people["acme", "developer"])
     made.values = {
         "tenant": "acme",
         "project": "research",
@@ -38,6 +45,7 @@ def set_up(made):
         "key": key.id,
         "person": made.people["acme", "developer"],
         "token": "abcdefgh",
+        "proposal": proposal.number,
     }
     """Of tenant acme, what stands in a path for its parameters."""
     made.people[None, "second"] = control.create_person(None, "Grace Hopper", ["operator"]).id
