@@ -24,7 +24,7 @@ from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
-from gateway.admin.record import calls
+from gateway.admin.record import calls, health, incidents, rights
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20
@@ -65,6 +65,9 @@ def build_admin(context: AdminContext) -> FastAPI:
         oversight.router,
         calls.router,
         calls.summary_router,
+        rights.router,
+        incidents.router,
+        health.router,
     ):
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]

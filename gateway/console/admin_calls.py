@@ -4,8 +4,10 @@ The same application that listens under ``/admin/v1`` answers them: the same gua
 """
 
 import json
+from asyncio import Event
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -59,25 +61,7 @@ class AdminCalls:
         if body is not None:
             sent |= {"content-type": "application/json", "content-length": str(len(content))}
         asked = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-        status, received, answered = await _exchange(
-            self.admin,
-            {
-                "type": "http",
-                "asgi": {"version": "3.0"},
-                "http_version": "1.1",
-                "method": method,
-                "scheme": "http",
-                "path": path,
-                "raw_path": path.encode(),
-                "root_path": "",
-                "query_string": urlencode(asked, doseq=True).encode(),
-                "headers": [(name.encode(), value.encode("latin-1")) for name, value in sent.items()],
-                "client": self.client,
-                "server": None,
-                "state": {},
-            },
-            content,
-        )
+        status, received, answered = await exchange(self.admin, method, path, sent, content, self.client, asked)
         is_json = "json" in received.get("content-type", "")
         said = json.loads(answered) if is_json and answered else answered.decode() or None
         if status >= 400:
@@ -94,21 +78,46 @@ def _segment(value: object) -> str:
     return text
 
 
-async def _exchange(app: ASGIApp, scope: dict[str, Any], content: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer of `app`."""
-    status, headers, body = 500, dict[str, str](), bytearray()
+async def exchange(
+    app: ASGIApp,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    content: bytes,
+    client: tuple[str, int] | None,
+    query: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers (names in lower case) and body of the answer of `app` to one request."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": urlencode(query, doseq=True).encode(),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "client": client,
+        "server": None,
+        "state": {},
+    }
+    status, received, body = 500, dict[str, str](), bytearray()
     waiting = [{"type": "http.request", "body": content, "more_body": False}]
 
     async def receive() -> Message:
-        return waiting.pop() if waiting else {"type": "http.disconnect"}
+        if not waiting:
+            await Event().wait()  # the caller stays until the answer is whole, and is cancelled with its own client
+        return waiting.pop()
 
     async def send(message: Message) -> None:
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            headers.update((name.decode().lower(), value.decode("latin-1")) for name, value in message["headers"])
+            received.update((name.decode().lower(), value.decode("latin-1")) for name, value in message["headers"])
         elif message["type"] == "http.response.body":
             body.extend(message.get("body", b""))
 
     await app(scope, receive, send)
-    return status, headers, bytes(body)
+    return status, received, bytes(body)

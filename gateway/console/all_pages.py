@@ -3,7 +3,20 @@
 from typing import Final
 
 from gateway.console.page import Page
-from gateway.console.pages import account, calls, keys, overview, people, policies, tenants, usage
+from gateway.console.pages import (
+    account,
+    calls,
+    fleet,
+    keys,
+    oversight,
+    overview,
+    people,
+    playground,
+    policies,
+    record,
+    tenants,
+    usage,
+)
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
@@ -14,4 +27,8 @@ PAGES: Final[tuple[Page, ...]] = (
     *people.PAGES,
     *usage.PAGES,
     *policies.PAGES,
+    *oversight.PAGES,
+    *record.PAGES,
+    *fleet.PAGES,
+    *playground.PAGES,
 )

@@ -40,9 +40,9 @@ HEADERS: Final = {
 }
 
 
-def build_console(context: AdminContext, admin: ASGIApp) -> ASGIApp:
-    """To be mounted at PREFIX. `admin`: the admin API, which the pages ask."""
-    console = Console(context, admin)
+def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[], ASGIApp]) -> ASGIApp:
+    """To be mounted at PREFIX. `admin`: the admin API, which the pages ask. `inference`: the gateway itself."""
+    console = Console(context, admin, inference)
     sign_in = SignIn(context, admin)
     routes = [
         Route("/static/{digest}/{name}", static_files.serve),
@@ -62,6 +62,7 @@ class Console:
 
     context: AdminContext
     admin: ASGIApp
+    inference: Callable[[], ASGIApp]
 
     def routes(self, pages: Sequence[Page]) -> list[Route]:
         return [Route(page.path, self._of(page), methods=[page.method]) for page in pages]
@@ -85,7 +86,7 @@ class Console:
             if refused.status != 401:
                 raise
             me = None
-        return None if me is None else Visit(request, self.context, language_of(request), api, me)
+        return None if me is None else Visit(request, self.context, language_of(request), api, me, self.inference)
 
     async def _shown(self, page: Page, request: Request) -> Response:
         visit = await self._visit(request)

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp
 
 from gateway.admin.calls.access import AdminContext
 from gateway.console import charts, navigation
@@ -38,13 +39,14 @@ _PAGES: Final = Environment(
 @dataclass(slots=True)
 class Visit:
     """`me`: as the admin API says of the session. `problem`: why the form that was sent was refused; `form`: what it
-    held, to be shown again; `status`: of the page."""
+    held, to be shown again; `status`: of the page. `inference`: the gateway itself, for a call of a model."""
 
     request: Request
     context: AdminContext
     language: Language
     api: AdminCalls
     me: Mapping[str, Any]
+    inference: Callable[[], ASGIApp]
     problem: Refused | None = None
     form: Mapping[str, str] = field(default_factory=dict)
     status: int = 200

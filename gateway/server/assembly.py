@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
@@ -19,10 +20,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
+from audit.incidents.evidence import evidence_of
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import QueueLimits
+from audit.privacy.kept_content import reader_of
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
@@ -155,7 +158,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         admin = build_admin(admin_context)
         mounts = {
             ADMIN_PREFIX: admin,
-            CONSOLE_PREFIX: build_console(admin_context, admin),
+            CONSOLE_PREFIX: build_console(admin_context, admin, lambda: app),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         operations = _Operations(settings.listen.operators)
@@ -495,6 +498,8 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditCo
         ),
         backend_keys=installation.backend_keys,
         audit=audit,
+        evidence=partial(evidence_of, settings.data),
+        kept_content=partial(reader_of, settings.data),
     )
 
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
+from audit.incidents.evidence import Evidence
+from audit.privacy.kept_content import Reader as ContentReader
+from audit.privacy.kept_content import none_kept
 from audit.private.audit_context import AuditContext
 from gateway.admin.calls.authentication import BEARER, Cookies, credential_of
 from gateway.admin.calls.problems import Forbidden
@@ -54,7 +57,8 @@ class AdminContext:
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run. `audit`: the log that the gateway writes.
+    that ask for more replicas than could run. `audit`: the log that the gateway writes. `evidence`: the registers
+    of a tenant; `kept_content`: what reads content of persons outside of the log's value store.
     """
 
     database: Database
@@ -72,6 +76,8 @@ class AdminContext:
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
     audit: AuditContext | None = None
+    evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
+    kept_content: Callable[[], ContentReader] = lambda: none_kept
 
     @property
     def inventory(self) -> Inventory:

@@ -67,7 +67,7 @@ async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
     body = {"document": document, "project": project or None}
     found: dict[str, Any] = {"problems": (), "tests": (), "differences": None}
     try:
-        checked = (await visit.change("POST", "tenants", visit.tenant, "policies", "check", body=body)).body
+        checked = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "check"), body=body)).body
         found |= {"problems": checked["problems"], "tests": checked["tests"]}
         if checked["ok"]:
             diff = await visit.api.call("POST", ("tenants", visit.tenant, "policies", "diff"), body=body)
@@ -83,7 +83,7 @@ async def simulate(visit: Visit) -> Response:
     """What the draft would have done to the calls on record."""
     sent = visit.form
     body = {"document": sent.get("document", ""), "project": sent.get("project") or None}
-    impact = (await visit.change("POST", "tenants", visit.tenant, "policies", "simulate", body=body)).body
+    impact = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "simulate"), body=body)).body
     return visit.render(
         "policy_impact.html", shown_tenant=visit.tenant, active="policies", impact=impact, document=body["document"],
         project=body["project"] or "",
