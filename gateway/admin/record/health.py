@@ -19,7 +19,7 @@ from gateway.identity.roles import Actor
 router = APIRouter(prefix="/tenants/{tenant}/record", tags=["record"], route_class=IdempotentRoute)
 
 Reading = Depends(RequirePermission("record.read"))
-Size = Annotated[Whole, Query(ge=1, le=2**53 - 1, description="of a signed checkpoint")]
+Size = Annotated[Whole | None, Query(ge=1, le=2**53 - 1, description="of a signed checkpoint")]
 SHOWN = 30
 
 
@@ -99,12 +99,13 @@ def verify_record(
 
 
 @router.get("/consistency", dependencies=[Reading])
-def prove_consistency(record: OnRecord, tenant: str, old: Size, new: Size) -> Consistency:
-    """Prove that the record only grew between two signed checkpoints (RFC 6962 §2.1.2). 404 for a size that was not
-    signed, 422 where it does not hold."""
+def prove_consistency(record: OnRecord, tenant: str, old: Size = None, new: Size = None) -> Consistency:
+    """Prove that the record only grew between two signed checkpoints (RFC 6962 §2.1.2), by default from the first to
+    the last. 404 for a size that was not signed, 422 where it does not hold."""
     record.known(tenant)
     with refusing(), record.reading() as reader:
-        first, second = _signed(record, reader, tenant, old), _signed(record, reader, tenant, new)
+        first, second = _signed(record, reader, tenant, old, 0), _signed(record, reader, tenant, new, -1)
+        old, new = first.size, second.size
 
         def range_hash(start: int, end: int) -> bytes:
             return tree_hash(reader.leaf_hashes(tenant, start, end))
@@ -122,8 +123,9 @@ def prove_consistency(record: OnRecord, tenant: str, old: Size, new: Size) -> Co
     )
 
 
-def _signed(record: Record, reader: Reader, tenant: str, size: int) -> Checkpoint:
-    note = next((one.note for one in reader.checkpoints(tenant) if one.size == size), None)
-    if note is None:
-        raise NotFound(f"no checkpoint of size {size} was signed; choose one of those that are listed")
-    return open_checkpoint(note, record.audit.origin(tenant), record.key(reader).public_keys)
+def _signed(record: Record, reader: Reader, tenant: str, size: int | None, otherwise: int) -> Checkpoint:
+    """The checkpoint of `size`, or, without one, the one at `otherwise` in the order of sizes."""
+    notes = [one.note for one in reader.checkpoints(tenant) if size in (None, one.size)]
+    if not notes:
+        raise NotFound("no checkpoint of that size was signed; choose one of those that are listed")
+    return open_checkpoint(notes[otherwise], record.audit.origin(tenant), record.key(reader).public_keys)

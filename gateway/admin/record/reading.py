@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends
 from pydantic import Field
 
-from audit.errors import StoreError
+from audit.errors import AuditError, AuditUnavailable, HeldError, StoreError
 from audit.events.privacy import LogRead
 from audit.keys.succession import with_successors
 from audit.private.audit_context import AuditContext
@@ -58,12 +58,13 @@ OnRecord = Annotated[Record, Depends(record_of)]
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What the record refuses to do is 422, in its own words; that it cannot be read or written stays 503."""
-    from audit.errors import AuditError, AuditUnavailable
-
+    """What the record refuses to do is 422, in its own words, and 409 where a legal hold forbids it; that it cannot be
+    read or written stays 503."""
     try:
         yield
     except (AuditUnavailable, StoreError):
         raise
+    except HeldError as error:
+        raise NotReady(str(error)) from error
     except AuditError as error:
         raise Invalid(str(error)) from error

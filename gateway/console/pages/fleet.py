@@ -51,8 +51,9 @@ async def places(visit: Visit) -> Response:
     countries: dict[str, int] = {}
     for one in summary["places"]:
         countries[one["country"]] = countries.get(one["country"], 0) + one["calls"]
+    allowed_first = sorted(checked["verdicts"], key=lambda each: not each["allowed"])
     return visit.render(
-        "places.html", shown_tenant=visit.tenant, active="places", summary=summary, verdicts=checked["verdicts"],
+        "places.html", shown_tenant=visit.tenant, active="places", summary=summary, verdicts=allowed_first,
         catalogue=checked["catalogue"], facts=known, countries=countries,
     )  # fmt: skip
 
