@@ -20,7 +20,7 @@ from gateway.console.admin_calls import AdminCalls, Answer, Refused
 from gateway.console.language import NAMES, Language
 from gateway.console.session import FIELD, form_token
 from gateway.console.static_files import address
-from gateway.identity.roles import Actor, Permission
+from gateway.identity.roles import Actor, Permission, check
 
 ROOT: Final = "/console"
 ONCE: Final = "once"
@@ -62,6 +62,12 @@ class Visit:
 
     def may(self, permission: Permission, tenant: str | None = None) -> bool:
         return navigation.may(self.actor, permission, tenant or self.tenant)
+
+    def need(self, permission: Permission) -> None:
+        """For a page that only leads to what takes `permission`. Raises Refused, in the words of the admin API."""
+        verdict = check(self.actor, permission, self.tenant)
+        if not verdict.allowed:
+            raise Refused(403, verdict.because)
 
     async def get(self, *segments: object, **query: Any) -> Any:
         return await self.api.get(*segments, **query)

@@ -29,6 +29,7 @@ async def show(visit: Visit) -> Response:
 
 async def _show(visit: Visit, **said: Any) -> Response:
     projects = (await visit.of_tenant("projects", limit=200))["items"]
+    visit.need("keys.manage")
     models: set[str] = set()
     if visit.may("backends.read"):
         backends = (await visit.of_tenant("backends", limit=200))["items"]

@@ -130,6 +130,8 @@ async def _decide(visit: Visit, act: str, done: str, body: Any) -> Response:
 
 async def confirm_roll_back(visit: Visit) -> Response:
     project = visit.request.query_params.get("project", visit.form.get("project", ""))
+    await visit.of_tenant("policies", project=project, limit=1)
+    visit.need("policies.activate")
     return visit.render(
         "confirm.html", shown_tenant=visit.tenant, active="policies", title="policies.roll_back",
         lead="policies.roll_back_lead", name=project or visit.tenant, back=visit.here("policies", project=project),
