@@ -17,6 +17,7 @@ from gateway.admin import (
     oversight,
     people,
     policies,
+    sessions,
     tenants,
     usage,
 )
@@ -24,6 +25,7 @@ from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
+from gateway.admin.record import calls, health, incidents, rights
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20
@@ -48,6 +50,7 @@ def build_admin(context: AdminContext) -> FastAPI:
     for router in (
         people.bootstrap_router,
         login.router,
+        sessions.router,
         tenants.router,
         models.router,
         policies.tenant_router,
@@ -62,6 +65,11 @@ def build_admin(context: AdminContext) -> FastAPI:
         usage.router,
         oversight.router,
         marks.router,
+        calls.router,
+        calls.summary_router,
+        rights.router,
+        incidents.router,
+        health.router,
     ):
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]

@@ -10,7 +10,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
@@ -35,6 +35,18 @@ router = APIRouter(tags=["login"])
 
 Short = Annotated[str | None, Query(max_length=4096)]
 
+TO_CONSOLE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/console/">'
+    '<title>Domicile</title><p><a href="/console/">Go on to the console</a></p></html>'
+)
+"""A page and no redirect: a browser that comes from the provider sends the session, which is ``SameSite=Strict``, only
+with what a page of ours begins."""
+OF_PAGE = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'",
+    "referrer-policy": "no-referrer",
+}
+
 
 class Session(BaseModel):
     """Who has logged in, where, and until when. The session itself is in the cookie."""
@@ -48,11 +60,12 @@ class Session(BaseModel):
 
 
 @router.get("/login", status_code=303, response_class=RedirectResponse, response_model=None)
-async def login(request: Request, context: Context, tenant: Name | None = None) -> Response:
-    """Go to the identity provider, and come back by ``/callback``. `tenant`: for who has roles in several."""
+async def login(request: Request, context: Context, tenant: Name | None = None, again: bool = False) -> Response:
+    """Go to the identity provider, and come back by ``/callback``. `tenant`: for who has roles in several. `again`: the
+    provider asks the person again, as what cannot be undone in the console takes."""
     provider, cookies = _open(context)
     attempt = LoginAttempt.new()
-    url = await context.provider_pool.run(provider.authorization_url, attempt)
+    url = await context.provider_pool.run(provider.authorization_url, attempt, again)
     known = await run_in_threadpool(context.session, request)
     begun = PendingLogin(attempt, tenant, known.token if known is not None else "", int(context.now().timestamp()))
     response = RedirectResponse(url, 303, headers={"cache-control": "no-store"})
@@ -71,7 +84,7 @@ async def callback(
 ) -> Response:
     """Where the identity provider sends people back to. Roles are those of their groups as of now.
 
-    The session that the browser had ends.
+    The session that the browser had ends. A browser goes on to the console, other clients get the session as JSON.
     """
     provider, cookies = _open(context)
     life = timedelta(minutes=provider.settings.session_minutes)
@@ -82,8 +95,11 @@ async def callback(
     except LoginRefused as refusal:
         context.on_refused(refusal.reason, caller_address(request.scope))
         raise
-    session = Session(person=person.id, tenant=person.tenant, roles=person.roles, expires_at=record.expires_at)
-    response = JSONResponse(session.model_dump(mode="json"), headers={"cache-control": "no-store"})
+    if "text/html" in request.headers.get("accept", ""):
+        response: Response = HTMLResponse(TO_CONSOLE, headers=OF_PAGE)
+    else:
+        session = Session(person=person.id, tenant=person.tenant, roles=person.roles, expires_at=record.expires_at)
+        response = JSONResponse(session.model_dump(mode="json"), headers={"cache-control": "no-store"})
     cookies.forget(response)
     cookies.set_session(response, token.token, int(life.total_seconds()))
     return response

@@ -1,7 +1,7 @@
 """People, their roles and tokens: a tenant's, and the installation's own staff; and how the first one comes in."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
@@ -50,7 +50,10 @@ class Welcome(BaseModel):
 
 
 class Me(BaseModel):
-    """Who the bearer of this token is, and what their roles allow: in `tenant`, or, where it is None, everywhere."""
+    """Who the bearer of this token is, and what their roles allow: in `tenant`, or, where it is None, everywhere.
+
+    `since`: when the token or session was made; None, like the name, for a machine.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -58,6 +61,8 @@ class Me(BaseModel):
     tenant: str | None
     roles: tuple[Role, ...]
     permissions: tuple[Permission, ...]
+    display_name: str | None = None
+    since: datetime | None = None
 
 
 bootstrap_router = APIRouter(tags=["people"], route_class=GuardedRoute)
@@ -74,9 +79,20 @@ def bootstrap(
 
 
 @bootstrap_router.get("/me")
-def me(actor: Annotated[Actor, Depends(authenticated_actor)]) -> Me:
+def me(actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) -> Me:
     permissions = frozenset[Permission]().union(*(ROLE_TABLE[role] for role in actor.roles))
-    return Me(person=actor.person, tenant=actor.tenant, roles=actor.roles, permissions=tuple(sorted(permissions)))
+    name = since = None
+    if actor.kind == "key":
+        name = context.inventory.person(actor.tenant, actor.person).display_name
+        since = context.inventory.token(actor.tenant, actor.person, actor.token).created_at
+    return Me(
+        person=actor.person,
+        tenant=actor.tenant,
+        roles=actor.roles,
+        permissions=tuple(sorted(permissions)),
+        display_name=name,
+        since=since,
+    )
 
 
 def _routes(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:

@@ -1,4 +1,5 @@
-"""API keys: ``dom_live_<id: 8>_<secret: 43><checksum: 6>``, all base62; people's tokens read ``dom_admin_...``.
+"""API keys: ``dom_live_<id: 8>_<secret: 43><checksum: 6>``, all base62; people's tokens read ``dom_admin_...``, a
+person's one-time token for the console ``dom_once_...``.
 
 The underscores let a double click select the whole; the checksum (CRC-32 of everything before it) refuses typing errors
 and random guesses before any look-up, and lets a secret scanner be sure. Shape after GitHub's token formats (2021).
@@ -33,12 +34,13 @@ KEY_PATTERN = r"dom_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}"
 
 _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ID, _SECRET, _CHECKSUM = 8, 43, 6
-_KEY = re.compile(rf"dom_(live|admin)_([0-9A-Za-z]{{{_ID}}})_[0-9A-Za-z]{{{_SECRET}}}([0-9A-Za-z]{{{_CHECKSUM}}})")
+_KEY = re.compile(rf"dom_(live|admin|once)_([0-9A-Za-z]{{{_ID}}})_[0-9A-Za-z]{{{_SECRET}}}([0-9A-Za-z]{{{_CHECKSUM}}})")
 PEPPER_SIZE = 32
 STAGED = ".staged"
 
-KeyKind = Literal["live", "admin"]
-"""A project's key for inference, or a person's token for the admin API: neither opens the other's door."""
+KeyKind = Literal["live", "admin", "once"]
+"""A project's key for inference, a person's token for the admin API, or one that begins a session of the console once:
+none opens what another does."""
 
 
 class KeyRefused(Exception):

@@ -90,8 +90,12 @@ class IdentityProvider:
 
     # People
 
-    def authorization_url(self, attempt: LoginAttempt) -> str:
-        """Where to send a browser: code flow, PKCE S256 (RFC 7636), state, nonce. Raises ProviderUnavailable."""
+    def authorization_url(self, attempt: LoginAttempt, again: bool = False) -> str:
+        """Where to send a browser: code flow, PKCE S256 (RFC 7636), state, nonce. Raises ProviderUnavailable.
+
+        `again`: the provider is to ask the person even if they are signed in there (OpenID Connect Core 3.1.2.1).
+        """
+        asked = {"prompt": "login"} if again else {}
         url: str = prepare_grant_uri(
             self._current().endpoints["authorization_endpoint"],
             client_id=self.settings.client_id,
@@ -102,6 +106,7 @@ class IdentityProvider:
             nonce=attempt.nonce,
             code_challenge=create_s256_code_challenge(attempt.verifier),
             code_challenge_method="S256",
+            **asked,
         )
         return url
 

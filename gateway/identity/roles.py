@@ -38,6 +38,9 @@ Permission = Literal[
     "usage.read-all",
     "oversight.act",
     "marks.detect",
+    "record.read",
+    "content.read",
+    "rights.act",
 ]
 """``tenants.*``, ``staff.*``, ``operator-policy.*``, ``prices.*``, ``backends.manage`` (it decides where prompts go)
 and ``usage.read-all`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
@@ -66,16 +69,25 @@ INSTALLATION = OPERATOR_POLICY | frozenset[Permission](
 _READ = frozenset[Permission]({"tenant.read", "keys.read", "policies.read", "backends.read", "people.read"})
 
 ROLE_TABLE: dict[Role, frozenset[Permission]] = {
-    "operator": _ALL,
+    "operator": _ALL - {"content.read"},
     "tenant-admin": _ALL - INSTALLATION,
     "developer": frozenset(
         {"tenant.read", "usage.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
     ),
     "dpo": _READ
     | OPERATOR_POLICY
-    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act", "marks.detect"},
+    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act", "marks.detect"}
+    | {"record.read", "content.read", "rights.act"},
     "auditor": _READ
-    | {"tenants.list", "staff.read", "operator-policy.read", "prices.read", "usage.read", "usage.read-all"},
+    | {
+        "record.read",
+        "tenants.list",
+        "staff.read",
+        "operator-policy.read",
+        "prices.read",
+        "usage.read",
+        "usage.read-all",
+    },
     "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
 }
 

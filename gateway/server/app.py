@@ -13,7 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
@@ -37,6 +37,7 @@ from gateway.server.health import Health
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), *MODEL_PATHS, *BATCH_PATHS)
 """What a caller may look for: the other paths are an operator's."""
 _KNOWN = {path: path for path in ROUTES} | {path: endpoint.path for path, endpoint in OTHER_PATHS.items()}
+CONSOLE = "/console"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
@@ -173,6 +174,7 @@ def build_app(
         Route("/metrics/cell", handlers.cell_metrics, methods=["GET"]),
         *more,
         *(Mount(path, app) for path, app in mounts.items()),
+        *(Route(path, _to_folder, methods=["GET"]) for path in mounts if path == CONSOLE),
     ]
     of_errors: dict[Any, Any] = {
         GatewayError: handlers.refused,
@@ -182,6 +184,11 @@ def build_app(
     others = Starlette(routes=routes, exception_handlers=of_errors)
     others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
     return GatewayApp(pipeline, others, handlers.refused, origins or WebOrigins())
+
+
+async def _to_folder(request: Request) -> Response:
+    """``/console`` to ``/console/``, whatever host the request names."""
+    return RedirectResponse(f"{CONSOLE}/", 308)
 
 
 def _answer(error: GatewayError, body: bytes) -> Response:

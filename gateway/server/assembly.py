@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from math import nan
 from pathlib import Path
@@ -21,10 +22,12 @@ from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
 from audit.files.secret_file import LoosePermissions
+from audit.incidents.evidence import evidence_of
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import QueueLimits
+from audit.privacy.kept_content import reader_of
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.identity import identity_of
@@ -39,6 +42,8 @@ from gateway.cells.app import build_cells
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
+from gateway.console.app import PREFIX as CONSOLE_PREFIX
+from gateway.console.app import build_console
 from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
@@ -169,8 +174,11 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         webhooks = _webhooks(base, parts)
         recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
+        admin_context = _admin_context(base, parts, on_event, context)
+        admin = build_admin(admin_context)
         mounts = {
-            ADMIN_PREFIX: build_admin(_admin_context(base, parts, on_event)),
+            ADMIN_PREFIX: admin,
+            CONSOLE_PREFIX: build_console(admin_context, admin, lambda: app),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         operations = _Operations(settings.listen.operators)
@@ -536,7 +544,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
             await task
 
 
-def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContext:
+def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
     feasibility = Feasibility(installation, settings)
@@ -556,6 +564,9 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent) -> AdminContex
         ),
         backend_keys=installation.backend_keys,
         detect=_detection(base, parts),
+        audit=audit,
+        evidence=partial(evidence_of, settings.data),
+        kept_content=partial(reader_of, settings.data),
     )
 
 

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
+from audit.incidents.evidence import Evidence
+from audit.privacy.kept_content import Reader as ContentReader
+from audit.privacy.kept_content import none_kept
+from audit.private.audit_context import AuditContext
 from gateway.admin.calls.authentication import BEARER, Cookies, credential_of
 from gateway.admin.calls.problems import Forbidden
 from gateway.admin.calls.provider_pool import ProviderPool
@@ -21,7 +25,7 @@ from gateway.database.errors import NotFound
 from gateway.directory.directory import Address
 from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
-from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
+from gateway.identity.keys import KeyHasher, KeyKind, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.marks.detection import Detected
 from gateway.openai.asgi_client import caller_address
@@ -59,6 +63,8 @@ class AdminContext:
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
+    `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
+    of persons outside of the log's value store.
     """
 
     database: Database
@@ -76,6 +82,9 @@ class AdminContext:
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
     detect: Detect | None = None
+    audit: AuditContext | None = None
+    evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
+    kept_content: Callable[[], ContentReader] = lambda: none_kept
 
     @property
     def inventory(self) -> Inventory:
@@ -144,8 +153,12 @@ class AdminContext:
             raise
         return bearer.token
 
-    def _bearer(self, credential: str) -> Bearer:
-        return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, "admin"), self.now())
+    def sign_in_bearer(self, credential: str) -> Bearer:
+        """Whose one-time token for the console it is. Raises a KeyRefused."""
+        return self._bearer(credential, "once")
+
+    def _bearer(self, credential: str, kind: KeyKind = "admin") -> Bearer:
+        return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, kind), self.now())
 
     def _machine(self, provider: "IdentityProvider", token: str, tenant: str | None) -> Actor:
         """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
@@ -191,6 +204,14 @@ class RequireBootstrapToken(Guard[str]):
 
     def admit(self, request: Request) -> str:
         return context_of(request).bootstrap_token(request)
+
+
+@dataclass(frozen=True)
+class RequireToken(Guard[Actor]):
+    """Whoever shows a valid access token or session, whatever their roles."""
+
+    def admit(self, request: Request) -> Actor:
+        return authenticated_actor(request)
 
 
 @dataclass(frozen=True)

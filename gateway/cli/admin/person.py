@@ -111,13 +111,24 @@ def create_token(
     person: Person,
     label: Annotated[str, typer.Option(help="What it is for, as 'laptop'.")] = "",
     days: Annotated[int, typer.Option(min=1, max=366, help="Days until it expires.")] = 30,
+    console: Annotated[
+        bool, typer.Option("--console", help="For signing in to the web console: once, within 10 minutes.")
+    ] = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
     """Create an access token for the admin API and print it: it is shown this once.
 
-    Example: domicile person create-token acme 7GA3GXAA --label laptop --days 30
+    Examples: domicile person create-token acme 7GA3GXAA --label laptop --days 30
+
+    domicile person create-token acme 7GA3GXAA --console
     """
+    if console:
+        with opened_control(ctx, data) as control:
+            record, token = control.create_sign_in(owner_of(tenant), person)
+        what = f"sign-in token {record.id} of person {person}, for /console of the gateway"
+        print_secret(record, token.token, what, as_json, field="token")
+        return
     with opened_control(ctx, data) as control:
         record, token = control.create_token(
             owner_of(tenant), person, expires_at=datetime.now(UTC) + timedelta(days=days), label=label

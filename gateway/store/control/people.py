@@ -9,7 +9,7 @@ from sqlmodel import col, select
 from audit.events.base import SYSTEM_TENANT
 from gateway.database.errors import Invalid, InvalidValue, NotFound
 from gateway.database.tables.control import AccessTokenRow, PersonRow
-from gateway.identity.keys import ApiKey, generate_id, generate_key
+from gateway.identity.keys import ApiKey, KeyKind, generate_id, generate_key
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store import lookup
 from gateway.store.change import Administration, Change, checked_label, checked_text
@@ -31,7 +31,7 @@ class PeopleControl(Administration):
         """Replace all roles. Raises Invalid, also where groups give them, NotFound, also for one of another tenant."""
         checked = _roles(tenant, roles)
         with self._change() as change:
-            row = _own(lookup.living_person(change.session, tenant, person))
+            row = own_person(lookup.living_person(change.session, tenant, person))
             before = person_record(row)
             if before.roles == tuple(checked):
                 return before
@@ -55,7 +55,7 @@ class PeopleControl(Administration):
     ) -> tuple[AccessTokenRecord, ApiKey]:
         """The record, and the token itself: its only appearance ever. Raises Invalid, NotFound."""
         with self._change() as change:
-            _own(lookup.living_person(change.session, tenant, person))
+            own_person(lookup.living_person(change.session, tenant, person))
             return self._insert_token(change, tenant, person, expires_at, label)
 
     def revoke_token(self, tenant: str | None, person: str, token: str) -> AccessTokenRecord:
@@ -121,12 +121,13 @@ class PeopleControl(Administration):
         expires_at: datetime,
         label: str,
         action: str = "token.created",
+        kind: KeyKind = "admin",
     ) -> tuple[AccessTokenRecord, ApiKey]:
         if expires_at.tzinfo is None or not change.at < expires_at <= change.at + MAX_TOKEN_LIFE:
             raise InvalidValue(
                 f"the expiry of a token is out of range; give an instant with a zone within {MAX_TOKEN_LIFE.days} days"
             )
-        key = generate_key(kind="admin")
+        key = generate_key(kind=kind)
         row = AccessTokenRow(
             id=key.id,
             person=person,
@@ -149,7 +150,7 @@ class PeopleControl(Administration):
             raise Invalid("this is the last operator; make another first")
 
 
-def _own(row: PersonRow) -> PersonRow:
+def own_person(row: PersonRow) -> PersonRow:
     """`row`, if its roles and tokens are managed here. Raises Invalid for a person of the identity provider."""
     if row.subject is not None:
         raise Invalid(f"person {row.id!r} comes through the identity provider; change the groups there")

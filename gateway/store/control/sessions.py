@@ -1,17 +1,22 @@
-"""People who come in through the identity provider: their roles follow its groups, their tokens are short sessions."""
+"""People who come in through the identity provider: their roles follow its groups, their tokens are short sessions.
+Also the sessions of people who come to the console with a one-time token."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from sqlmodel import select
 
+from gateway.database.errors import NotFound
 from gateway.database.tables.control import AccessTokenRow, PersonRow, TenantRow
 from gateway.identity.keys import ApiKey
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store import lookup
 from gateway.store.change import Change
-from gateway.store.control.people import PeopleControl, log_of
+from gateway.store.control.people import PeopleControl, log_of, own_person
 from gateway.store.lookup import person_record, token_record
+
+SIGN_IN = "console sign-in"
+SIGN_IN_LIFE = timedelta(minutes=10)
 
 
 class SessionControl(PeopleControl):
@@ -41,6 +46,40 @@ class SessionControl(PeopleControl):
         with self._change() as change:
             lookup.living_person(change.session, tenant, person)
             return self._insert_token(change, tenant, person, change.at + life, "login", action="session.opened")
+
+    def create_sign_in(self, tenant: str | None, person: str) -> tuple[AccessTokenRecord, ApiKey]:
+        """A token (``dom_once_...``) that begins one session of the console within SIGN_IN_LIFE, and opens nothing
+        else. Raises Invalid, also for a person of the identity provider, NotFound."""
+        with self._change() as change:
+            own_person(lookup.living_person(change.session, tenant, person))
+            return self._insert_token(change, tenant, person, change.at + SIGN_IN_LIFE, SIGN_IN, kind="once")
+
+    def sign_in(self, token: str, *, life: timedelta) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:
+        """Spend the one-time token with the id `token`, whose secret was checked, on a session that ends after `life`.
+
+        Of several at once, one gets through. Raises NotFound for one that is spent or expired, Invalid.
+        """
+        with self._change() as change:
+            row = change.session.get(AccessTokenRow, token)
+            person = None if row is None or row.person is None else change.session.get(PersonRow, row.person)
+            if (
+                row is None
+                or person is None
+                or row.label != SIGN_IN
+                or row.revoked_at is not None
+                or row.expires_at <= change.at
+            ):
+                raise NotFound(
+                    "the sign-in token was used or has expired"
+                    "; make another with `domicile person create-token --console`"
+                )
+            lookup.living_person(change.session, person.tenant, person.id)
+            self._revoke(change, row, token_record, "token.revoked", log_of(person.tenant), token)
+            life_ends = change.at + life
+            record, key = self._insert_token(
+                change, person.tenant, person.id, life_ends, "login", action="session.opened"
+            )
+            return person_record(person), record, key
 
     def close_session(self, tenant: str | None, person: str, token: str) -> AccessTokenRecord:
         """Closing twice changes nothing. Raises NotFound."""

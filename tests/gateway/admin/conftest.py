@@ -1,9 +1,14 @@
+import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
 from starlette.testclient import TestClient
 
+from audit.events.private_value import Private
+from audit.incidents.incident import open_incident
+from audit.private.audit_context import AuditContext
+from audit.private.erasure import place_hold
 from audit.storage.location import open_reader
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext
@@ -14,6 +19,7 @@ from regions.catalogue.catalogue import Catalogue
 from regions.fleet.deployment import Deployment
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
+from tests.audit.conftest import Home, accepted
 from tests.gateway.conftest import ACTIVITY, PEPPER
 from tests.gateway.parts import COMPILER
 
@@ -33,8 +39,38 @@ def clock():
     return Clock()
 
 
+class OpenedForEach:
+    """A log that is opened for each record, in whatever event loop asks for it."""
+
+    def __init__(self, home):
+        self.home = home
+
+    async def append(self, event, private=None):
+        async with await self.home.open(open_store=self.home.open_log_and_values) as log:
+            return await log.append(event, private)
+
+
 @pytest.fixture
-def app(database, events, clock, tmp_path):
+def record(tmp_path):
+    """The log and its private values, empty."""
+    home = Home(tmp_path / "record")
+    return AuditContext(OpenedForEach(home), home.side, home.reader, home.keys, home.signer)
+
+
+@pytest.fixture
+def recorded(record):
+    """A call of tenant acme with content, an incident and a hold on record: what stands in paths for them."""
+
+    async def work():
+        await record.record(accepted("req-1"), Private({"input": "hello"}, SUBJECT))
+        incident = await open_incident(record, "acme", laws=("gdpr",))
+        return {"incident": incident, "hold": await place_hold(record, "acme"), "record_number": 0}
+
+    return asyncio.run(work())
+
+
+@pytest.fixture
+def app(database, events, clock, tmp_path, record):
     return build_admin(
         AdminContext(
             database,
@@ -45,6 +81,7 @@ def app(database, events, clock, tmp_path):
             policy_study=lambda store: PolicyStudy(store, Catalogue.load(), partial(open_reader, tmp_path / "log.db")),
             now=clock,
             backend_keys=tmp_path / "backends",
+            audit=record,
         )
     )
 
@@ -73,7 +110,7 @@ def operator(acme, login):
 
 
 @pytest.fixture
-def objects(acme):
+def objects(acme, recorded):
     """One of everything in tenant acme, by the name of its path parameter."""
     key, _ = acme.create_key("acme", "support")
     person = acme.create_person("acme", "Ada", ["developer"])
@@ -93,10 +130,20 @@ def objects(acme):
     return {
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
         "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par", "deployment": deployment.id,
+        **recorded,
     }  # fmt: skip
 
 
+SUBJECT = "ada@example.org"
 BODIES = {
+    "read_content": {"reason": "complaint"},
+    "answer_access": {"subject": SUBJECT},
+    "erase_values": {"subject": SUBJECT},
+    "restrict_person": {"subject": SUBJECT},
+    "create_hold": {"first": 0, "last": 1},
+    "create_incident": {"laws": ["gdpr"]},
+    "notify_incident": {"clock": "gdpr.authority", "authority": "A supervisory authority"},
+    "close_incident": {"reason": "resolved"},
     "set_model_name": {"name": "helper", "targets": ["small"], "defaults": {"temperature": 0.5}},
     "delete_model_name": {"name": "assistant"},
     "set_origins": {"origins": ["https://app.example.org"]},

@@ -1,0 +1,126 @@
+"""Incidents with the clocks that laws set (AI Act 73, NIS2 23, DORA 19, GDPR 33)."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from audit.events.stamp import rfc3339
+from audit.incidents.incident import Case, cases, close, notify, open_incident
+from audit.law.deadlines import ClockTable, as_rows, load_clocks
+from gateway.admin.calls.access import RequirePermission
+from gateway.admin.calls.idempotency import IdempotentRoute
+from gateway.admin.calls.schemas import Body, ResponseBody
+from gateway.admin.record.reading import OnRecord, ReasonCode, Record, refusing
+from gateway.database.errors import Invalid, NotFound
+from gateway.identity.roles import Actor
+
+router = APIRouter(prefix="/tenants/{tenant}/incidents", tags=["record"], route_class=IdempotentRoute)
+
+Officer = Annotated[Actor, Depends(RequirePermission("rights.act"))]
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+
+
+class NewIncident(Body):
+    """`laws`: codes of `clocks.json`. Moments in RFC 3339, UTC, with milliseconds. With `freeze` nothing of the
+    tenant's record is deleted until the incident is closed with `release`."""
+
+    laws: Annotated[tuple[ReasonCode, ...], Field(min_length=1, max_length=8)]
+    aware_at: Moment | None = None
+    severity: ReasonCode | None = None
+    ai_system_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    freeze: bool = True
+
+
+class Told(Body):
+    """An authority was told, as `clock` asks."""
+
+    clock: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$")]
+    authority: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Closing(Body):
+    reason: ReasonCode
+    release: bool = False
+
+
+class IncidentCase(ResponseBody):
+    """`deadlines`: by when which authority has to be told, and whether it was."""
+
+    id: str
+    opened: str
+    closed: str | None
+    laws: tuple[str, ...]
+    severity: str | None
+    ai_system_id: str | None
+    moments: dict[str, str]
+    hold_ids: tuple[str, ...]
+    deadlines: tuple[dict[str, Any], ...]
+
+
+@router.get("", dependencies=[Depends(RequirePermission("record.read"))])
+def list_incidents(record: OnRecord, tenant: str) -> tuple[IncidentCase, ...]:
+    """Every one, in the order in which they were opened."""
+    return tuple(_shown(record, case) for case in _cases(record, tenant))
+
+
+@router.post("", status_code=201)
+async def create_incident(actor: Officer, record: OnRecord, tenant: str, new: NewIncident) -> IncidentCase:
+    """Put an incident on record; its clocks run from when somebody was aware of it."""
+    await run_in_threadpool(record.known, tenant)
+    _check(new, load_clocks())
+    with refusing():
+        made = await open_incident(record.audit, tenant, actor=actor.name, **new.model_dump())
+    return await _one(record, tenant, made)
+
+
+@router.post("/{incident}/notify")
+async def notify_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, told: Told) -> IncidentCase:
+    await _one(record, tenant, incident)
+    with refusing():
+        await notify(
+            record.audit, tenant, incident, clock=told.clock, authority=told.authority, actor=actor.name
+        )  # fmt: skip
+    return await _one(record, tenant, incident)
+
+
+@router.post("/{incident}/close")
+async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, how: Closing) -> IncidentCase:
+    """The incident is over; with `release` its records may be deleted again."""
+    await _one(record, tenant, incident)
+    with refusing():
+        await close(record.audit, tenant, incident, reason=how.reason, release=how.release, actor=actor.name)
+    return await _one(record, tenant, incident)
+
+
+def _check(new: NewIncident, clocks: ClockTable) -> None:
+    """Raises Invalid for a law that has no clock, and for a severity that none of the laws knows."""
+    if unknown := set(new.laws) - clocks.laws:
+        raise Invalid(
+            f"no clock is known of {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
+        )
+    names = clocks.severity_names(new.laws)
+    if new.severity is not None and new.severity not in names:
+        raise Invalid(f"the severity is none that these laws know; name one of {', '.join(names)}")
+
+
+def _cases(record: Record, tenant: str) -> list[Case]:
+    record.known(tenant)
+    with refusing(), record.reading() as reader:
+        return cases(reader, tenant)
+
+
+async def _one(record: Record, tenant: str, incident: str) -> IncidentCase:
+    for case in await run_in_threadpool(_cases, record, tenant):
+        if case.incident_id == incident:
+            return _shown(record, case)
+    raise NotFound(f"tenant {tenant!r} has no incident {incident!r}; look it up in the list of incidents")
+
+
+def _shown(record: Record, case: Case, clocks: ClockTable | None = None) -> IncidentCase:
+    due = as_rows(case.deadlines(clocks or load_clocks()), rfc3339(record.audit.now()))
+    return IncidentCase(
+        id=case.incident_id, opened=case.opened, closed=case.closed, laws=case.laws, severity=case.severity,
+        ai_system_id=case.ai_system_id, moments=case.moments, hold_ids=case.hold_ids, deadlines=tuple(due),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""What routes on the record share: the log that the gateway writes, its key, and reads that are on record."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends
+from pydantic import Field
+
+from audit.errors import AuditError, AuditUnavailable, HeldError, StoreError
+from audit.events.privacy import LogRead
+from audit.keys.succession import with_successors
+from audit.private.audit_context import AuditContext
+from audit.storage.store import Reader
+from audit.tree.note import VerifierKey
+from gateway.admin.calls.access import AdminContext, Context
+from gateway.database.errors import Invalid, NotReady
+
+ReasonCode = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
+"""A code, no words: it goes on record."""
+Subject = Annotated[str, Field(min_length=1, max_length=512)]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The log of one gateway, for one tenant at a time."""
+
+    context: AdminContext
+    audit: AuditContext
+
+    def known(self, tenant: str) -> None:
+        """Raises NotFound for a tenant that there is not."""
+        self.context.inventory.tenant(tenant)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        with self.audit.reading() as reader:
+            yield reader
+
+    def key(self, reader: Reader) -> VerifierKey:
+        """The key that signs the log, with those before it."""
+        return with_successors(self.audit.signer.verifier_key, reader.successions())
+
+    async def note_read(self, tenant: str, first: int, end: int, actor: str, reason: str) -> None:
+        """Put on record that records `first` to before `end` are shown. Raises AuditUnavailable; then none is."""
+        await self.audit.record(LogRead(tenant=tenant, actor=actor, first=first, end=end, reason=reason))
+
+
+def record_of(context: Context) -> Record:
+    if context.audit is None:
+        raise NotReady("this process has no record of its own; ask a gateway")
+    return Record(context, context.audit)
+
+
+OnRecord = Annotated[Record, Depends(record_of)]
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What the record refuses to do is 422, in its own words, and 409 where a legal hold forbids it; that it cannot be
+    read or written stays 503."""
+    try:
+        yield
+    except (AuditUnavailable, StoreError):
+        raise
+    except HeldError as error:
+        raise NotReady(str(error)) from error
+    except AuditError as error:
+        raise Invalid(str(error)) from error

@@ -1,0 +1,34 @@
+"""All pages that need a session."""
+
+from typing import Final
+
+from gateway.console.page import Page
+from gateway.console.pages import (
+    account,
+    calls,
+    fleet,
+    keys,
+    oversight,
+    overview,
+    people,
+    playground,
+    policies,
+    record,
+    tenants,
+    usage,
+)
+
+PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
+    *account.PAGES,
+    *tenants.PAGES,
+    *calls.PAGES,
+    *keys.PAGES,
+    *people.PAGES,
+    *usage.PAGES,
+    *policies.PAGES,
+    *oversight.PAGES,
+    *record.PAGES,
+    *fleet.PAGES,
+    *playground.PAGES,
+)

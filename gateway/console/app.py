@@ -1,0 +1,174 @@
+"""Puts the console together: routes, sessions, forms, error pages and the headers of every answer."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.admin.app import BoundedBody
+from gateway.admin.calls.access import AdminContext
+from gateway.console import static_files
+from gateway.console.admin_calls import AdminCalls, Refused
+from gateway.console.all_pages import PAGES
+from gateway.console.language import COOKIE, NAMES, language_of
+from gateway.console.page import Page
+from gateway.console.pages.sign_in import SignIn
+from gateway.console.session import FIELD, check_form, cookies_of, is_fresh
+from gateway.console.visit import ROOT, Visit, path, render, texts
+from gateway.database.errors import DatabaseUnavailable
+
+PREFIX: Final = ROOT
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[], ASGIApp]) -> ASGIApp:
+    """To be mounted at PREFIX. `admin`: the admin API, which the pages ask. `inference`: the gateway itself."""
+    console = Console(context, admin, inference)
+    sign_in = SignIn(context, admin)
+    routes = [
+        Route("/static/{digest}/{name}", static_files.serve),
+        Route("/language/{code}", console.choose_language),
+        *sign_in.routes(),
+        *console.routes(PAGES),
+    ]
+    errors = {HTTPException: console.http_error, Refused: console.refused, DatabaseUnavailable: console.unavailable}
+    app = Starlette(routes=routes, exception_handlers={**errors, Exception: console.failed})  # type: ignore[dict-item]
+    app.router.redirect_slashes = False
+    return Marked(BoundedBody(app))
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The pages that need a session."""
+
+    context: AdminContext
+    admin: ASGIApp
+    inference: Callable[[], ASGIApp]
+
+    def routes(self, pages: Sequence[Page]) -> list[Route]:
+        return [Route(page.path, self._of(page), methods=[page.method]) for page in pages]
+
+    def _of(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        answer = self._shown if page.method == "GET" else self._sent
+
+        async def endpoint(request: Request) -> Response:
+            return await answer(page, request)
+
+        return endpoint
+
+    async def _visit(self, request: Request) -> Visit | None:
+        """None where there is no session, or it has ended."""
+        token = request.cookies.get(cookies_of(self.context, request).session, "")
+        client = None if request.client is None else (request.client.host, request.client.port)
+        api = AdminCalls(self.admin, token, client)
+        try:
+            me = await api.get("me") if token else None
+        except Refused as refused:
+            if refused.status != 401:
+                raise
+            me = None
+        return None if me is None else Visit(request, self.context, language_of(request), api, me, self.inference)
+
+    async def _shown(self, page: Page, request: Request) -> Response:
+        visit = await self._visit(request)
+        if visit is None:
+            return _to_sign_in(request)
+        request.state.visit = visit
+        return await page.handler(visit)
+
+    async def _sent(self, page: Page, request: Request) -> Response:
+        """A form: from our own page, of this session, fresh where the page asks for that; then done."""
+        visit = await self._visit(request)
+        if visit is None:
+            return _to_sign_in(request)
+        request.state.visit = visit
+        async with request.form(max_files=0) as form:
+            visit.form = texts(form)
+        check_form(self.context, request, visit.api.token, visit.form.get(FIELD, ""))
+        if page.fresh and not is_fresh(visit.me["since"], self.context.now()):
+            return RedirectResponse(path("sign-in", again=1), 303)
+        try:
+            return await page.handler(visit)
+        except Refused as refused:
+            if page.shown_by is None or refused.status not in (403, 409, 412, 422):
+                raise
+            visit.problem, visit.status = refused, refused.status
+            return await page.shown_by(visit)
+
+    async def choose_language(self, request: Request) -> Response:
+        """Back to the console in another language; a cookie remembers it for a year."""
+        response = RedirectResponse(path(), 303)
+        if (code := request.path_params["code"]) in NAMES:
+            secure = request.url.scheme == "https"
+            response.set_cookie(
+                COOKIE, code, max_age=365 * 86400, path=ROOT, secure=secure, httponly=True, samesite="lax"
+            )
+        return response
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """What the admin API refused, as a page."""
+        assert isinstance(error, Refused)  # noqa: S101  # what it was registered for
+        if error.status == 401:
+            return _to_sign_in(request)
+        return self._error(request, error.status, error.detail)
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101
+        return self._error(request, error.status_code, "")
+
+    async def unavailable(self, request: Request, error: Exception) -> Response:
+        return self._error(request, 503, str(error))
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """500, without a word of what failed."""
+        return self._error(request, 500, "")
+
+    def _error(self, request: Request, status: int, detail: str) -> Response:
+        visit: Visit | None = getattr(request.state, "visit", None)
+        me = None if visit is None else visit.me
+        shown = status if status in (400, 403, 404, 405, 409, 412, 413, 422, 503) else 500
+        return render(
+            self.context, request, language_of(request), "error.html", status,
+            visit=visit, me=me, code=shown, detail=detail,
+        )  # fmt: skip
+
+
+def _to_sign_in(request: Request) -> Response:
+    return RedirectResponse(path("sign-in"), 303)
+
+
+class Marked:
+    """Sets the headers of every answer; pages are for who asked, now: no cache keeps them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("cache-control", "no-store")
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, marked)

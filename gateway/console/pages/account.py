@@ -1,0 +1,20 @@
+"""Who am I, what may I, and where am I signed in."""
+
+from typing import Final
+
+from starlette.responses import RedirectResponse, Response
+
+from gateway.console.page import Page, form
+from gateway.console.visit import Visit, path
+
+
+async def show(visit: Visit) -> Response:
+    return visit.render("account.html", sessions=await visit.get("sessions"))
+
+
+async def end_session(visit: Visit) -> Response:
+    await visit.change("POST", "sessions", visit.request.path_params["token"], "end")
+    return RedirectResponse(path("account", done="session.ended"), 303)
+
+
+PAGES: Final = (Page("/account", show), form("/account/sessions/{token}/end", end_session, show))

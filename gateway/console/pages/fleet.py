@@ -1,0 +1,66 @@
+"""Where models run: deployments with their replicas, backends, and the places that the policy allows."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from gateway.console.page import Page, form
+from gateway.console.visit import Visit
+from regions.fleet.deployment import Scale
+
+
+async def deployments(visit: Visit) -> Response:
+    found = (await visit.of_tenant("deployments", limit=100))["items"]
+    rows: list[dict[str, Any]] = []
+    for one in found:
+        if one["deleted_at"] is None:
+            replicas = (await visit.of_tenant("deployments", one["id"], "replicas", limit=50))["items"]
+            rows.append({**one, "replicas": replicas})
+    costs: dict[str, Any] = {}
+    if visit.may("usage.read"):
+        for line in await visit.of_tenant("usage", "cost", by="deployment"):
+            costs[line["deployment"]] = line
+    return visit.render(
+        "deployments.html", shown_tenant=visit.tenant, active="deployments", rows=rows, costs=costs,
+        backends=(await visit.of_tenant("backends", limit=200))["items"],
+    )  # fmt: skip
+
+
+async def scale(visit: Visit) -> Response:
+    """The bounds of the form in place of those that are set; all other figures stay."""
+    name = visit.request.path_params["deployment"]
+    found = await visit.api.call("GET", ("tenants", visit.tenant, "deployments", name))
+    kept = {field: found.body[field] for field in Scale.model_fields}
+    for field in ("min_replicas", "max_replicas"):
+        text = visit.form.get(field, "").strip()
+        kept[field] = int(text) if text.isdecimal() else text
+    await visit.change("PUT", "tenants", visit.tenant, "deployments", name, "scale", body=kept)
+    return visit.to("deployments", done="deployment.scaled")
+
+
+async def drain(visit: Visit) -> Response:
+    await visit.change("POST", "tenants", visit.tenant, "deployments", visit.request.path_params["deployment"], "drain")
+    return visit.to("deployments", done="deployment.drained")
+
+
+async def places(visit: Visit) -> Response:
+    """Where calls ran, and which regions the policy allows, with the rule that refuses each other one."""
+    summary = await visit.of_tenant("calls-summary")
+    checked = (await visit.api.call("POST", ("tenants", visit.tenant, "regions", "check"), body={})).body
+    known = {one["region"]: one for one in (await visit.get("regions"))["regions"]}
+    countries: dict[str, int] = {}
+    for one in summary["places"]:
+        countries[one["country"]] = countries.get(one["country"], 0) + one["calls"]
+    allowed_first = sorted(checked["verdicts"], key=lambda each: not each["allowed"])
+    return visit.render(
+        "places.html", shown_tenant=visit.tenant, active="places", summary=summary, verdicts=allowed_first,
+        catalogue=checked["catalogue"], facts=known, countries=countries,
+    )  # fmt: skip
+
+
+PAGES: Final = (
+    Page("/t/{tenant}/deployments", deployments),
+    form("/t/{tenant}/deployments/{deployment}/scale", scale, deployments),
+    form("/t/{tenant}/deployments/{deployment}/drain", drain, deployments, fresh=True),
+    Page("/t/{tenant}/places", places),
+)

@@ -1,0 +1,161 @@
+"""Human oversight, rights of persons, and incidents: what a data protection officer acts on."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from gateway.console.page import Page, form
+from gateway.console.visit import Visit
+
+LAWS: Final = ("gdpr", "dora", "nis2", "ai_act")
+SEVERITIES: Final = (
+    "unlikely_risk", "risk", "high_risk", "not_major", "major", "not_significant", "significant", "serious",
+    "widespread", "critical_infrastructure", "death",
+)  # fmt: skip
+
+
+async def oversight(visit: Visit) -> Response:
+    stops = await visit.of_tenant("oversight")
+    projects = (await visit.of_tenant("projects", limit=200))["items"]
+    return visit.render(
+        "oversight.html", shown_tenant=visit.tenant, active="oversight", stops=stops[::-1],
+        projects=[each for each in projects if each["revoked_at"] is None],
+        systems=sorted({each["ai_system_id"] for each in projects if each["ai_system_id"]}),
+    )  # fmt: skip
+
+
+async def stop(visit: Visit) -> Response:
+    return await _act(visit, "stop", "oversight.stopped")
+
+
+async def resume(visit: Visit) -> Response:
+    return await _act(visit, "resume", "oversight.resumed")
+
+
+async def _act(visit: Visit, act: str, done: str) -> Response:
+    """`what` of the form reads ``project:NAME`` or ``system:ID``."""
+    kind, _, name = visit.form.get("what", "").partition(":")
+    body: dict[str, Any] = {"reason": visit.form.get("reason", "").strip()}
+    body["ai_system_id" if kind == "system" else "project"] = name
+    await visit.change("POST", "tenants", visit.tenant, "oversight", act, body=body)
+    return visit.to("oversight", done=done)
+
+
+async def rights(visit: Visit) -> Response:
+    return await _rights(visit)
+
+
+async def _rights(visit: Visit, *, package: Any = None, certificate: Any = None) -> Response:
+    held = visit.form
+    visit.form = {name: value for name, value in held.items() if name != "subject"}
+    return visit.render(
+        "rights.html", shown_tenant=visit.tenant, active="rights", holds=await visit.of_tenant("rights", "holds"),
+        certificates=(await visit.of_tenant("rights", "certificates"))[::-1], package=package, certificate=certificate,
+        placed=_moment,
+    )  # fmt: skip
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+
+
+async def access(visit: Visit) -> Response:
+    """The package of an access request, shown once; as a file where that is asked for."""
+    body = {"subject": visit.form.get("subject", "")}
+    package = (await visit.change("POST", "tenants", visit.tenant, "rights", "access", body=body)).body
+    if visit.form.get("as") == "file":
+        headers = {"content-disposition": f'attachment; filename="access-{package["dsar_id"]}.json"'}
+        return Response(json.dumps(package, indent=2), headers=headers, media_type="application/json")
+    return await _rights(visit, package=package)
+
+
+def _scope(visit: Visit) -> dict[str, Any]:
+    """Of a person or of records; what is empty is left out."""
+    found: dict[str, Any] = {}
+    if subject := visit.form.get("subject", ""):
+        found["subject"] = subject
+    for name in ("first", "last"):
+        if text := visit.form.get(name, "").strip():
+            found[name] = int(text) if text.isdecimal() else text
+    if reason := visit.form.get("reason", "").strip():
+        found["reason"] = reason
+    return found
+
+
+async def erase(visit: Visit) -> Response:
+    made = await visit.change("POST", "tenants", visit.tenant, "rights", "erase", body=_scope(visit))
+    return await _rights(visit, certificate=made.body)
+
+
+async def restrict(visit: Visit) -> Response:
+    lifted = visit.form.get("act") == "lift"
+    body = {"subject": visit.form.get("subject", ""), "restricted": not lifted}
+    await visit.change("POST", "tenants", visit.tenant, "rights", "restrict", body=body)
+    return visit.to("rights", done="rights.lifted" if lifted else "rights.restricted")
+
+
+async def hold(visit: Visit) -> Response:
+    await visit.change("POST", "tenants", visit.tenant, "rights", "holds", body=_scope(visit))
+    return visit.to("rights", done="rights.held")
+
+
+async def release(visit: Visit) -> Response:
+    await visit.change("POST", "tenants", visit.tenant, "rights", "holds", visit.request.path_params["hold"], "release")
+    return visit.to("rights", done="rights.released")
+
+
+async def incidents(visit: Visit) -> Response:
+    found = await visit.of_tenant("incidents")
+    return visit.render(
+        "incidents.html", shown_tenant=visit.tenant, active="incidents", rows=found[::-1], laws=LAWS,
+        severities=SEVERITIES,
+    )  # fmt: skip
+
+
+async def open_incident(visit: Visit) -> Response:
+    sent = visit.form
+    aware = sent.get("aware_at", "").strip()
+    body = {
+        "laws": [law for law in LAWS if sent.get(f"law-{law}")],
+        "severity": sent.get("severity") or None,
+        "aware_at": f"{aware}:00.000Z" if len(aware) == len("2026-11-30T08:15") else aware or None,
+        "ai_system_id": sent.get("ai_system_id", "").strip() or None,
+        "freeze": bool(sent.get("freeze")),
+    }
+    await visit.change("POST", "tenants", visit.tenant, "incidents", body=body)
+    return visit.to("incidents", done="incident.opened")
+
+
+async def notify(visit: Visit) -> Response:
+    body = {"clock": visit.form.get("clock", ""), "authority": visit.form.get("authority", "").strip()}
+    await visit.change("POST", "tenants", visit.tenant, "incidents", _incident(visit), "notify", body=body)
+    return visit.to("incidents", done="incident.notified")
+
+
+async def close(visit: Visit) -> Response:
+    body = {"reason": visit.form.get("reason", "").strip(), "release": bool(visit.form.get("release"))}
+    await visit.change("POST", "tenants", visit.tenant, "incidents", _incident(visit), "close", body=body)
+    return visit.to("incidents", done="incident.closed")
+
+
+def _incident(visit: Visit) -> str:
+    return str(visit.request.path_params["incident"])
+
+
+PAGES: Final = (
+    Page("/t/{tenant}/oversight", oversight),
+    form("/t/{tenant}/oversight/stop", stop, oversight),
+    form("/t/{tenant}/oversight/resume", resume, oversight),
+    Page("/t/{tenant}/rights", rights),
+    form("/t/{tenant}/rights/access", access, rights),
+    form("/t/{tenant}/rights/erase", erase, rights, fresh=True),
+    form("/t/{tenant}/rights/restrict", restrict, rights),
+    form("/t/{tenant}/rights/holds", hold, rights),
+    form("/t/{tenant}/rights/holds/{hold}/release", release, rights, fresh=True),
+    Page("/t/{tenant}/incidents", incidents),
+    form("/t/{tenant}/incidents/open", open_incident, incidents),
+    form("/t/{tenant}/incidents/{incident}/notify", notify, incidents),
+    form("/t/{tenant}/incidents/{incident}/close", close, incidents),
+)

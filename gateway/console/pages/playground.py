@@ -1,0 +1,100 @@
+"""A chat with a project's model under its own policy, through the whole request path, with the receipt.
+
+The call is made with a key of the project that lives for a few minutes and is revoked behind it, both on record: so it
+stands under the same limits, policy and record as any call of an application.
+"""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from gateway.console.admin_calls import Refused, exchange
+from gateway.console.page import Page, form
+from gateway.console.visit import Visit
+
+CHAT: Final = "/v1/chat/completions"
+KEY_LIFE: Final = timedelta(minutes=5)
+TRIES: Final = 40
+EVERY_S: Final = 0.1
+"""A new key is known to this gateway within a second."""
+MAX_TOKENS: Final = 512
+
+
+async def show(visit: Visit) -> Response:
+    return await _show(visit)
+
+
+async def _show(visit: Visit, **said: Any) -> Response:
+    projects = (await visit.of_tenant("projects", limit=200))["items"]
+    visit.need("keys.manage")
+    models: set[str] = set()
+    if visit.may("backends.read"):
+        backends = (await visit.of_tenant("backends", limit=200))["items"]
+        models = {model for each in backends if each["revoked_at"] is None for model in each["models"]}
+    shown = {"answer": None, "error": None, "headers": {}, "call": None, "prompt": visit.form.get("prompt", "")}
+    return visit.render(
+        "playground.html", shown_tenant=visit.tenant, active="playground", models=sorted(models),
+        projects=[each for each in projects if each["revoked_at"] is None], **(shown | said),
+    )  # fmt: skip
+
+
+async def ask(visit: Visit) -> Response:
+    sent = visit.form
+    body = {
+        "model": sent.get("model", ""),
+        "messages": [{"role": "user", "content": sent.get("prompt", "")}],
+        "max_tokens": MAX_TOKENS,
+    }
+    new = {
+        "project": sent.get("project", ""),
+        "label": "playground",
+        "expires_at": (visit.context.now() + KEY_LIFE).isoformat(),
+        "scopes": {"endpoints": ["chat/completions"]},
+    }
+    key = (await visit.change("POST", "tenants", visit.tenant, "keys", body=new)).body
+    try:
+        status, headers, answered = await _call(visit, key["key"], json.dumps(body).encode())
+    finally:
+        await visit.api.call("POST", ("tenants", visit.tenant, "keys", key["id"], "revoke"))
+    said = json.loads(answered)
+    return await _show(
+        visit,
+        answer=said["choices"][0]["message"].get("content") if status == 200 else None,
+        error=None if status == 200 else said["error"]["message"],
+        headers=headers,
+        call=await _on_record(visit, headers.get("x-request-id", "")),
+    )
+
+
+async def _call(visit: Visit, key: str, content: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Once the key is known here. Raises Refused where it does not become so."""
+    headers = {
+        "authorization": f"Bearer {key}",
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        "host": "console",
+    }
+    for _ in range(TRIES):
+        status, received, answered = await exchange(
+            visit.inference(), "POST", CHAT, headers, content, visit.api.client
+        )  # fmt: skip
+        if status != 401:
+            return status, received, answered
+        await asyncio.sleep(EVERY_S)
+    raise Refused(409, "the gateway does not know the new key yet; try again in a moment")
+
+
+async def _on_record(visit: Visit, request_id: str) -> Any:
+    """The call in the record, for whoever may read that."""
+    if not request_id or not visit.may("record.read"):
+        return None
+    return next(iter((await visit.of_tenant("calls", request=request_id, limit=1))["items"]), None)
+
+
+PAGES: Final = (
+    Page("/t/{tenant}/playground", show),
+    form("/t/{tenant}/playground", ask, show),
+)

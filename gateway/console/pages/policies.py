@@ -1,0 +1,182 @@
+"""Policies: what is in force, drafts that are checked as they are typed, proposals that a second person approves."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from gateway.console.admin_calls import Refused
+from gateway.console.page import Page, form
+from gateway.console.visit import Visit
+
+EXAMPLE: Final = "policy: {name}\nversion: 1\nresidency: {{process_in: EEA, store_in: EEA}}\n"
+
+
+async def listed(visit: Visit) -> Response:
+    """The versions of the tenant's document, or of a project's, and its proposals."""
+    project = visit.request.query_params.get("project", "")
+    versions = (await visit.of_tenant("policies", project=project, limit=200))["items"]
+    proposals = [each for each in await visit.of_tenant("policy-proposals") if (each["project"] or "") == project]
+    active = next((each for each in versions if each["active"]), None)
+    return visit.render(
+        "policies.html", shown_tenant=visit.tenant, active="policies", project=project, projects=await _projects(visit),
+        versions=versions[::-1], proposals=proposals[::-1], in_force=active, state_of=_state,
+    )  # fmt: skip
+
+
+async def _projects(visit: Visit) -> list[Any]:
+    found: list[Any] = (await visit.of_tenant("projects", limit=200))["items"]
+    return [each for each in found if each["revoked_at"] is None]
+
+
+def _state(proposal: dict[str, Any]) -> str:
+    """As `PolicyProposalRecord.state`, of the record as the API gives it."""
+    if proposal["withdrawn_at"] is not None:
+        return "withdrawn"
+    if proposal["version"] is not None:
+        return "active"
+    if proposal["activates_at"] is not None:
+        return "scheduled"
+    return "approved" if proposal["approved_by"] is not None else "submitted"
+
+
+async def draft(visit: Visit) -> Response:
+    """The editor: begins with what is in force."""
+    project = visit.form.get("project", visit.request.query_params.get("project", ""))
+    if "document" in visit.form:
+        text = visit.form["document"]
+    else:
+        versions = (await visit.of_tenant("policies", project=project, limit=200))["items"]
+        active = next((each for each in versions if each["active"]), None)
+        text = active["document"] if active else EXAMPLE.format(name=project or visit.tenant)
+    return visit.render(
+        "policy_draft.html", shown_tenant=visit.tenant, active="policies", project=project,
+        projects=await _projects(visit), document=text, studied=await _study(visit, text, project),
+    )  # fmt: skip
+
+
+async def check(visit: Visit) -> Response:
+    """What is wrong with the draft and what it would change: a part of the page for a script, else the whole page."""
+    if visit.request.headers.get("hx-request") != "true":
+        return await draft(visit)
+    project = visit.form.get("project", "")
+    return visit.render("_policy_check.html", studied=await _study(visit, visit.form.get("document", ""), project))
+
+
+async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
+    """Problems, tests and differences of a draft."""
+    body = {"document": document, "project": project or None}
+    found: dict[str, Any] = {"problems": (), "tests": (), "differences": None}
+    try:
+        checked = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "check"), body=body)).body
+        found |= {"problems": checked["problems"], "tests": checked["tests"]}
+        if checked["ok"]:
+            diff = await visit.api.call("POST", ("tenants", visit.tenant, "policies", "diff"), body=body)
+            found["differences"] = diff.body
+    except Refused as refused:
+        if refused.status != 422:
+            raise
+        found["problems"] = found["problems"] or (refused.detail, *refused.errors.values())
+    return found
+
+
+async def simulate(visit: Visit) -> Response:
+    """What the draft would have done to the calls on record."""
+    sent = visit.form
+    body = {"document": sent.get("document", ""), "project": sent.get("project") or None}
+    impact = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "simulate"), body=body)).body
+    return visit.render(
+        "policy_impact.html", shown_tenant=visit.tenant, active="policies", impact=impact, document=body["document"],
+        project=body["project"] or "",
+    )  # fmt: skip
+
+
+async def propose(visit: Visit) -> Response:
+    body = {"document": visit.form.get("document", ""), "project": visit.form.get("project") or None}
+    made = (await visit.change("POST", "tenants", visit.tenant, "policy-proposals", body=body)).body
+    return visit.to("policies", "proposals", made["number"], project=made["project"] or "", done="policy.proposed")
+
+
+async def proposal(visit: Visit) -> Response:
+    project = visit.request.query_params.get("project", "")
+    segments = ("tenants", visit.tenant, "policy-proposals", visit.request.path_params["proposal"])
+    found = await visit.api.call("GET", segments, query={"project": project})
+    return visit.render(
+        "policy_proposal.html", shown_tenant=visit.tenant, active="policies", proposal=found.body, project=project,
+        state=_state(found.body), tag=found.headers.get("etag", "").strip('"'), own=visit.me["person"],
+        studied=await _study(visit, found.body["document"], project),
+    )  # fmt: skip
+
+
+async def approve(visit: Visit) -> Response:
+    return await _decide(visit, "approve", "policy.approved", None)
+
+
+async def activate(visit: Visit) -> Response:
+    at = visit.form.get("at", "").strip()
+    return await _decide(visit, "activate", "policy.activated", {"at": at or None})
+
+
+async def withdraw(visit: Visit) -> Response:
+    return await _decide(visit, "withdraw", "policy.withdrawn", {})
+
+
+async def _decide(visit: Visit, act: str, done: str, body: Any) -> Response:
+    number, project = visit.request.path_params["proposal"], visit.request.query_params.get("project", "")
+    await visit.change(
+        "POST", "tenants", visit.tenant, "policy-proposals", number, act, body=body, project=project
+    )  # fmt: skip
+    return visit.to("policies", "proposals", number, project=project, done=done)
+
+
+async def confirm_roll_back(visit: Visit) -> Response:
+    project = visit.request.query_params.get("project", visit.form.get("project", ""))
+    await visit.of_tenant("policies", project=project, limit=1)
+    visit.need("policies.activate")
+    return visit.render(
+        "confirm.html", shown_tenant=visit.tenant, active="policies", title="policies.roll_back",
+        lead="policies.roll_back_lead", name=project or visit.tenant, back=visit.here("policies", project=project),
+        state="", keep={"project": project},
+    )  # fmt: skip
+
+
+async def roll_back(visit: Visit) -> Response:
+    project = visit.form.get("project", "")
+    await visit.change("POST", "tenants", visit.tenant, "policies", "rollback", body={"project": project or None})
+    return visit.to("policies", project=project, done="policy.rolled_back")
+
+
+async def explain(visit: Visit) -> Response:
+    """How a request would be decided now, with the lines that say so."""
+    asked = visit.request.query_params
+    visit.form = {name: asked.get(name, "").strip() for name in ("project", "model")}
+    explained = None
+    if visit.form["model"]:
+        try:
+            answer = await visit.api.call(
+                "POST", ("tenants", visit.tenant, "policies", "explain"), body=dict(visit.form)
+            )  # fmt: skip
+            explained = answer.body
+        except Refused as refused:
+            if refused.status != 422:
+                raise
+            visit.problem, visit.status = refused, 422
+    return visit.render(
+        "policy_explain.html", shown_tenant=visit.tenant, active="policies", explained=explained,
+        projects=await _projects(visit),
+    )  # fmt: skip
+
+
+PAGES: Final = (
+    Page("/t/{tenant}/policies", listed),
+    Page("/t/{tenant}/policies/draft", draft),
+    form("/t/{tenant}/policies/check", check, draft),
+    form("/t/{tenant}/policies/simulate", simulate, draft),
+    form("/t/{tenant}/policies/propose", propose, draft),
+    Page("/t/{tenant}/policies/explain", explain),
+    Page("/t/{tenant}/policies/roll-back", confirm_roll_back),
+    form("/t/{tenant}/policies/roll-back", roll_back, confirm_roll_back, fresh=True),
+    Page("/t/{tenant}/policies/proposals/{proposal}", proposal),
+    form("/t/{tenant}/policies/proposals/{proposal}/approve", approve, proposal),
+    form("/t/{tenant}/policies/proposals/{proposal}/activate", activate, proposal),
+    form("/t/{tenant}/policies/proposals/{proposal}/withdraw", withdraw, proposal),
+)

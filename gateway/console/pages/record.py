@@ -1,0 +1,47 @@
+"""The health of the record: what is signed, verification, and that one state grew out of another."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from gateway.console.admin_calls import Refused
+from gateway.console.page import Page, form
+from gateway.console.visit import Visit
+
+
+async def show(visit: Visit) -> Response:
+    return await _show(visit)
+
+
+async def _show(visit: Visit, *, verdict: Any = None, proof: Any = None) -> Response:
+    return visit.render(
+        "record.html", shown_tenant=visit.tenant, active="record", health=await visit.of_tenant("record"),
+        verdict=verdict, proof=proof,
+    )  # fmt: skip
+
+
+async def verify(visit: Visit) -> Response:
+    """Rebuild the tree now."""
+    verdict = (await visit.api.call("POST", ("tenants", visit.tenant, "record", "verify"))).body
+    return await _show(visit, verdict=verdict)
+
+
+async def consistency(visit: Visit) -> Response:
+    asked = {name: visit.request.query_params.get(name, "") for name in ("old", "new")}
+    proof = None
+    try:
+        proof = await visit.of_tenant("record", "consistency", **asked)
+    except Refused as refused:
+        if refused.status not in (404, 422):
+            raise
+        await visit.of_tenant("record")  # 404 of the tenant itself is no matter of sizes
+        visit.problem, visit.status = refused, 422
+    visit.form = asked
+    return await _show(visit, proof=proof)
+
+
+PAGES: Final = (
+    Page("/t/{tenant}/record", show),
+    form("/t/{tenant}/record/verify", verify, show),
+    Page("/t/{tenant}/record/consistency", consistency),
+)

@@ -1,0 +1,172 @@
+"""One request of a browser with a session: whose it is, what it asks of the admin API, and the page it becomes."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_urlsafe
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp
+
+from gateway.admin.calls.access import AdminContext
+from gateway.console import charts, navigation
+from gateway.console.admin_calls import AdminCalls, Answer, Refused
+from gateway.console.language import NAMES, Language
+from gateway.console.session import FIELD, form_token
+from gateway.console.static_files import address
+from gateway.identity.roles import Actor, Permission, check
+
+ROOT: Final = "/console"
+ONCE: Final = "once"
+STATE: Final = "state"
+
+_PAGES: Final = Environment(
+    loader=PackageLoader("gateway.console"),
+    autoescape=select_autoescape(default=True),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=["jinja2.ext.do"],
+)
+
+
+@dataclass(slots=True)
+class Visit:
+    """`me`: as the admin API says of the session. `problem`: why the form that was sent was refused; `form`: what it
+    held, to be shown again; `status`: of the page. `inference`: the gateway itself, for a call of a model."""
+
+    request: Request
+    context: AdminContext
+    language: Language
+    api: AdminCalls
+    me: Mapping[str, Any]
+    inference: Callable[[], ASGIApp]
+    problem: Refused | None = None
+    form: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(self.me["person"], self.me["tenant"], tuple(self.me["roles"]), "")
+
+    @property
+    def tenant(self) -> str | None:
+        tenant: str | None = self.request.path_params.get("tenant")
+        return tenant
+
+    def may(self, permission: Permission, tenant: str | None = None) -> bool:
+        return navigation.may(self.actor, permission, tenant or self.tenant)
+
+    def need(self, permission: Permission) -> None:
+        """For a page that only leads to what takes `permission`. Raises Refused, in the words of the admin API."""
+        verdict = check(self.actor, permission, self.tenant)
+        if not verdict.allowed:
+            raise Refused(403, verdict.because)
+
+    async def get(self, *segments: object, **query: Any) -> Any:
+        return await self.api.get(*segments, **query)
+
+    async def of_tenant(self, *segments: object, **query: Any) -> Any:
+        """``GET /tenants/<the page's>/...``."""
+        return await self.api.get("tenants", self.tenant, *segments, **query)
+
+    async def change(self, method: str, *segments: object, body: Any = None, **query: Any) -> Answer:
+        """A change by the form that was sent: once, though it be sent twice, and of the state that the page showed."""
+        headers = {}
+        if self.form.get(ONCE):
+            headers["idempotency-key"] = self.form[ONCE]
+        if self.form.get(STATE):
+            headers["if-match"] = self.form[STATE]
+        return await self.api.call(method, segments, query=query, body=body, headers=headers)
+
+    def render(self, template: str, **values: Any) -> Response:
+        """The page, or the part of one that a script of ours asks for (a template whose name begins with ``_``)."""
+        return render(
+            self.context, self.request, self.language, template, self.status, visit=self, me=self.me, **values
+        )
+
+    def path(self, *segments: object, **query: object) -> str:
+        """A path of the console; below the tenant's page where it begins with ``t``."""
+        return path(*segments, **query)
+
+    def here(self, *segments: object, **query: object) -> str:
+        """A path below the pages of this page's tenant."""
+        return path("t", self.tenant, *segments, **query)
+
+    def to(self, *segments: object, **query: object) -> Response:
+        """Go on to a page below the tenant's, or, without a tenant, below the console's."""
+        target = path(*segments, **query) if self.tenant is None else self.here(*segments, **query)
+        return RedirectResponse(target, 303)
+
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+def path(*segments: object, **query: object) -> str:
+    base = "/".join([ROOT, *(quote(str(each), safe="") for each in segments if each != "")])
+    base = f"{ROOT}/" if base == ROOT else base
+    asked = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{base}?{urlencode(asked)}" if asked else base
+
+
+def render(
+    context: AdminContext, request: Request, language: Language, template: str, status: int = 200, **values: Any
+) -> Response:
+    """Any page, also one without a session."""
+    visit: Visit | None = values.get("visit")
+    session = "" if visit is None else visit.api.token
+    shared = {
+        "t": language.text,
+        "known": language.known,
+        "number": language.number,
+        "instant": language.instant,
+        "language": language,
+        "languages": NAMES,
+        "request": request,
+        "asset": address,
+        "charts": charts,
+        "path": path,
+        "pretty": partial(json.dumps, indent=2, ensure_ascii=False),
+        "csrf_field": FIELD,
+        "csrf": form_token(context, session) if session else "",
+        "once": token_urlsafe,
+        "navigation": navigation,
+        "done": request.query_params.get("done", ""),
+        "shown_tenant": None,
+        "visit": None,
+        "me": None,
+    }
+    return HTMLResponse(_PAGES.get_template(template).render(shared | values), status)
+
+
+def texts(form: FormData) -> dict[str, str]:
+    """The fields of a form as texts, the last of each name; files are left out."""
+    return {name: value for name, value in form.multi_items() if isinstance(value, str)}
+
+
+def confirm(
+    title: str,
+    lead: str,
+    active: str,
+    segments: Callable[[Visit], tuple[object, ...]],
+    name: Callable[[Visit], str],
+    back: Callable[[Visit], str],
+) -> Handler:
+    """A page that asks once more before something that cannot be undone. `title`, `lead`: keys of texts; `segments`: of
+    the object at the admin API, which is read first, so that only this state of it is changed."""
+
+    async def show(visit: Visit) -> Response:
+        found = await visit.api.call("GET", segments(visit))
+        state = found.headers.get("etag", "").strip('"')
+        return visit.render(
+            "confirm.html", shown_tenant=visit.tenant, active=active, title=title, lead=lead, name=name(visit),
+            back=back(visit), state=state, keep={},
+        )  # fmt: skip
+
+    return show

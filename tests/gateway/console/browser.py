@@ -1,0 +1,20 @@
+"""A browser at the console: Debian's Chromium, driven by Playwright."""
+
+import shutil
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def filled(page, made, **more):
+    """The path of a page, with something of tenant acme in place of its parameters; of the staff where it has none."""
+    values = made.values | more
+    if page.path.startswith("/staff"):
+        values = values | {"person": made.people[None, "billing"]}
+    return page.path.format(**values)
+
+
+async def sign_in(context, made, session):
+    """Give the browser a session as signing in does."""
+    await context.add_cookies(
+        [{"name": "domicile-session", "value": session, "url": made.base, "httpOnly": True, "sameSite": "Strict"}]
+    )

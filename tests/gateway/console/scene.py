@@ -1,0 +1,81 @@
+"""A gateway with something to show: two tenants, people in every role, calls that were answered, masked and refused."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from gateway.identity.roles import ROLE_TABLE
+from tests.fakes.backend import FakeBackend
+from tests.fakes.lab import POLICY, chat, lab
+
+MARKUP = '<img src=x onerror="alert(1)">'
+KEEPING = POLICY.replace("content: none", "content: {period: 30d}").replace("version: 1", "version: 1", 1)
+STRICTER = (
+    POLICY.replace("version: 1", "version: 2").replace("process_in: EEA", "process_in: [FR]")
+    + """tests:
+  - {name: the US is refused, given: {compute_country: US}, expect: deny}
+"""
+)
+PROMPTS = (
+    "Summarise the contract of last week in three sentences.",
+    "Write to ada@example.org that her order is on its way.",
+    "My IBAN is DE89370400440532013000, please check the transfer.",
+    "Translate this sentence to French: the meeting is at nine.",
+)
+
+
+def set_up(made):
+    """Tenants acme and globex, with a person in each role; and a name with markup wherever one is free."""
+    control = made.control
+    made.tenant("acme", POLICY)
+    made.project("acme", "research", purpose=f"research {MARKUP}", risk_class="high", ai_system_id="cv-screening")
+    made.tenant("globex", POLICY)
+    key, _ = control.create_key("acme", "main", label=MARKUP)
+    made.people = {}
+    for role in ROLE_TABLE:
+        made.people[None, role] = control.create_person(None, f"Staff {role}", [role]).id
+        if role != "operator":
+            for tenant in ("acme", "globex"):
+                made.people[tenant, role] = control.create_person(tenant, f"{role} {MARKUP}"[:60], [role]).id
+    proposal = control.submit_policy("acme", STRICTER, person=made.people["acme", "developer"])
+    made.values = {
+        "tenant": "acme",
+        "project": "research",
+        "number": 0,
+        "key": key.id,
+        "person": made.people["acme", "developer"],
+        "token": "abcdefgh",
+        "deployment": "large",
+        "hold": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
+        "incident": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
+        "proposal": proposal.number,
+    }
+    """Of tenant acme, what stands in a path for its parameters."""
+    made.people[None, "second"] = control.create_person(None, "Grace Hopper", ["operator"]).id
+
+
+@asynccontextmanager
+async def scene(tmp_path, calls=12, **settings):
+    backends = {
+        "acme/eu-fr-par/acme-1": FakeBackend(),
+        "acme/eu-de-fra/acme-2": FakeBackend(),
+        "globex/eu-fr-par/globex-1": FakeBackend(),
+    }
+    async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
+        for number in range(calls):
+            await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
+        await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
+        await made.post(chat("hello"), key="globex/main")
+        await asyncio.sleep(0)
+        yield made
+
+
+def token_of(made, tenant, role):
+    """A one-time token for the console of the person in this role."""
+    person = made.people[tenant, role]
+    return made.control.create_sign_in(tenant, person)[1].token
+
+
+def session_of(made, tenant, role, life=timedelta(hours=1)):
+    """The session's token of somebody who is signed in."""
+    return made.control.open_session(tenant, made.people[tenant, role], life=life)[1].token

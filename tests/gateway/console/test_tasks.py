@@ -1,0 +1,256 @@
+"""What people come for, each as the pages' own forms do it: with the record, the gateway and the database behind it."""
+
+import asyncio
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import pytest_asyncio
+
+from tests.fakes.lab import chat
+from tests.gateway.console.scene import KEEPING, STRICTER, scene
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made(tmp_path_factory):
+    """A gateway of its own, since these tests change what it holds."""
+    async with scene(tmp_path_factory.mktemp("tasks"), calls=4) as made:
+        yield made
+
+
+def last(made, kind, tenant="acme"):
+    return [event for event in made.events(tenant) if event["type"] == kind][-1]
+
+
+async def signed(guest, path, tries=100):
+    """The page, once the next checkpoint is signed."""
+    for _ in range(tries):
+        answer = await guest.get(path)
+        if answer.status_code == 200:
+            return answer
+        await asyncio.sleep(0.1)
+    raise AssertionError(answer.text)
+
+
+async def test_a_key_is_shown_once_works_and_stops_when_it_is_revoked(made, guest):
+    admin = guest("acme", "tenant-admin")
+    await admin.send("/t/acme/projects/create", "/t/acme/projects", id="shop", purpose="orders", legal_basis="contract",
+                     risk_class="minimal")  # fmt: skip
+    page = await admin.send("/t/acme/keys/create", "/t/acme/keys", project="shop", label="till")
+    key = re.search(r"dom_live_(\w{8})_\w+", page.text)
+    assert page.status_code == 200 and key[0] not in (await admin.get("/t/acme/keys")).text
+    await made.taken_over()
+    assert (await made.post(chat("hello"), key=key[0])).status == 200
+    answer = await admin.send(f"/t/acme/keys/{key[1]}/revoke")
+    assert answer.headers["location"].endswith("done=key.revoked")
+    await made.taken_over()
+    assert (await made.post(chat("hello"), key=key[0])).status == 401
+    revoked = last(made, "admin.key.revoked")
+    assert revoked["target"] == key[1] and revoked["actor"].startswith("key:")
+
+
+async def test_a_form_that_is_sent_twice_makes_one_thing(made, guest):
+    admin = guest("acme", "tenant-admin")
+    shown = (await admin.get("/t/acme/keys")).text
+    sent = dict(re.findall(r'name="(csrf|once)" value="([^"]+)"', shown)) | {"project": "main", "label": "twice"}
+    for _ in range(2):
+        answer = await admin.http.post("/console/t/acme/keys/create", data=sent, headers={"origin": made.base})
+        assert answer.status_code == 200
+    page = await made.http.get(f"{made.base}/admin/v1/tenants/acme/keys?limit=200", headers={
+        "authorization": f"Bearer {admin.http.cookies['domicile-session']}"})  # fmt: skip
+    assert [each["label"] for each in (await page.json())["items"]].count("twice") == 1
+
+
+async def test_a_key_that_is_rotated_has_a_successor_beside_it(made, guest):
+    developer = guest("acme", "developer")
+    page = await developer.send(f"/t/acme/keys/{made.values['key']}/rotate", "/t/acme/keys")
+    assert page.status_code == 200 and "dom_live_" in page.text
+    assert f"Replaced by {re.search(r'dom_live_(.{8})_', page.text)[1]}" in page.text
+
+
+async def test_a_policy_takes_a_second_person_and_is_rolled_back(made, guest):
+    first, second = guest("acme", "tenant-admin"), guest("acme", "dpo")
+    stricter = STRICTER.replace("version: 2", "version: 3")
+    answer = await first.send("/t/acme/policies/propose", "/t/acme/policies/draft", document=stricter, project="")
+    proposal = urlsplit(answer.headers["location"]).path.removeprefix("/console")
+    shown = (await first.get(proposal)).text
+    assert "/approve" not in shown and "residency.process_in" in shown and "Tightened" in shown
+    own = await first.send(f"{proposal}/approve", proposal)
+    assert own.status_code == 409 and 'role="alert"' in own.text
+    assert (await second.send(f"{proposal}/approve", proposal)).status_code == 303
+    assert (await second.send(f"{proposal}/activate", proposal)).status_code == 303
+    await made.taken_over()
+    assert (await made.post(chat("hello"))).headers["x-domicile-region"] == "eu-fr-par"
+    assert last(made, "admin.policy.activated")["target"]
+    back = await second.send("/t/acme/policies/roll-back")
+    assert parse_qs(urlsplit(back.headers["location"]).query)["done"] == ["policy.rolled_back"]
+    await made.taken_over()
+
+
+async def test_a_draft_is_judged_as_it_is_typed_and_changes_nothing(made, guest):
+    developer = guest("acme", "developer")
+    size = len(made.events())
+    script = {"hx-request": "true"}
+    bad = await developer.send(
+        "/t/acme/policies/check", "/t/acme/policies/draft", script, document="policy: x\nwrong: 1\n", project=""
+    )
+    assert bad.status_code == 200 and "<html" not in bad.text and "wrong" in bad.text and "note bad" in bad.text
+    looser = STRICTER.replace("[FR]", "[FR, US]")
+    good = await developer.send("/t/acme/policies/check", "/t/acme/policies/draft", script, document=looser, project="")
+    assert "Loosened" in good.text
+    whole = await developer.send("/t/acme/policies/check", "/t/acme/policies/draft", document=looser, project="")
+    assert "<html" in whole.text and "[FR, US]" in whole.text
+    impact = await developer.send("/t/acme/policies/simulate", "/t/acme/policies/draft", document=STRICTER, project="")
+    assert impact.status_code == 200 and "Recorded calls" in impact.text
+    assert len(made.events()) == size
+
+
+async def test_a_decision_is_explained_with_the_line_that_decides(guest):
+    page = await guest("acme", "auditor").get("/t/acme/policies/explain?project=main&model=none-such")
+    assert page.status_code == 200 and "Denied" in page.text and "refused[" in page.text
+
+
+async def test_calls_are_found_by_outcome_and_the_look_is_on_record(made, guest):
+    auditor = guest("acme", "auditor")
+    page = await auditor.get("/t/acme/calls?outcome=denied")
+    assert "redaction.blocked" in page.text and "Completed</span></td>" not in page.text
+    read = last(made, "log.read")
+    assert read["reason"] == "console" and read["actor"].startswith("key:") and read["end"] > read["first"]
+    wrong = await auditor.get("/t/acme/calls?since=yesterday")
+    assert wrong.status_code == 422 and "write 2026-03" in wrong.text
+
+
+async def test_a_receipt_is_proven_in_the_page_and_downloaded(made, guest):
+    auditor = guest("acme", "auditor")
+    assert "The proof holds." in (await signed(auditor, "/t/acme/calls/0/proof")).text
+    file = await auditor.get("/t/acme/calls/0/proof.json")
+    assert file.headers["content-disposition"].startswith('attachment; filename="proof-acme-')
+    assert file.json()["receipt"].startswith("acme/") and file.json()["note"].startswith(file.json()["origin"])
+
+
+async def test_kept_content_is_read_by_who_may_with_a_reason_that_is_on_record_first(made, guest):
+    made.control.activate_policy("globex", KEEPING)
+    await made.taken_over()
+    said = "the unmistakable text of globex"
+    await made.post(chat(said), key="globex/main")
+    seq = [e["type"] for e in made.events("globex")].index("inference.accepted", 4)
+    dpo, auditor = guest("globex", "dpo"), guest("globex", "auditor")
+    page = f"/t/globex/calls/{seq}"
+    assert said not in (await dpo.get(page)).text
+    refused = await auditor.send(f"{page}/content", page, record=seq, reason="curious")
+    assert refused.status_code == 403 and said not in refused.text
+    wrong = await dpo.send(f"{page}/content", page, record=seq, reason="No Code")
+    assert wrong.status_code == 422 and said not in wrong.text
+    shown = await dpo.send(f"{page}/content", page, record=seq, reason="complaint_7")
+    assert said in shown.text
+    read = last(made, "content.accessed", "globex")
+    assert (read["seq"], read["reason"]) == (seq, "complaint_7")
+
+
+async def test_a_project_is_stopped_and_let_go_on(made, guest):
+    dpo = guest("acme", "dpo")
+    await dpo.send("/t/acme/oversight/stop", "/t/acme/oversight", what="project:main", reason="judgement")
+    await made.taken_over()
+    assert (await made.post(chat("hello"))).status == 403
+    assert "main is stopped by human oversight" in (await dpo.get("/t/acme")).text
+    await dpo.send("/t/acme/oversight/resume", "/t/acme/oversight", what="project:main", reason="corrected")
+    await made.taken_over()
+    assert (await made.post(chat("hello"))).status == 200
+
+
+async def test_a_person_is_answered_held_and_erased_with_a_certificate(made, guest):
+    made.control.activate_policy("globex", KEEPING)
+    await made.taken_over()
+    subject = "ada-of-globex@example.org"
+    await made.post(chat("remember me"), key="globex/main", headers={"x-domicile-subject": subject})
+    dpo = guest("globex", "dpo")
+    package = await dpo.send("/t/globex/rights/access", "/t/globex/rights", subject=subject)
+    assert package.status_code == 200 and "remember me" in package.text
+    unknown = await dpo.send("/t/globex/rights/access", "/t/globex/rights", subject="nobody@example.org")
+    assert unknown.status_code == 422 and "nobody@example.org" not in unknown.text
+    held = await dpo.send("/t/globex/rights/holds", "/t/globex/rights", subject=subject, reason="litigation")
+    assert held.headers["location"].endswith("done=rights.held")
+    stays = await dpo.send("/t/globex/rights/erase", "/t/globex/rights", subject=subject)
+    assert stays.status_code == 409 and "legal hold" in stays.text
+    hold = last(made, "legal_hold.placed", "globex")["hold_id"]
+    await dpo.send(f"/t/globex/rights/holds/{hold}/release", "/t/globex/rights")
+    erased = await dpo.send("/t/globex/rights/erase", "/t/globex/rights", subject=subject)
+    assert erased.status_code == 200 and "Signed certificate" in erased.text
+    assert last(made, "erasure.completed", "globex")["values"] > 0
+    again = await dpo.send("/t/globex/rights/access", "/t/globex/rights", subject=subject)
+    assert again.status_code == 422
+    assert not [each for each in made.events("globex") if subject in str(each)]
+
+
+async def test_an_incident_has_its_clocks_and_is_closed(made, guest):
+    dpo = guest("acme", "dpo")
+    none = await dpo.send("/t/acme/incidents/open", "/t/acme/incidents")
+    assert none.status_code == 422
+    opened = await dpo.send("/t/acme/incidents/open", "/t/acme/incidents", **{"law-gdpr": "1", "severity": "risk"})
+    assert opened.status_code == 303, opened.text
+    incident = last(made, "incident.opened")["incident_id"]
+    assert "gdpr.authority" in (await dpo.get("/t/acme/incidents")).text
+    told = {"clock": "gdpr.authority", "authority": "CNIL"}
+    await dpo.send(f"/t/acme/incidents/{incident}/notify", "/t/acme/incidents", **told)
+    assert last(made, "incident.notified")["authority"] == "CNIL"
+    await dpo.send(f"/t/acme/incidents/{incident}/close", "/t/acme/incidents", reason="resolved")
+    assert last(made, "incident.closed")["incident_id"] == incident
+
+
+async def test_the_record_verifies_and_is_proven_to_have_only_grown(made, guest):
+    auditor = guest("acme", "auditor")
+    verdict = await auditor.send("/t/acme/record/verify", "/t/acme/record")
+    assert verdict.status_code == 200 and "The log holds." in verdict.text
+    sizes = re.findall(r'<option value="(\d+)"', (await signed(auditor, "/t/acme/record")).text)
+    old, new = min(sizes, key=int), max(sizes, key=int)
+    page = await auditor.get(f"/t/acme/record/consistency?old={old}&new={new}")
+    assert page.status_code == 200 and "The log only grew." in page.text
+    assert (await auditor.get(f"/t/acme/record/consistency?old={int(new) + 1}&new={new}")).status_code == 422
+
+
+async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_stay(made, guest):
+    developer = guest("acme", "developer")
+    sent = {"project": "main", "model": "small", "prompt": "Is ada@example.org there?"}
+    page = await developer.send("/t/acme/playground", **sent)
+    assert page.status_code == 200 and "x-domicile" not in page.text and "eu-" in page.text, page.text
+    assert "dom_live_" not in page.text
+    assert last(made, "inference.accepted")["redaction"]["counts_by_type"] == {"email": 1}
+    assert last(made, "admin.key.revoked")["target"] == last(made, "admin.key.created")["target"]
+    sent["prompt"] = "use AKIAIOSFODNN7EXAMPLE"
+    refused = await developer.send("/t/acme/playground", **sent)
+    assert "does not let pass" in refused.text
+
+
+async def test_limits_are_set_and_a_wrong_figure_is_named(made, guest):
+    admin = guest("acme", "tenant-admin")
+    page = "/t/acme/limits?project=research"
+    wrong = await admin.send("/t/acme/limits/set?project=research", page, place="research", requests_per_minute="many")
+    assert wrong.status_code == 422 and "requests_per_minute" in wrong.text
+    answer = await admin.send("/t/acme/limits/set?project=research", page, place="research", requests_per_minute="60")
+    assert answer.status_code == 303
+    assert ">60<" in (await admin.get("/t/acme/limits")).text
+    assert (await admin.send("/t/acme/limits/set", "/t/acme/limits", place="")).status_code == 403
+
+
+async def test_people_are_added_and_their_roles_changed_only_from_the_state_that_was_shown(made, guest):
+    admin = guest("acme", "tenant-admin")
+    await admin.send("/t/acme/people/create", "/t/acme/people", display_name="Eve", **{"role-auditor": "1"})
+    person = last(made, "admin.person.created")["target"]
+    page = f"/t/acme/people/{person}"
+    answer = await admin.send(f"{page}/roles", page, **{"role-dpo": "1", "state": "0" * 64})
+    assert answer.status_code == 412
+    state = re.search(r'name="state" value="([0-9a-f]{64})"', (await admin.get(page)).text)[1]
+    assert (await admin.send(f"{page}/roles", page, **{"role-dpo": "1", "state": state})).status_code == 303
+    none = await admin.send(f"{page}/roles", page, state="")
+    assert none.status_code == 422
+    await admin.send(f"{page}/revoke")
+    assert last(made, "admin.person.revoked")["target"] == person
+
+
+async def test_usage_is_shown_and_downloaded(guest):
+    billing = guest("acme", "billing")
+    assert (await billing.get("/t/acme/usage?by=model&days=7")).status_code == 200
+    file = await billing.get("/t/acme/usage.csv?by=project")
+    assert file.headers["content-type"].startswith("text/csv") and file.text.startswith("tenant,project,")
