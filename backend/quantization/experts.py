@@ -221,19 +221,20 @@ class ClampedExperts(Experts):
         inner = self._product(x, 0, blocks, chosen.shape[1]) + self.biases[0][expert].float()
         gated = clamped_gate(inner, *self.gate).to(x.dtype)
         found = self._product(gated, 1, blocks, 1) + self.biases[1][expert].float()
-        found = (found * factors.view(-1, 1)).view(*chosen.shape, -1).transpose(0, 1).contiguous()
-        return found if wide else found.to(x.dtype)
+        summed: Tensor = (found * factors.view(-1, 1)).view(*chosen.shape, -1).transpose(0, 1).contiguous()
+        return summed if wide else summed.to(x.dtype)
 
     def _product(self, x: Tensor, matrix: int, blocks: Blocks, per_token: int) -> Tensor:
         """Of each pair, float32 [pairs, outputs]. per_token: pairs that share a row of x."""
         import torch
 
         weight = (self.gate_up, self.down)[matrix]
-        if self.scales is not None:
-            pairs = len(x) * per_token
-            found: Tensor = self._packed(x, weight, self.scales[matrix], blocks, pairs=pairs, per_token=per_token)
-        else:
+        found: Tensor
+        if self.scales is None:
             found = self._products.grouped_linear(x, weight, blocks, per_token=per_token, out_dtype=torch.float32)
+        else:
+            pairs = len(x) * per_token
+            found = self._packed(x, weight, self.scales[matrix], blocks, pairs=pairs, per_token=per_token)
         return found
 
     def divided(self, parts: int) -> Experts:
