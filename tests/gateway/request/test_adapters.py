@@ -5,9 +5,11 @@ import json
 
 import pytest
 import pytest_asyncio
+from typer.testing import CliRunner
 
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.loader import load_model
+from gateway.cli.app import app
 from gateway.database.errors import Duplicate, InvalidValue, NotFound
 from gateway.records.control import Scopes
 from gateway.store.control.adapters import adapter_setting
@@ -228,17 +230,22 @@ async def test_what_makes_no_sense_is_refused(made):
 
 
 async def test_who_registered_and_deleted_an_adapter_is_on_record_without_its_name(tmp_path):
-    events = []
+    data = tmp_path / "data"
 
-    def set_up_alone(made):
-        made.tenant("acme")
+    def command(*words):
+        return CliRunner().invoke(app, [*words, "--data", str(data)])
 
-    async with lab(tmp_path, set_up=set_up_alone) as made:
-        made.control._on_event = events.append
-        made.control.create_adapter("acme", "main", "secret-name", setting("legal"))
-        made.control.delete_adapter("acme", "main", "secret-name")
-    assert [event.action for event in events] == ["adapter.created", "adapter.deleted"]
-    assert "secret-name" not in str([event.target for event in events])
+    async with lab(tmp_path) as made:
+        place = ["acme", "main", "secret-name"]
+        more = ["--model", "small", "--path", "secret-name/v1", "--sha256", DIGESTS["legal"]]
+        done = await asyncio.to_thread(command, "adapter", "create", *place, *more, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["sha256"] == DIGESTS["legal"]
+        done = await asyncio.to_thread(command, "adapter", "delete", *place, "--yes")
+        assert done.exit_code == 0, done.output
+        recorded = [event for event in made.acts() if event["type"].startswith("admin.adapter.")]
+    assert [event["type"] for event in recorded] == ["admin.adapter.created", "admin.adapter.deleted"]
+    assert "secret-name" not in json.dumps(recorded)
 
 
 async def test_a_real_backend_answers_by_the_adapter(tmp_path):
