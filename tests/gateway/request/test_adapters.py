@@ -2,14 +2,14 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner
 
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.loader import load_model
-from gateway.cli.app import app
 from gateway.database.errors import Duplicate, InvalidValue, NotFound
 from gateway.records.control import Scopes
 from gateway.store.control.adapters import adapter_setting
@@ -230,19 +230,19 @@ async def test_what_makes_no_sense_is_refused(made):
 
 
 async def test_who_registered_and_deleted_an_adapter_is_on_record_without_its_name(tmp_path):
+    """By the command line, beside a gateway that runs."""
     data = tmp_path / "data"
 
     def command(*words):
-        return CliRunner().invoke(app, [*words, "--data", str(data)])
+        whole = [sys.executable, "-m", "gateway", "adapter", *words, "--data", str(data)]
+        return subprocess.run(whole, capture_output=True, text=True, check=True).stdout
 
     async with lab(tmp_path) as made:
         place = ["acme", "main", "secret-name"]
         more = ["--model", "small", "--path", "secret-name/v1", "--sha256", DIGESTS["legal"]]
-        done = await asyncio.to_thread(command, "adapter", "create", *place, *more, "--json")
-        assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["sha256"] == DIGESTS["legal"]
-        done = await asyncio.to_thread(command, "adapter", "delete", *place, "--yes")
-        assert done.exit_code == 0, done.output
+        said = await asyncio.to_thread(command, "create", *place, *more, "--json")
+        assert json.loads(said)["sha256"] == DIGESTS["legal"]
+        await asyncio.to_thread(command, "delete", *place, "--yes")
         recorded = [event for event in made.acts() if event["type"].startswith("admin.adapter.")]
     assert [event["type"] for event in recorded] == ["admin.adapter.created", "admin.adapter.deleted"]
     assert "secret-name" not in json.dumps(recorded)
