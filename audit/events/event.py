@@ -356,6 +356,8 @@ class AdminChanged(Event):
         "admin.model_name.created",
         "admin.model_name.changed",
         "admin.model_name.deleted",
+        "admin.adapter.created",
+        "admin.adapter.deleted",
         "admin.price.set",
         "admin.cell.registered",
         "admin.cell.allowed",

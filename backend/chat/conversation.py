@@ -11,6 +11,7 @@ from backend.chat.chat_rendering import Messages, reads_parts, whole
 from backend.chat.interpreter import Interpreter
 from backend.chat.parameters import template_messages
 from backend.chat.reasoning import CLOSE, OPEN, ThinkParser, opens_thoughts
+from backend.chat.structured import grammar_of
 from backend.errors import ConfigError, InvalidRequest
 from backend.models.checkpoints.chat_template import ChatTemplate, text_of
 from backend.models.checkpoints.tokenizer import TextModel
@@ -97,7 +98,12 @@ class ChatModel:
     @property
     def thinks(self) -> bool:
         """Whether the reasoning text of the model is separated from its answers."""
-        return self._thinks
+        return self._thinks or self._channels
+
+    @property
+    def _channels(self) -> bool:
+        """Whether thoughts, answer and calls stand in channels, which one parser reads."""
+        return self._format is not None and self._format.shape is None
 
     def turn(self, request: ChatCompletionRequest) -> Turn:
         """Raises InvalidRequest."""
@@ -111,13 +117,18 @@ class ChatModel:
             )
         prompt = self.prompt(request, tools)
         thinking = self._thinking_of(request, prompt)
-        form = self._format if tools is not None else None
+        form = self._format if tools is not None or self._channels else None
+        if self._channels and grammar_of(request)[0]:
+            raise InvalidRequest(
+                "an answer in channels cannot have a form; leave response_format and the like out",
+                param="response_format", code="unsupported_parameter",
+            )  # fmt: skip
         include_reasoning = _flag(extra, "include_reasoning", default=True)
 
         def interpreter() -> Interpreter:
             return Interpreter(
                 ThinkParser(opened=thinking.opened) if thinking.allowed else None,
-                form.parser(tools.names) if form and tools else None,
+                form.parser(tools.names if tools else ()) if form else None,
                 show_reasoning=include_reasoning,
                 parallel=tools is None or tools.parallel,
             )

@@ -104,6 +104,11 @@ def _obstacle(model: ModelConfig, size: int, format: Quantization, *, whole_expe
     """Why a model is not divided among so many ranks."""
     if size > 1 and model.experts is not None and model.experts.clamp is not None:
         return "experts that a checkpoint stores in one tensor are not divided"
+    return _remainder(model, size, format, whole_experts=whole_experts)
+
+
+def _remainder(model: ModelConfig, size: int, format: Quantization, *, whole_experts: bool) -> str | None:
+    """What of a model does not divide."""
     if model.num_heads % size:
         return f"{model.num_heads} heads do not divide among {size} ranks"
     if model.num_kv_heads % size and size % model.num_kv_heads:

@@ -68,7 +68,8 @@ def parameters(model: ModelConfig) -> Weights:
         one, count, held = 3 * hidden * experts.intermediate_size, experts.count, _held(experts)
         taken = -(-experts.per_token * held // count)
     mixed = len(mixed_layers(model))
-    small = _norms(model, q, kv) + (q + 2 * kv) * model.qkv_bias
+    small = _norms(model, q, kv) + (q + 2 * kv) * model.qkv_bias + hidden * model.out_bias
+    small += model.num_heads * model.sinks
     table = model.shard.most_tokens(model.vocab_size) * hidden
     return Weights(
         products=products + mixed * hidden * count,
@@ -126,7 +127,8 @@ def _expert_bytes(model: ModelConfig, format: Quantization, size: int) -> int:
     for layer in mixed_layers(model):
         kept = NONE if model.keeps_experts(layer) else format
         one = kept.expert_bytes(2 * inner, hidden, size) + kept.expert_bytes(hidden, inner, size)
-        total += _held(model.experts) * one + model.experts.count * hidden * size
+        biases = 0 if model.experts.clamp is None else 1 + 2 * inner + hidden
+        total += _held(model.experts) * one + model.experts.count * (hidden + biases) * size
     return total
 
 

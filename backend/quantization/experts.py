@@ -182,4 +182,64 @@ class Experts:
         return quantised, (scale, self.scales[matrix])
 
 
+class ClampedExperts(Experts):
+    """gpt-oss's: gate and up by turns, clamped (`kernels.moe.reference.clamped_gate`), and biases.
+
+    gate_up, down: in the model's dtype, or with `scales` uint8 [experts, outputs, width / 2] and [experts, outputs,
+    width / 32] in MXFP4. biases: of both, [experts, 2 * inner] and [experts, width].
+    """
+
+    def __init__(
+        self, kernels: Kernels, routing: Routing, gate_up: Tensor, down: Tensor, biases: tuple[Tensor, Tensor],
+        gate: tuple[float, float], scales: Scales | None = None,
+    ) -> None:  # fmt: skip
+        """gate: where it is clamped, and the slope of its sigmoid."""
+        super().__init__(kernels, routing, gate_up, down, scales)
+        self.biases, self.gate = biases, gate
+        self._packed: Any
+        if gate_up.device.type == "cuda":
+            from backend.kernels.moe import mxfp4
+
+            self._packed = mxfp4.grouped_mxfp4
+        else:
+            from backend.kernels.moe import mxfp4_reference
+
+            self._packed = mxfp4_reference.grouped_mxfp4
+
+    def tensors(self) -> list[Tensor]:
+        return [*super().tensors(), *self.biases]
+
+    def parts(
+        self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
+        slots: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        from backend.kernels.moe.reference import clamped_gate
+
+        factors, chosen = self._route(logits, self.routing)
+        size = self._products.block_size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
+        blocks, expert = self._blocks_of(chosen, None, size), chosen.flatten().long()
+        inner = self._product(x, 0, blocks, chosen.shape[1]) + self.biases[0][expert].float()
+        gated = clamped_gate(inner, *self.gate).to(x.dtype)
+        found = self._product(gated, 1, blocks, 1) + self.biases[1][expert].float()
+        summed: Tensor = (found * factors.view(-1, 1)).view(*chosen.shape, -1).transpose(0, 1).contiguous()
+        return summed if wide else summed.to(x.dtype)
+
+    def _product(self, x: Tensor, matrix: int, blocks: Blocks, per_token: int) -> Tensor:
+        """Of each pair, float32 [pairs, outputs]. per_token: pairs that share a row of x."""
+        import torch
+
+        weight = (self.gate_up, self.down)[matrix]
+        found: Tensor
+        if self.scales is None:
+            found = self._products.grouped_linear(x, weight, blocks, per_token=per_token, out_dtype=torch.float32)
+        else:
+            pairs = len(x) * per_token
+            found = self._packed(x, weight, self.scales[matrix], blocks, pairs=pairs, per_token=per_token)
+        return found
+
+    def divided(self, parts: int) -> Experts:
+        """As it is: a checkpoint of one tensor for all experts is not divided."""
+        return self
+
+
 WIDE_ROWS = 128  # up to which parts are in float32: beyond, a row of them would be most of what a step takes

@@ -162,6 +162,43 @@ class DenseLinear(Linear):
         return DenseInParts(self.kernels, self.data, parts)
 
 
+class BiasedLinear(Linear):
+    """A weight of any format whose products get a bias. bias: [outputs]."""
+
+    def __init__(self, base: Linear, bias: Tensor) -> None:
+        super().__init__(base.kernels)
+        self.base, self.bias = base, bias
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.base.tensors(), self.bias]
+
+    def operand(self, x: Tensor) -> Operand:
+        return self.base.operand(x)
+
+    def normed(self, hidden: Hidden, norm: Tensor, eps: float) -> tuple[Operand, Tensor]:
+        return self.base.normed(hidden, norm, eps)
+
+    def one_row(
+        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
+        residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return self.base.one_row(x, bias=self.bias, norm=norm, eps=eps, residual=residual)
+
+    def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
+        return self.base.narrow(x, bias=self.bias)
+
+    def narrow_parts(self, x: Operand) -> Tensor:
+        parts = self.base.narrow_parts(x)
+        parts[0] += self.bias
+        return parts
+
+    def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return self.base.many(x, self.bias)
+
+    def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        return self.base.invariant(x, self.bias)
+
+
 class _InParts(Linear):
     """A weight whose product ends a residual branch of an ordered group; other products are not asked for."""
 

@@ -1,40 +1,54 @@
 """MXFP4 checkpoints (OCP Microscaling Formats 1.0, 5.1), as gpt-oss is released: experts of four bits.
 
-``x_blocks`` uint8 [experts, outputs, width / 32, 16], a byte of which holds two neighbouring columns, the lower half
-first, as e2m1; ``x_scales`` uint8 [experts, outputs, width / 32], powers of two as e8m0, 2 ** (byte - 127). The engine
-multiplies them out on their way in: no kernel multiplies by them yet.
+``x_blocks`` uint8 [experts, outputs, width / 32, 16], a byte of which holds two neighbouring columns, the first in its
+lower half, as e2m1; ``x_scales`` uint8 [experts, outputs, width / 32], powers of two as e8m0, 2 ** (byte - 127). They
+are kept so, and unpacked on their way to the tensor cores (`kernels.moe.mxfp4`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import CorruptCheckpoint, UnsupportedModel
-from backend.quantization.format import Quantization, StoredWeights, TensorHead
+from backend.quantization.format import Packed, Quantization, StoredWeights, TensorHead
 from backend.quantization.int4 import require_shape, require_shapes
 from backend.quantization.none import NONE
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 GROUP = 32
-VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of e2m1; the highest of four bits is the sign
 NAN = 255  # of e8m0
+MODES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True)
+class ExpertWeights(StoredWeights):
+    """Of which only experts are quantised, whatever modules the file lists beside."""
+
+    def keeps(self, module: str) -> bool:
+        return "experts" not in module
 
 
 class Mxfp4(Quantization):
     name = "mxfp4"
-    summary = "4 bits a weight in groups of 32, of gpt-oss; experts are multiplied out on their way in"
+    summary = "4 bits a weight in groups of 32, of the experts of a gpt-oss checkpoint"
     methods = ("mxfp4",)
+    dtypes = MODES
+    width_multiple = GROUP
     from_any = False
-    gpu_only = False
+    as_stored = True
+    groups_stored = True
+    batch_invariant = True
     speeds = NONE.speeds
 
     def stored(self, declared: Mapping[str, Any]) -> StoredWeights:
         if declared.get("dequantize"):
             raise UnsupportedModel("mxfp4 weights that were multiplied out are not read; use the release")
-        return StoredWeights(self, kept=tuple(declared.get("modules_to_not_convert") or ()))
+        return ExpertWeights(self)
 
     def part_of(self, head: TensorHead) -> tuple[str, str] | None:
         name, _, part = head.name.rpartition("_")
@@ -56,15 +70,37 @@ class Mxfp4(Quantization):
         return experts * outputs, groups * GROUP
 
     def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
+        from backend.kernels.moe.mxfp4_reference import dense
+
+        found = self.packed(parts, stored, parts["scales"].dtype)
+        return dense(found["bytes"], found["scales"])
+
+    def packed(self, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Raises CorruptCheckpoint for a scale that is not a number."""
+        if bool((parts["scales"] == NAN).any()):
+            raise CorruptCheckpoint("an mxfp4 scale is not a number")
+        return {"bytes": parts["blocks"].flatten(0, 1).flatten(1), "scales": parts["scales"].flatten(0, 1)}
+
+    def empty(
+        self, outputs: int, width: int, dtype: torch.dtype, device: torch.device, cuts: tuple[int, ...] = ()
+    ) -> Packed:
         import torch
 
-        blocks, scales = parts["blocks"].flatten(0, 1), parts["scales"].flatten(0, 1)
-        if bool((scales == NAN).any()):
-            raise CorruptCheckpoint("an mxfp4 scale is not a number")
-        values = torch.tensor([*VALUES, *(-value for value in VALUES)], device=blocks.device)
-        numbers = torch.stack((blocks & 0xF, blocks >> 4), -1).flatten(2)
-        found = values[numbers.int()] * torch.exp2(scales.float() - 127)[:, :, None]
-        return found.flatten(1)
+        def made(columns: int) -> Tensor:
+            return torch.empty(outputs, columns, dtype=torch.uint8, device=device)
+
+        return Packed(self, {"bytes": made(width // 2), "scales": made(width // GROUP)})
+
+    def fill_randomly(self, packed: Packed, spread: float) -> None:
+        """Numbers of any size, scaled so that most are of that spread."""
+        packed.parts["bytes"].random_(0, 256)
+        packed.parts["scales"].fill_(120)
+
+    def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        return outputs * (width // 2 + width // GROUP)
+
+    def bytes_read(self, element_size: int, rows: int) -> float:
+        return 0.5 + 1 / GROUP
 
 
 MXFP4 = Mxfp4()

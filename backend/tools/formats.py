@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from string import ascii_letters, digits
 
 from backend.errors import ConfigError
-from backend.tools import hermes, llama3, mistral
+from backend.tools import harmony, hermes, llama3, mistral
 from backend.tools.call import CallScript
+from backend.tools.harmony import HarmonyParser
 from backend.tools.hermes import HermesParser
 from backend.tools.llama3 import Llama3Parser
 from backend.tools.mistral import MistralParser
@@ -34,14 +35,15 @@ class ToolFormat:
     """Attributes:
     parser: reads calls from the answer's text.
     markers: spellings of control tokens that the parser has to see.
-    shape: of calls that are forced.
+    shape: of calls that are forced; None where they cannot be: the parser then reads every answer, called or not, for
+        its thoughts and its text have marks as well.
     call_id: a name for a call, as the model's template wants it when it comes back.
     """
 
     name: str
     parser: type[CallScript]
     markers: tuple[str, ...]
-    shape: Shape
+    shape: Shape | None
     call_id: Callable[[], str]
 
 
@@ -75,22 +77,26 @@ MISTRAL = ToolFormat(
     shape=Shape(opening="", closing="", between=", ", before=mistral.CALLS + "[", after="]"),
     call_id=_nine_letters,
 )
-FORMATS = {f.name: f for f in (HERMES, LLAMA3, MISTRAL)}
+HARMONY = ToolFormat(name="harmony", parser=HarmonyParser, markers=harmony.MARKERS, shape=None, call_id=_call_id)
+FORMATS = {f.name: f for f in (HERMES, LLAMA3, MISTRAL)}  # of calls alone
+EVERY = FORMATS | {HARMONY.name: HARMONY}
 
 
 def named(name: str) -> ToolFormat:
     """Raises ConfigError."""
-    if name not in FORMATS:
+    if name not in EVERY:
         raise ConfigError(
-            f"tool call parser {name!r} is not one of auto, none, {', '.join(FORMATS)}"
+            f"tool call parser {name!r} is not one of auto, none, {', '.join(EVERY)}"
             "; set --tool-call-parser to one of them"
         )
-    return FORMATS[name]
+    return EVERY[name]
 
 
 def of_template(source: str) -> ToolFormat | None:
     """The format that a chat template teaches its model; None: one that we do not read. A template that knows nothing
     of tools leaves the choice to us."""
+    if harmony.CHANNEL in source and harmony.START in source:
+        return HARMONY
     if mistral.CALLS in source or "[AVAILABLE_TOOLS]" in source:
         return MISTRAL
     if "<function=" in source:  # Qwen3-Coder's, which is no JSON

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from llguidance import LLMatcher
 
+from backend.errors import InvalidRequest
 from backend.tools.formats import ToolFormat
 from backend.tools.request import Tools
 
@@ -19,6 +20,11 @@ def forced_calls(form: ToolFormat, tools: Tools, control_token: Callable[[str], 
     control_token: the id of a control token by its spelling, None for what is ordinary text.
     """
     shape = form.shape
+    if shape is None:
+        raise InvalidRequest(
+            "calls of this model cannot be forced; send tool_choice auto", param="tool_choice",
+            code="unsupported_parameter",
+        )  # fmt: skip
     before = _literal(shape.before, form.markers, control_token)
     calls = f"call ({_text(shape.between)} call){{0,{MOST_CALLS - 1}}}" if tools.parallel else "call"
     lines = [

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from backend.tools.parts import Content, Part, Reasoning, merged
+from backend.tools.parts import Arguments, Content, Part, Reasoning, merged
 
 SPACE = " \t\r\n"
 END = ""  # what comes when the text has ended, for ever after
@@ -110,7 +110,7 @@ class Script(ABC):
         return True
 
     def prose(
-        self, marker: str, *, trim: bool = False, kind: type[Content] | type[Reasoning] = Content
+        self, marker: str, *, trim: bool = False, kind: type[Content | Reasoning | Arguments] = Content
     ) -> Reading[bool]:
         """Say text up to `marker`, which is read, too; False where the text ends without it.
 

@@ -43,6 +43,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
     },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"], "hidden_size": 2880, "num_hidden_layers": 24,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "vocab_size": 201088, "max_position_embeddings": 131072,
+        "sliding_window": 128, "rope_theta": 150000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "quantization_config": {"quant_method": "mxfp4"},
+    },
     "tiny-moe": {
         "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "moe_intermediate_size": 32,
@@ -169,7 +180,7 @@ PEERS["qwen3-0.6b:kv8"] = {
 }
 DTYPES: dict[str, dict[str, str]] = {
     "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "w8": {"quantization": "fp8"},
-    "kv8": {"kv_dtype": "fp8"}, "int4": {}, "fp8block": {}, "int8": {}, "w4a16": {},
+    "kv8": {"kv_dtype": "fp8"}, "int4": {}, "fp8block": {}, "int8": {}, "w4a16": {}, "mxfp4": {},
 }  # fmt: skip
 
 

@@ -60,6 +60,10 @@ class NewAdapter(Body):
     sha256: Sha256
 
 
+class DeletedAdapter(Body):
+    name: AdapterName
+
+
 class DeletedName(Body):
     name: ModelName
 
@@ -140,7 +144,7 @@ def create_adapter(
     return record
 
 
-@router.delete("/tenants/{tenant}/projects/{project}/adapters/{name}")
+@router.post("/tenants/{tenant}/projects/{project}/adapters/delete")
 def delete_adapter(
     actor: Manager,
     context: Context,
@@ -148,10 +152,10 @@ def delete_adapter(
     response: Response,
     tenant: str,
     project: str,
-    name: AdapterName,
+    gone: DeletedAdapter,
 ) -> AdapterRecord:
     """From then on no call finds it."""
-    record = context.control(actor.name, expected).delete_adapter(tenant, project, name)
+    record = context.control(actor.name, expected).delete_adapter(tenant, project, gone.name)
     tagged(response, record)
     return record
 

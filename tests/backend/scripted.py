@@ -11,6 +11,7 @@ import openai
 from tokenizers import AddedToken
 
 from backend.chat.conversation import ChatModel
+from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Finish, Progress, Stats
 from backend.models.checkpoints import tokenizer
 from backend.models.checkpoints.tokenizer import TextModel
@@ -38,10 +39,15 @@ TEMPLATES = {
     "r1": f"{HEADER}{BODY}<think>\n{{% endif %}}",
     "llama3": "{{ bos_token }}" + TOOLS + HEADER + "{{ m.content }}<|im_end|>\n{% endfor %}<|python_tag|> is yours"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "harmony": "{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}"
+    "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}",
     "mistral": "{{ bos_token }}{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
     "{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}",
 }
 CONTROLS = ["<s>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]
+CONTROLS += ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"]
 ADDED = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 
@@ -75,6 +81,7 @@ class ScriptedEngine:
         self.started: float | None = None
         self.asked: list[AddSequence] = []
         self.alive = True
+        self.adapters: list[LoadedAdapter] = []
         self.dead = self.leaving = False
         self.stats = Stats(*[0] * len(Stats.__struct_fields__))
         self.ready = Ready(max_model_len=4096, vocab_size=model.vocab_size, stats=self.stats)

@@ -428,6 +428,7 @@ class GraphRunner:
         attention = PagedLayers(
             self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
             query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
+            sinks=self.model.sinks,
         )  # fmt: skip
         last = None if shape.decodes == count else inputs.last
         adapters = self._adapters_of(tokens)

@@ -6,6 +6,7 @@ library is faster.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +90,15 @@ class PagedLayers:
     block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
     begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed tiles, so that the
     bits of a row depend on its own sequence alone; the shape has no dense prompts, and chunk_start all sequences.
+    sinks: float32 [heads] of each layer, where it has them.
     """
 
     def __init__(
         self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
         shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
-        shared: SharedPrefix | None = None, *, batch_invariant: bool = False,
+        shared: SharedPrefix | None = None, *, batch_invariant: bool = False, sinks: Sequence[Tensor | None] = (),
     ) -> None:  # fmt: skip
+        self.sinks = sinks
         self.batch_invariant = batch_invariant
         self.config = config
         self.kernels = kernels
@@ -115,7 +118,7 @@ class PagedLayers:
         windows = self.config.windows
         scales: dict[str, Any] = {
             "scale": self.scale, "window": windows[layer] if windows else None, "cap": self.config.attention_cap,
-            **cache.scales(layer),
+            "sinks": self.sinks[layer] if self.sinks else None, **cache.scales(layer),
         }  # fmt: skip
         if self.batch_invariant:
             tables, lengths = self.block_tables, self.seq_lens

@@ -102,6 +102,7 @@ class Verifier:
         attention = PagedLayers(
             self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
             inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
+            sinks=self.model.sinks,
         )  # fmt: skip
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, None)
 

@@ -91,10 +91,15 @@ def attend(
 
 
 @triton.jit
-def from_sinks(sink_ptr, head, owned):
-    """(top, total) of rows of these heads that have seen nothing but their head's sink: a key without a value."""
-    top = tl.load(sink_ptr + head, owned, LOWEST) * tl.where(owned, A_NAT, 1.0)
-    return top, tl.where(owned, 1.0, 0.0)
+def unseen(sink_ptr, head, owned, SINKS: tl.constexpr):
+    """(top, total) of rows of these heads that have seen no key yet; with SINKS those that are `owned` have seen their
+    head's sink, a key without a value."""
+    top = tl.full(head.shape, LOWEST, tl.float32)
+    total = tl.zeros(head.shape, tl.float32)
+    if SINKS:
+        top = tl.where(owned, tl.load(sink_ptr + head, owned, 0.0) * A_NAT, top)
+        total = tl.where(owned, 1.0, total)
+    return top, total
 
 
 def check_sinks(sinks: Tensor | None, heads: int) -> None:

@@ -13,15 +13,14 @@ from torch import Tensor
 
 from backend.kernels.attention.online_softmax import (
     LOG2E,
-    LOWEST,
     attend,
     capped,
     check_cache,
     check_cap,
     check_sinks,
     check_tables,
-    from_sinks,
     output_like,
+    unseen,
 )
 from backend.kernels.launching import tuning
 from backend.kernels.launching.chaining import after_predecessors, chained
@@ -97,10 +96,7 @@ def _paged_attention(
     if sequence == sequences:
         last = 0
     acc = tl.zeros([BLOCK_M, D], tl.float32)
-    top = tl.full([BLOCK_M], LOWEST, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    if SINKS:
-        top, total = from_sinks(sink_ptr, q_head, owned)
+    top, total = unseen(sink_ptr, q_head, owned, SINKS)
     table = table_ptr + sequence.to(tl.int64) * table_stride
     k_head, v_head = k_ptr + kv_head * k_head_stride, v_ptr + kv_head * v_head_stride
     if not WINDOWED:

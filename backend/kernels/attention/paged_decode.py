@@ -24,8 +24,8 @@ from backend.kernels.attention.online_softmax import (
     check_cap,
     check_sinks,
     check_tables,
-    from_sinks,
     output_like,
+    unseen,
 )
 from backend.kernels.attention.shared_prefix import attend_prefix, prefix_splits
 from backend.kernels.attention.workspace import (
@@ -120,10 +120,7 @@ def _paged_decode(
     first = begin + split * tiles_each * TILE
     last = tl.minimum(first + tiles_each * TILE, length)
     acc = tl.zeros([BLOCK_M, D], tl.float32)
-    top = tl.full([BLOCK_M], LOWEST, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    if SINKS:  # once, whatever the number of splits
-        top, total = from_sinks(sink_ptr, kv_head * GROUP + row % GROUP, (row < used) & (split == 0))
+    top, total = unseen(sink_ptr, kv_head * GROUP + row % GROUP, (row < used) & (split == 0), SINKS)  # a sink once
     if SHARED:
         carried = (row < used) & (split == 0) & (oldest < length)
         head_row = sequence * Q_HEADS + kv_head * GROUP + row
@@ -221,20 +218,18 @@ def paged_decode(
     parts = 1
     if shared is not None:
         plain = queries == 1 and window is None and cap is None and sinks is None
-        require(plain, "a shared prefix goes with one query each, no window, no cap and no sinks")
+        require(plain, "a shared prefix goes with one query each, no window and no cap, nor sinks")
         require(PREFIX_STEP % dict(choice.blocks)["TILE"] == 0, f"a shared prefix ends within a tile of {choice}")
         parts = prefix_splits(sequences * group, kv_heads, q.element_size(), q.device)
         attend_prefix(
             q, key_cache, value_cache, block_tables[0], shared, scale=scale, k_scale=k_scale, padded_dim=padded_dim,
             splits=parts,
         )  # fmt: skip
-    shared_parts = (
-        (None, None, None, 0) if shared is None else (shared.length, shared.out, shared.top, shared.top.stride(0))
-    )
+    prefix = (None, None, None, 0) if shared is None else (shared.length, shared.out, shared.top, shared.top.stride(0))
     out = output_like(q, out)
     _paged_decode[(kv_heads, sequences, splits)](
         q, key_cache, value_cache, out, workspace.partial, workspace.arrived, block_tables, seq_lens, k_scale, v_scale,
-        *shared_parts, sinks,
+        *prefix, sinks,
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
         FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SPLITS=splits, BLOCK_M=block_m,

@@ -32,10 +32,12 @@ from backend.models.decoders.paged_decoder import (
     library_for,
     table_of,
 )
+from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.held_experts import HeldExperts
 from backend.models.rope import Rope
+from backend.quantization.experts import ClampedExperts, Experts
 from backend.quantization.format import FEW_ROWS, Quantization
-from backend.quantization.linear import DenseLinear, Hidden
+from backend.quantization.linear import BiasedLinear, DenseLinear, Hidden, Linear
 from backend.quantization.none import NONE
 
 
@@ -57,10 +59,13 @@ class FusedDecoder(PagedDecoder):
             "post_norm": layer.post_norm,
         }  # fmt: skip
         mixed = layer.experts
+        experts: Experts
         if mixed is None:
             return FusedLayer(**attending, gate_up=self._linear(layer, "gate_up"), down=self._ending(layer, "down"))
         routing = mixed.shape.routing
-        if mixed.packed:
+        if mixed.shape.clamp is not None:
+            experts = self._clamped(mixed, mixed.shape.clamp)
+        elif mixed.packed:
             gate_up, down = mixed.packed["gate_up"], mixed.packed["down"]
             experts = gate_up.format.stored_experts(self.kernels, routing, gate_up, down)
         else:
@@ -70,7 +75,22 @@ class FusedDecoder(PagedDecoder):
         if self.group.ordered and mixed.shape.parts > 1:
             experts = experts.divided(mixed.shape.parts)
             mixed.release()  # the parts are copies
-        return MixtureLayer(**attending, router=DenseLinear(self.kernels, mixed.router), experts=experts)
+        router: Linear = DenseLinear(self.kernels, mixed.router)
+        if mixed.router_bias is not None:
+            router = BiasedLinear(router, mixed.router_bias)
+        return MixtureLayer(**attending, router=router, experts=experts)
+
+    def _clamped(self, mixed: ExpertLayer, clamp: float) -> Experts:
+        """Experts of gpt-oss's form, in the model's dtype or as they are stored."""
+        assert mixed.gate_up_bias is not None and mixed.down_bias is not None  # noqa: S101 -- such have biases
+        biases, gate = (mixed.gate_up_bias, mixed.down_bias), (clamp, mixed.shape.slope)
+        routing, count = mixed.shape.routing, len(mixed.gate_up)
+        if not mixed.packed:
+            return ClampedExperts(self.kernels, routing, mixed.gate_up, mixed.down, biases, gate)
+        parts = [mixed.packed[name].parts for name in ("gate_up", "down")]
+        weights = [part["bytes"].view(count, -1, part["bytes"].shape[1]) for part in parts]
+        scales = [part["scales"].view(count, -1, part["scales"].shape[1]) for part in parts]
+        return ClampedExperts(self.kernels, routing, weights[0], weights[1], biases, gate, (scales[0], scales[1]))
 
     def rebalance(self, least: int) -> bool:
         return any(

@@ -23,7 +23,7 @@ from backend.models.layers.matrices import Matrices
 from backend.models.rope import Rope
 from backend.quantization.experts import Experts
 from backend.quantization.format import Quantization
-from backend.quantization.linear import Hidden, Linear
+from backend.quantization.linear import BiasedLinear, Hidden, Linear
 from backend.quantization.none import NONE
 
 NARROW_MULTIPLE = 32  # of widths, for products of a few rows
@@ -118,6 +118,7 @@ class PagedDecoder(ABC):
         self._row_of_token = None if self.group.alone else model.row_of_token
         fits = all(width % NARROW_MULTIPLE == 0 for _, width in config.matrices.values())
         self.narrow_rows = quantization.narrow_rows if fits else 0
+        self.sinks = [_sinks_of(layer) for layer in model.layers]  # float32 [heads] of each layer, None without
 
     @property
     def layer_bytes(self) -> int:
@@ -126,7 +127,7 @@ class PagedDecoder(ABC):
 
     def weights(self) -> list[Tensor]:
         """All that it multiplies by, each once."""
-        found: list[Tensor | None] = [self.embedding, self.head, self.norm]
+        found: list[Tensor | None] = [self.embedding, self.head, self.norm, *self.sinks]
         for layer in self.layers:
             for part in (getattr(layer, f.name) for f in fields(layer)):
                 if isinstance(part, Linear | Experts):
@@ -238,8 +239,9 @@ class PagedDecoder(ABC):
     def _ending(self, layer: Matrices, name: str) -> Linear:
         """The same by one that ends a residual branch: in parts where the group's sums are ordered."""
         found = self._base(layer, name)
-        if not self.group.ordered:
-            return self._adapted(layer, name, found)
+        bias = getattr(layer, f"{name}_bias", None)
+        if not self.group.ordered or bias is not None:  # a model with such a bias is on one rank
+            return self._adapted(layer, name, found if bias is None else BiasedLinear(found, bias))
         divided, packed = found.divided(self.config.parts), layer.packed.get(name)
         if packed is not None:
             packed.parts.clear()  # the parts are copies
@@ -256,6 +258,11 @@ class PagedDecoder(ABC):
             keys_in_place=attention.keys_in_place, scales=scales, **cache.scales(index),
         )  # fmt: skip
         return attention(index, q, qkv)
+
+
+def _sinks_of(layer: object) -> Tensor | None:
+    sinks: Tensor | None = getattr(layer, "sinks", None)
+    return None if sinks is None else sinks.float().contiguous()
 
 
 def table_of(rope: Rope, head_dim: int, length: int, device: torch.device) -> Tensor:

@@ -139,6 +139,8 @@ class ExpertLayer(nn.Module):
             return {}
         names, places = self.shape.names, {}
         gate_up, down = self.packed["gate_up"], self.packed["down"]
+        if self.shape.clamp is not None:
+            return {names.gate: gate_up, names.down: down}
         inner, hidden = self.shape.intermediate_size, self.down.shape[1]
         for slot, expert in enumerate(self.experts):
             begin = 2 * inner * slot

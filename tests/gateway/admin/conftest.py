@@ -14,6 +14,7 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext
 from gateway.identity.keys import KeyHasher
 from gateway.policies.study import PolicyStudy
+from gateway.store.control.adapters import adapter_setting
 from gateway.store.control.models import named
 from regions.catalogue.catalogue import Catalogue
 from regions.fleet.deployment import Deployment
@@ -127,6 +128,7 @@ def objects(acme, recorded):
         theirs, url="https://10.0.0.7:8000", models=["small"], kind="openai", trust=Trust(pin="0" * 64)
     )
     acme.create_model_name("acme", "support", "assistant", named(targets=["small"]))
+    acme.create_adapter("acme", "support", "legal", adapter_setting(model="small", path="legal", sha256="a" * 64))
     return {
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
         "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par", "deployment": deployment.id,
@@ -146,6 +148,8 @@ BODIES = {
     "close_incident": {"reason": "resolved"},
     "set_model_name": {"name": "helper", "targets": ["small"], "defaults": {"temperature": 0.5}},
     "delete_model_name": {"name": "assistant"},
+    "create_adapter": {"name": "french", "model": "small", "path": "french/v1", "sha256": "b" * 64},
+    "delete_adapter": {"name": "legal"},
     "set_origins": {"origins": ["https://app.example.org"]},
     "create_tenant": {"id": "initech"},
     "create_project": {"id": "extra", **ACTIVITY},

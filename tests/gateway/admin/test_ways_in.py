@@ -86,7 +86,7 @@ def test_every_route_opens_to_exactly_the_roles_of_the_table(client, objects, co
             continue
         for headers in filter(None, (staff, own)):
             allowed = permission in ROLE_TABLE[role] and not (permission in INSTALLATION and headers is own)
-            ends = "revoke" in name or name in {"set_roles", "rotate_key", "delete_model_name"}
+            ends = "revoke" in name or name in {"set_roles", "rotate_key", "delete_model_name", "delete_adapter"}
             stale = {"if-match": '"stale"'} if ends else {}
             answer = client.request(
                 method, path.format(**objects), headers={**headers, **stale}, json=BODIES.get(name)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 import pytest_asyncio
@@ -228,17 +230,22 @@ async def test_what_makes_no_sense_is_refused(made):
 
 
 async def test_who_registered_and_deleted_an_adapter_is_on_record_without_its_name(tmp_path):
-    events = []
+    """By the command line, beside a gateway that runs."""
+    data = tmp_path / "data"
 
-    def set_up_alone(made):
-        made.tenant("acme")
+    def command(*words):
+        whole = [sys.executable, "-m", "gateway", "adapter", *words, "--data", str(data)]
+        return subprocess.run(whole, capture_output=True, text=True, check=True).stdout
 
-    async with lab(tmp_path, set_up=set_up_alone) as made:
-        made.control._on_event = events.append
-        made.control.create_adapter("acme", "main", "secret-name", setting("legal"))
-        made.control.delete_adapter("acme", "main", "secret-name")
-    assert [event.action for event in events] == ["adapter.created", "adapter.deleted"]
-    assert "secret-name" not in str([event.target for event in events])
+    async with lab(tmp_path) as made:
+        place = ["acme", "main", "secret-name"]
+        more = ["--model", "small", "--path", "secret-name/v1", "--sha256", DIGESTS["legal"]]
+        said = await asyncio.to_thread(command, "create", *place, *more, "--json")
+        assert json.loads(said)["sha256"] == DIGESTS["legal"]
+        await asyncio.to_thread(command, "delete", *place, "--yes")
+        recorded = [event for event in made.acts() if event["type"].startswith("admin.adapter.")]
+    assert [event["type"] for event in recorded] == ["admin.adapter.created", "admin.adapter.deleted"]
+    assert "secret-name" not in json.dumps(recorded)
 
 
 async def test_a_real_backend_answers_by_the_adapter(tmp_path):

@@ -25,6 +25,8 @@ from backend.engine_config import EngineConfig, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.invariant_decoder import kind_of
+from backend.quantization.format import Quantization
+from backend.quantization.none import NONE
 from tests.backend.engine.drafters import Oracle
 from tests.backend.engine.toy_grammar import ToyGrammars
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
@@ -61,21 +63,23 @@ def expected(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
 
 def ahead(
     model: Decoder, *, graphs: str = "none", eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
-    drafter: Drafter | None = None, runs_on: type[GraphRunner] = GraphRunner, **changes: Any,
+    drafter: Drafter | None = None, runs_on: type[GraphRunner] = GraphRunner, quantization: Quantization = NONE,
+    invariant: bool = False, **changes: Any,
 ) -> Engine:  # fmt: skip
     """An engine like `tiny_engine`, with the runner under test on the device at hand."""
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
     config = EngineConfig(**{**settings, **changes})
     cache = size_cache(config, model.config, 4)
-    on_device = copy.deepcopy(model).to(DEVICE, dtype)
+    on_device = copy.deepcopy(model).to(DEVICE, dtype) if quantization is NONE else model  # packed is taken over
     pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
     runner = runs_on(
-        kind_of(model.config, batch_invariant=False)(on_device, kernels_for(DEVICE)),
+        kind_of(model.config, batch_invariant=invariant)(on_device, kernels_for(DEVICE), quantization),
         pages,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=cache.max_model_len,
         speculates=drafter is not None,
+        batch_invariant=invariant,
     )
     if graphs != "none":
         runner.capture(graph_sizes(config.max_num_seqs))

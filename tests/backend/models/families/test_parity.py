@@ -186,8 +186,13 @@ def reference(model: Any, ids: list[int]) -> Tensor:
     return found
 
 
+ELSEWHERE = {"GptOssForCausalLM"}  # test_gpt_oss: its experts are stored in four bits
+
+
 def test_there_is_a_case_for_every_family() -> None:
-    assert {architecture for architecture, _ in CASES.values()} == {family.architecture for family in FAMILIES}
+    cases = {architecture for architecture, _ in CASES.values()}
+    assert cases | ELSEWHERE == {family.architecture for family in FAMILIES}
+    assert not cases & ELSEWHERE
 
 
 @pytest.mark.parametrize("case", CASES)
