@@ -70,3 +70,12 @@ def test_without_the_tenant_s_key_nothing_opens(keys, ring):
 def test_a_period_is_the_month_in_utc():
     assert period_at(datetime(2027, 1, 1, 0, 30, tzinfo=UTC)) == "2027-01"
     assert period_at(datetime.fromisoformat("2027-01-01T00:30:00+01:00")) == "2026-12"
+
+
+def test_a_new_key_of_the_tenant_takes_its_marks_along(keys, ring):
+    made = [keys.used("acme", period, "small", "s/1").key for period in ("2026-12", "2026-11")]
+    ring.begin_renewal("acme")
+    assert keys.rewrap("acme") == 2
+    ring.end_renewal("acme")
+    assert [each.key for each in keys.all("acme")] == made
+    assert keys.rewrap("globex") == 0
