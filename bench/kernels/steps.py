@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backend.kernels import fused, reference
-from backend.kernels.sampling.row_state import Draws, RowState, SamplingRows, StepInputs
+from backend.kernels.sampling.row_state import MARK_WORDS, Draws, MarkRows, RowState, SamplingRows, StepInputs
 from bench.kernels.case import BLOCK_SIZE, Case, Shape, label, sets_of
 
 
@@ -34,6 +34,14 @@ def sampling_cases(shape: Shape, rows: int, device: torch.device) -> Iterator[Ca
             else (lambda i: torch.multinomial((logits[i] / temperature[:, None]).softmax(-1), 1)),
             peer_name="torch argmax" if name == "sample greedy" else "torch softmax, multinomial",
         )  # fmt: skip
+    marks = torch.randint(-(2**31), 2**31 - 1, (rows, MARK_WORDS), dtype=torch.int32, device=device)
+    marks[:, 0] = 1
+    yield Case(
+        label("sample marked", rows, vocab), n, size,
+        lambda i: (fused.sample(logits[i], temperature, seeds, positions, None, marks),),
+        lambda i: (reference.sample(logits[i], temperature, seeds, positions, None, marks),), 0.01,
+        peer=lambda i: fused.sample(logits[i], temperature, seeds, positions), peer_name="sample without marks",
+    )  # fmt: skip
     for name, options in (
         ("top-k", (top_k, off, 0 * off)),
         ("top-p", (off_k, top_p, 0 * off)),
@@ -134,6 +142,21 @@ def step_cases(sequences: int, device: torch.device) -> Iterator[Case]:
         label("gather_draws", sequences), 1, sequences * 60,
         lambda _: gather(fused, Draws.allocate(sequences, device)),
         lambda _: gather(reference, Draws.allocate(sequences, device)), 0.0,
+    )  # fmt: skip
+    asked = MarkRows(
+        torch.ones(sequences, dtype=torch.int32, device=device),
+        torch.randint(0, 2**31 - 1, (sequences, 8), dtype=torch.int32, device=device),
+    )
+    drawn_at = torch.full((sequences,), 1000, dtype=torch.int32, device=device)
+    marked = torch.zeros(2, sequences, MARK_WORDS, dtype=torch.int32, device=device)
+
+    def gather_marks(kernels: Any, into: Tensor) -> tuple[Tensor, ...]:
+        kernels.gather_marks(rows, drawn_at, state.tokens, asked, into)
+        return (into[:, 0],)
+
+    yield Case(
+        label("gather_marks", sequences), 1, sequences * 4000, lambda _: gather_marks(fused, marked[0]),
+        lambda _: gather_marks(reference, marked[1]), 0.0,
     )  # fmt: skip
     yield Case(
         label("write_segments", 64), 1, 8 * len(packed), lambda _: write(fused, memory[0]),

@@ -49,7 +49,7 @@ def _decoder(model: str) -> Any:
 
 def answers(
     model: str, *, count: int, tokens: int, temperature: float, key: bytes | None, seed: int = 0, batch: int = 32,
-    draw: Callable[..., int] | None = None, **changes: Any,
+    draw: Callable[..., int] | None = None, logprobs: int | None = 0, **changes: Any,
 ) -> list[Answer]:  # fmt: skip
     """`count` answers of `tokens` tokens. key: None for unmarked ones. draw: in place of the engine's own draw."""
     config = EngineConfig(model="", num_blocks=1 + batch * (-(-(tokens + 64) // 16)), max_num_seqs=batch)
@@ -62,16 +62,17 @@ def answers(
         for number, prompt in enumerate(_prompts(model, count, seed)):
             made[number] = Answer([], [], None if key is None else shard_key(key, number))
             params = SamplingParams(
-                max_tokens=tokens, temperature=temperature, seed=seed * 1_000_003 + number, ignore_eos=True, logprobs=0,
-                mark=made[number].key, **changes,
+                max_tokens=tokens, temperature=temperature, seed=seed * 1_000_003 + number, ignore_eos=True,
+                logprobs=logprobs, mark=made[number].key, **changes,
             )  # fmt: skip
             engine.add(number, prompt, params)
         with torch.inference_mode():
             while engine.has_work:
                 for item in engine.step():
-                    assert item.token is not None and item.logprobs is not None
+                    assert item.token is not None
                     made[item.id].tokens.append(item.token)
-                    made[item.id].logprobs.append(item.logprobs.logprob)
+                    if item.logprobs is not None:
+                        made[item.id].logprobs.append(item.logprobs.logprob)
     finally:
         sampler._draw_marked = own
     return [made[number] for number in range(count)]

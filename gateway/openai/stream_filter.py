@@ -205,7 +205,8 @@ class StreamRewriter:
                 self._rewrite_delta(one, said)
         if choice.get("text"):
             self._say(one, choice, "text")
-        if any(choice.get(field) is not None for field in END_FIELDS):
+        ends = choice.get("finish_reason") is not None or choice.get("stop_reason") is not None
+        if ends or "watermark" in choice:
             self._keep_end(one, choice)
 
     def _rewrite_delta(self, one: _Choice, said: dict[str, Any]) -> None:

@@ -75,6 +75,15 @@ class MarkKeys:
             for row in keys
         ]
 
+    def rewrap(self, tenant: str) -> int:
+        """Wrap each key under the newest generation of the tenant's own; how many there are."""
+        with self._database.write() as session:
+            rows = session.exec(select(MarkKeyRow).where(MarkKeyRow.tenant == tenant)).all()
+            for row in rows:
+                row.wrapped = self._provider.wrap(tenant, self._provider.unwrap(tenant, row.wrapped))
+                session.add(row)
+        return len(rows)
+
     def _make(self, tenant: str, period: str) -> PeriodKey:
         """Another gateway may make one at the same time: the first that is written holds."""
         wrapped = self._provider.wrap(tenant, token_bytes(KEY_BYTES))

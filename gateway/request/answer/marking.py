@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from audit.errors import AuditError
-from gateway.database.errors import ControlError
+from gateway.database.errors import ControlError, StoreError
 from gateway.errors import BackendFailed, BackendUnavailable
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.stages import Mark, Routed
@@ -64,7 +64,7 @@ class Marker:
             if self._keys is None:
                 raise ControlError("this gateway has no keys for marks; open it with its control database")
             found = await asyncio.to_thread(self._keys.used, tenant, period, model[:256], SCHEME)
-        except (ControlError, AuditError) as error:
+        except (StoreError, AuditError) as error:
             raise BackendUnavailable(
                 "The key that the answer is to be watermarked with cannot be had; try again later", retry_after_s=5
             ) from error

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from backend.errors import ConfigError
-from backend.server.request_lock import RequestLock, TokenRefused, read_key
+from backend.server.request_lock import MARK_KEY, RequestLock, TokenRefused, read_key
 from gateway.upstream.request_token import LIFETIME_S, RequestSigner
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -232,3 +232,33 @@ def test_the_public_half_is_written_where_backends_read_it(tmp_path):
         ]
     )  # fmt: skip
     assert (tmp_path / "secrets" / "requests").stat().st_mode & 0o077 == 0
+
+
+def test_the_key_of_a_mark_reaches_the_application_with_its_token_and_in_no_other_way():
+    seen = []
+
+    async def note(request):
+        seen.append(request.scope[MARK_KEY])
+        return Response(b"")
+
+    app = Starlette(routes=[Route("/v1/chat/completions", note, methods=["POST"])])
+    with TestClient(lock(app)) as client:
+        assert post(client, token(mark_key=b"k" * 32)).status_code == 200
+        assert post(client, token()).status_code == 200
+        body = b'{"wmk": "a2tr", "domicile.mark_key": "a2tr", "mark_key": "a2tr"}'
+        assert post(client, token(body=body), body=body).status_code == 200
+    assert seen == [b"k" * 32, None, None]
+
+
+@pytest.mark.parametrize("key", ["", "AAAA", "A" * 44, "not base64!", 7, None, ["A"]])
+def test_a_key_of_another_form_is_refused_unless_there_is_none(key):
+    sent = [forged(claims(bod=urlsafe_b64encode(sha256(BODY).digest()).rstrip(b"=").decode(), wmk=key))]
+    if key is None:
+        assert lock().check(sent).mark_key is None
+        return
+    with pytest.raises(TokenRefused, match="not one of this cell's"):
+        lock().check(sent)
+
+
+def test_no_representation_of_a_token_shows_the_key():
+    assert "kkk" not in repr(lock().check([token(mark_key=b"k" * 32)]))

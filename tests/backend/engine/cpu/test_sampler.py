@@ -1,6 +1,8 @@
 import math
 from collections import Counter
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,11 +10,12 @@ from hypothesis import strategies as st
 
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.cpu.sampler import NUCLEUS_GUESS, Draw, sample, truncate, uniform
+from backend.marks.scheme import MarkKey, shard_key
 
 VOCAB = 50
 
 
-def params(**changes: float) -> SamplingParams:
+def params(**changes: Any) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 1, "temperature": 1.0, **changes})
 
 
@@ -116,3 +119,33 @@ def test_a_forbidden_token_is_never_drawn() -> None:
     logits = torch.zeros(4)
     logits[2] = float("-inf")
     assert 2 not in frequencies(logits, params(seed=9))
+
+
+@pytest.mark.parametrize("changes", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
+def test_over_keys_marked_tokens_come_as_often_as_unmarked_ones(changes: dict[str, float]) -> None:
+    """The mark does not distort: five standard deviations of 4,000 draws, each by a key and context of its own."""
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5])
+    p = params(temperature=0.8, **changes)
+    probabilities = torch.zeros(5)
+    kept, ids = truncate(logits / 0.8, int(p.top_k), p.top_p, p.min_p)
+    probabilities[ids] = kept / kept.sum()
+    marked = [
+        Draw(msgspec.structs.replace(p, mark=shard_key(number.to_bytes(32, "big"), number)), 9, [number, 2, 3])
+        for number in range(4000)
+    ]
+    seen = Counter(sample(logits.expand(4000, -1), marked))
+    for token, probability in enumerate(probabilities.tolist()):
+        allowed = 5 * math.sqrt(4000 * probability * (1 - probability))
+        assert abs(seen.get(token, 0) - 4000 * probability) <= allowed, (token, seen)
+
+
+def test_a_marked_draw_depends_on_key_and_context_and_not_on_seed_or_position() -> None:
+    logits = torch.randn(1, 2000)
+    key, other = shard_key(bytes(32), 0), shard_key(bytes(32), 1)
+
+    def drawn(mark: MarkKey, context: list[int], seed: int = 0, position: int = 5) -> int | None:
+        return sample(logits, [Draw(params(seed=seed, mark=mark, temperature=2.0), position, context)])[0]
+
+    assert drawn(key, [1, 2, 3]) == drawn(key, [1, 2, 3], seed=9, position=70)
+    assert len({drawn(key, [1, 2, last]) for last in range(8)}) > 4
+    assert len({drawn(mark, [last, 2, 3]) for mark in (key, other) for last in range(4)}) > 4

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.sequence import Sequence
 from backend.engine.gpu.tables import DeviceTables
 from backend.kernels.interface import kernels_for
+from backend.marks.scheme import shard_key
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROWS, MAX_LEN, BLOCK_SIZE = 3, 40, 16
@@ -16,7 +19,7 @@ def tables() -> DeviceTables:
     return DeviceTables(ROWS, MAX_LEN, BLOCK_SIZE, kernels_for(DEVICE), DEVICE)
 
 
-def sequence(row: int | None, prompt: list[int], blocks: list[int], **params: float) -> Sequence:
+def sequence(row: int | None, prompt: list[int], blocks: list[int], **params: Any) -> Sequence:
     made = Sequence(5, prompt, SamplingParams(max_tokens=4, **params), arrival=0)
     made.row, made.block_table = row, blocks
     return made
@@ -118,3 +121,36 @@ def test_what_a_row_was_to_append_is_forgotten_when_another_gets_the_row(tables:
     tables.flush()
     assert (int(tables.state.known[1]), int(tables.state.computed[1])) == (6, 5)
     assert tables.state.tokens[1, :6].tolist() == [3, 3, 3, 3, 5, 6]
+
+
+def marked(row: int, prompt: list[int], **params: Any) -> Sequence:
+    made = sequence(row, prompt, [1, 2], mark=shard_key(bytes(range(32)), 3), **params)
+    made.num_computed = len(prompt)
+    return made
+
+
+def test_a_marked_answer_arrives_with_its_key_and_where_it_begins(tables: DeviceTables) -> None:
+    tables.admit(marked(1, [3, 1, 4]))
+    tables.admit(sequence(0, [3, 1], [7]))
+    tables.admit(marked(2, [3, 1], temperature=0.0))
+    tables.flush()
+    assert tables.marks.start.tolist() == [0, 3, 0], "no mark without a key, nor for greedy text"
+    assert tables.marks.keys[1].cpu().numpy().tobytes() == shard_key(bytes(range(32)), 3).key
+
+
+def test_a_marked_answer_that_comes_back_after_preemption_arrives_whole(tables: DeviceTables) -> None:
+    """Cached blocks need not be computed again, but contexts are looked for in the whole answer."""
+    back = marked(0, [3, 1])
+    back.tokens += [9, 8, 7, 6]
+    back.num_computed = 5
+    tables.admit(back)
+    tables.flush()
+    assert tables.state.tokens[0, 2:6].tolist() == [9, 8, 7, 6]
+
+
+def test_a_row_taken_over_by_an_unmarked_sequence_is_not_marked(tables: DeviceTables) -> None:
+    tables.admit(marked(0, [3, 1]))
+    tables.flush()
+    tables.admit(sequence(0, [5], [3]))
+    tables.flush()
+    assert tables.marks.start[0] == 0
