@@ -10,6 +10,8 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from sqlmodel import Session
+
 from gateway.database.errors import Duplicate, Invalid, InvalidValue
 from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
@@ -181,10 +183,8 @@ class Control(
                     "; choose another name, or revoke that one first"
                 )
             else:
-                if (row.url, row.trust) != (url, facts["trust"]):
-                    forget_keys(change.session, row.id)  # of another server, perhaps
-                row.url, row.models, row.revoked_at, row.epoch = url, list(models), None, change.epoch
-                row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
+                _move(change.session, row, url, facts)
+                row.models, row.revoked_at, row.epoch = list(models), None, change.epoch
                 row.cost = row.cost if cost is None else cost
             change.session.flush()
             record = backend_record(row)
@@ -212,6 +212,13 @@ class Control(
             row = lookup.backend(change.session, tenant, backend)
             models = dict.fromkeys(row.models, "withdrawn")
             return self._revoke(change, row, backend_record, "backend.revoked", tenant, backend, models=models)
+
+
+def _move(session: Session, row: BackendRow, url: str, facts: dict[str, Any]) -> None:
+    """To `url`; keys that were seen are forgotten where it may be another server."""
+    if (row.url, row.trust) != (url, facts["trust"]):
+        forget_keys(session, row.id)
+    row.url, row.kind, row.single_tenant, row.trust = url, facts["kind"], facts["single_tenant"], facts["trust"]
 
 
 def _models_changed(before: BackendRecord | None, after: BackendRecord) -> dict[str, str]:
