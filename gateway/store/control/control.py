@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sqlmodel import Session
 
-from gateway.database.errors import Duplicate, Invalid, InvalidValue
+from gateway.database.errors import Duplicate, Invalid, InvalidValue, NotReady
 from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
@@ -193,14 +193,14 @@ class Control(
         return record
 
     def accept_backend_key(self, tenant: str, backend: str, key_sha256: str) -> BackendRecord:
-        """A managed service may show this public key from now on (SHA-256 of its SPKI, in hex). Raises Invalid,
-        NotFound."""
+        """A managed service may show this public key from now on (SHA-256 of its SPKI, in hex). Raises
+        InvalidValue, NotReady, NotFound."""
         if not re.fullmatch(r"[0-9a-f]{64}", key_sha256):
             raise InvalidValue("the key is named by its SHA-256, 64 hex digits; take it from the record or the log")
         with self._change() as change:
             row = lookup.backend(change.session, tenant, backend)
             if row.kind != "managed":
-                raise Invalid(f"backend {backend!r} is no managed service; only of those are keys accepted")
+                raise NotReady(f"backend {backend!r} is no managed service; only of those are keys accepted")
             add_key(change.session, backend, key_sha256, change.at)
             record = backend_record(row)
             change.report("backend.key_accepted", tenant, backend, record, record, detail={"key": key_sha256})
