@@ -9,7 +9,6 @@ import typer
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
-    USAGE,
     AsJson,
     Data,
     Yes,
@@ -22,6 +21,8 @@ from gateway.cli.terminal.shell import (
 
 if TYPE_CHECKING:
     from gateway.cli.declared.changes import Change
+    from gateway.cli.declared.documents import Folder
+    from gateway.store.control.control import Control
 
 CHANGED = 2
 """Exit status of a plan that has changes."""
@@ -52,16 +53,8 @@ def apply(
     Example: domicile apply -f installation --plan
     """
     from gateway.cli.declared.changes import changes
-    from gateway.cli.declared.documents import DocumentError, read_folder
 
-    if require_signed:
-        _check_signature(folder)
-    try:
-        declared = read_folder(folder)
-    except DocumentError as error:
-        fail(str(error), USAGE)
-    except OSError as error:
-        fail(f"{folder} cannot be read: {error.strerror}; name a folder by -f", USAGE)
+    declared = _read(folder, signed=require_signed)
     with opened_inventory(data) as inventory, opened_reports(data) as reports:
         found = list(changes(declared, inventory, reports, prune=prune))
     if plan:
@@ -70,17 +63,35 @@ def apply(
     gone = [change for change in found if change.sign == "-"]
     if gone:
         confirm(f"Delete {len(gone)} of what is there for good ({'; '.join(change.what for change in gone[:5])})?", yes)
-    secrets: dict[str, str] = {}
     with opened_control(ctx, data) as control:
-        for change in found:
-            if change.make is not None and (secret := change.make(control)) is not None:
-                secrets[change.what] = secret
-            if not as_json:
-                typer.echo(str(change) + (f": {secrets[change.what]}" if change.what in secrets else ""))
-    if as_json:
-        _show(found, as_json, secrets)
+        _make(control, found, as_json)
     if any(change.sign == "!" for change in found):
         fail("what is marked with ! differs and was left as it is; see each line")
+
+
+def _read(folder: Path, *, signed: bool) -> "Folder":
+    """Ends the command for what cannot be used, or, if asked for, is not signed."""
+    from gateway.cli.declared.documents import DocumentError, read_folder
+
+    if signed:
+        _check_signature(folder)
+    try:
+        return read_folder(folder)
+    except DocumentError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{folder} cannot be read: {error.strerror}; name a folder by -f")
+
+
+def _make(control: "Control", found: "list[Change]", as_json: bool) -> None:
+    secrets: dict[str, str] = {}
+    for change in found:
+        if change.make is not None and (secret := change.make(control)) is not None:
+            secrets[change.what] = secret
+        if not as_json:
+            typer.echo(str(change) + (f": {secrets[change.what]}" if change.what in secrets else ""))
+    if as_json:
+        _show(found, as_json, secrets)
 
 
 def _show(found: "list[Change]", as_json: bool, secrets: dict[str, str] | None = None) -> None:

@@ -4,7 +4,7 @@ The comparison reads an inventory and reports, the changes are made through a co
 admin API. They are the same calls that commands make, so the record has the same.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -66,21 +66,28 @@ def _of_tenant(
     for project, declared in tenant.projects.items():
         before = projects.get(project)
         yield from _project(name, project, declared, before)
-        if before is not None and before.revoked_at is not None:
-            continue
-        yield from _policy(name, project, declared.policy, folder, in_force)
-        yield from _limits(name, project, declared.limits, reports if before else None)
-        yield from _keys(name, project, declared, [each for each in keys if each.project == project], prune=prune)
+        if before is None or before.revoked_at is None:
+            yield from _policy(name, project, declared.policy, folder, in_force)
+            yield from _limits(name, project, declared.limits, reports if before else None)
+            own = [each for each in keys if each.project == project and each.revoked_at is None]
+            yield from _keys(name, project, declared, own, prune=prune)
     deployments = {one.id: one for one in reports.deployments(name) if one.deleted_at is None} if known else {}
     for deployment, wanted in tenant.deployments.items():
         yield from _deployment(name, deployment, wanted, deployments.get(deployment))
     if prune:
-        for one in deployments.values():
-            if one.id not in tenant.deployments:
-                yield Change("-", f"deployment {name}/{one.id}", _call("delete_deployment", name, one.id))
-        for other in projects.values():
-            if other.id not in tenant.projects and other.revoked_at is None:
-                yield Change("-", f"project {name}/{other.id}, with its keys", _call("revoke_project", name, other.id))
+        yield from _pruned(name, tenant, projects.values(), deployments)
+
+
+def _pruned(
+    name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], deployments: Iterable[str]
+) -> Iterator[Change]:
+    for one in deployments:
+        if one not in tenant.deployments:
+            yield Change("-", f"deployment {name}/{one}", _call("delete_deployment", name, one))
+    for other in projects:
+        if other.id not in tenant.projects and other.revoked_at is None:
+            what = f"project {name}/{other.id}, with its keys"
+            yield Change("-", what, _call("revoke_project", name, other.id))
 
 
 def _call(method: str, *arguments: Any, **more: Any) -> "Callable[[Control], str | None]":
@@ -147,9 +154,8 @@ def _project(tenant: str, project: str, wanted: DeclaredProject, before: Project
 
 
 def _keys(
-    tenant: str, project: str, wanted: DeclaredProject, before: list[KeyRecord], *, prune: bool
+    tenant: str, project: str, wanted: DeclaredProject, living: list[KeyRecord], *, prune: bool
 ) -> Iterator[Change]:
-    living = [key for key in before if key.revoked_at is None]
     labels = {key.label for key in living}
     for label, declared in wanted.keys.items():
         if label not in labels:

@@ -188,7 +188,7 @@ def test_a_folder_that_makes_no_sense_is_refused_before_anything_is_done(data, f
         else:
             (folder / name).write_text(text)
     said = run("apply", "-f", str(folder))
-    assert said.exit_code == 2 and says in said.stderr
+    assert said.exit_code == 1 and says in said.stderr
     assert json.loads(run("tenant", "list", "--json").stdout) == []
 
 
