@@ -62,20 +62,27 @@ def _of_tenant(
     yield from _policy(name, None, tenant.policy, folder, in_force)
     yield from _limits(name, None, tenant.limits, reports if known else None)
     projects = {one.id: one for one in inventory.projects(name)} if known else {}
-    keys = inventory.keys(name) if known else []
+    keys = [each for each in inventory.keys(name) if each.revoked_at is None] if known else []
     for project, declared in tenant.projects.items():
         before = projects.get(project)
         yield from _project(name, project, declared, before)
         if before is None or before.revoked_at is None:
             yield from _policy(name, project, declared.policy, folder, in_force)
             yield from _limits(name, project, declared.limits, reports if before else None)
-            own = [each for each in keys if each.project == project and each.revoked_at is None]
-            yield from _keys(name, project, declared, own, prune=prune)
-    deployments = {one.id: one for one in reports.deployments(name) if one.deleted_at is None} if known else {}
+            yield from _keys(name, project, declared, keys, prune=prune)
+    yield from _fleet(name, tenant, projects.values(), reports if known else None, prune=prune)
+
+
+def _fleet(
+    name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], reports: "Reports | None", *, prune: bool
+) -> Iterator[Change]:
+    """Deployments, and last what is deleted. `reports` None: there is nothing to compare with yet."""
+    known = [] if reports is None else reports.deployments(name)
+    deployments = {one.id: one for one in known if one.deleted_at is None}
     for deployment, wanted in tenant.deployments.items():
         yield from _deployment(name, deployment, wanted, deployments.get(deployment))
     if prune:
-        yield from _pruned(name, tenant, projects.values(), deployments)
+        yield from _pruned(name, tenant, projects, deployments)
 
 
 def _pruned(
@@ -154,8 +161,10 @@ def _project(tenant: str, project: str, wanted: DeclaredProject, before: Project
 
 
 def _keys(
-    tenant: str, project: str, wanted: DeclaredProject, living: list[KeyRecord], *, prune: bool
+    tenant: str, project: str, wanted: DeclaredProject, of_tenant: list[KeyRecord], *, prune: bool
 ) -> Iterator[Change]:
+    """`of_tenant`: its keys that are not revoked."""
+    living = [key for key in of_tenant if key.project == project]
     labels = {key.label for key in living}
     for label, declared in wanted.keys.items():
         if label not in labels:
