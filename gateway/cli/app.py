@@ -36,6 +36,10 @@ PARTS = {
         "Log in to an installation elsewhere, which commands are then for.", ("gateway.cli.login:login",)
     ),
     "logout": LazyCommand("Delete the access token that is kept for an installation.", ("gateway.cli.login:logout",)),
+    "apply": LazyCommand(
+        "Make tenants, projects, keys, limits, policies and deployments as the YAML of a folder says.",
+        ("gateway.cli.apply:apply",),
+    ),
     "tenant": LazyCommand("Customer organisations, the unit of isolation.", ("gateway.cli.admin.tenant:tenant_app",)),
     "project": LazyCommand(
         "A tenant's applications, each bound to a processing activity.", ("gateway.cli.admin.tenant:project_app",)

@@ -18,9 +18,10 @@ def login(
     ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA of its certificate.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Log in to an installation elsewhere by an access token (`domicile person create-token`).
+    """Log in to an installation elsewhere, which commands are then for.
 
-    It is tried, and kept for you alone. Commands then work there, unless a data folder is named or lies here.
+    The access token (`domicile person create-token`) is tried, and kept for you alone. Commands then work there, unless
+    a data folder is named or lies here.
 
     Example: domicile login --url https://ai.example.eu --token-file token
     """
@@ -34,7 +35,7 @@ def login(
         try:
             parse_key(token, "admin")
         except KeyRefused as error:
-            fail(f"this is no access token: {error}", USAGE)
+            fail(f"this is no access token: {error}; make one with `domicile person create-token`", USAGE)
         credentials = Credentials(base, token, None if ca is None else str(ca.absolute()))
         me = AdminApi(credentials).get("me")
         try:
@@ -52,7 +53,9 @@ def logout(
     url: Annotated[str | None, typer.Option(help="Of the gateway (default: the one you logged in to last).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the access token that is kept for an installation. The token itself works on: revoke it to end it.
+    """Delete the access token that is kept for an installation.
+
+    The token itself works on: revoke it to end it.
 
     Example: domicile logout --url https://ai.example.eu
     """

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from typer.testing import CliRunner
 
 from gateway.cli.app import _recorded_admin, app
-from gateway.database.errors import Invalid, InvalidValue, NotFound
+from gateway.database.errors import InvalidValue, NotFound, NotReady
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 from tests.backend.certificates import Authority, Files
@@ -307,7 +307,7 @@ def test_a_ca_or_a_pin_and_public_authorities_exclude_each_other(ca):
 
 async def test_keys_are_accepted_of_managed_services_alone_and_by_their_whole_name(tmp_path, ca):
     async with lab(tmp_path, set_up=None) as made:
-        with pytest.raises(Invalid, match="no managed service"):
+        with pytest.raises(NotReady, match="no managed service"):
             made.control.accept_backend_key("acme", "acme-1", "0" * 64)
         with pytest.raises(InvalidValue, match="64 hex digits"):
             made.control.accept_backend_key("acme", "acme-1", "0" * 63)

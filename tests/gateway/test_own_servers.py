@@ -175,6 +175,8 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
         "key_file": None,
         "plain": False,
         "priority": False,
+        "public": False,
+        "changed_key": "record",
     }
     assert "openai" in run("backend", "list", "acme").output
     assert json.loads(run("backend", "revoke", "acme", "acme-vllm", "--yes", "--json").output)["revoked_at"]

@@ -109,12 +109,12 @@ class RemoteControl:
 
     def create_model_name(self, tenant: str, project: str, name: str, naming: ModelNaming) -> ModelNameRecord:
         if self._api.get("tenants", tenant, "projects", project, "models", name=name):
-            raise Duplicate(f"name {name!r} exists already; choose another name")
+            raise Duplicate(f"project {project!r} has that name already; update it, or choose another one")
         return self._named(tenant, project, name, naming)
 
     def update_model_name(self, tenant: str, project: str, name: str, naming: ModelNaming) -> ModelNameRecord:
         if not self._api.get("tenants", tenant, "projects", project, "models", name=name):
-            raise NotFound(f"there is no name {name!r} in {tenant}/{project}; `domicile model list` shows them")
+            raise NotFound(no_such_name(project))
         return self._named(tenant, project, name, naming)
 
     def _named(self, tenant: str, project: str, name: str, naming: ModelNaming) -> ModelNameRecord:
@@ -244,6 +244,11 @@ class RemoteControl:
 
     def _made(self, kind: type[R], *path: str, body: Any = None) -> R:
         return kind.model_validate(self._api.post(*path, body=body))
+
+
+def no_such_name(project: str) -> str:
+    """As the store says it."""
+    return f"project {project!r} has no such name; `domicile model list` shows those there are"
 
 
 def limits_path(tenant: str, project: str | None, key: str | None) -> tuple[str, ...]:

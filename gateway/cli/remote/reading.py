@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gateway.cli.remote.api import AdminApi
-from gateway.cli.remote.control import limits_path, people_path, policies_path
+from gateway.cli.remote.control import limits_path, no_such_name, people_path, policies_path
 from gateway.database.errors import Invalid, NotFound
 from gateway.records.control import (
     AccessTokenRecord,
@@ -108,7 +108,7 @@ class RemoteReports:
     def model_name(self, tenant: str, project: str, name: str) -> ModelNameRecord:
         found = self._api.get("tenants", tenant, "projects", project, "models", name=name)
         if not found:
-            raise NotFound(f"there is no name {name!r} in {tenant}/{project}; `domicile model list` shows them")
+            raise NotFound(no_such_name(project))
         return ModelNameRecord.model_validate(found[0])
 
     def stops(self, tenant: str) -> Sequence[StopRecord]:

@@ -10,7 +10,9 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from gateway.database.errors import Duplicate, Invalid, InvalidValue
+from sqlmodel import Session
+
+from gateway.database.errors import Duplicate, Invalid, InvalidValue, NotReady
 from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
@@ -183,10 +185,8 @@ class Control(
                     "; choose another name, or revoke that one first"
                 )
             else:
-                if (row.url, row.trust) != (url, facts["trust"]):
-                    forget_keys(change.session, row.id)  # of another server, perhaps
-                row.url, row.models, row.revoked_at, row.epoch = url, list(models), None, change.epoch
-                row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
+                _move(change.session, row, url, facts)
+                row.models, row.revoked_at, row.epoch = list(models), None, change.epoch
                 row.cost = row.cost if cost is None else cost
             change.session.flush()
             record = backend_record(row)
@@ -195,14 +195,14 @@ class Control(
         return record
 
     def accept_backend_key(self, tenant: str, backend: str, key_sha256: str) -> BackendRecord:
-        """A managed service may show this public key from now on (SHA-256 of its SPKI, in hex). Raises Invalid,
-        NotFound."""
+        """A managed service may show this public key from now on (SHA-256 of its SPKI, in hex). Raises
+        InvalidValue, NotReady, NotFound."""
         if not re.fullmatch(r"[0-9a-f]{64}", key_sha256):
             raise InvalidValue("the key is named by its SHA-256, 64 hex digits; take it from the record or the log")
         with self._change() as change:
             row = lookup.backend(change.session, tenant, backend)
             if row.kind != "managed":
-                raise Invalid(f"backend {backend!r} is no managed service; only of those are keys accepted")
+                raise NotReady(f"backend {backend!r} is no managed service; only of those are keys accepted")
             add_key(change.session, backend, key_sha256, change.at)
             record = backend_record(row)
             change.report("backend.key_accepted", tenant, backend, record, record, detail={"key": key_sha256})
@@ -214,6 +214,13 @@ class Control(
             row = lookup.backend(change.session, tenant, backend)
             models = dict.fromkeys(row.models, "withdrawn")
             return self._revoke(change, row, backend_record, "backend.revoked", tenant, backend, models=models)
+
+
+def _move(session: Session, row: BackendRow, url: str, facts: dict[str, Any]) -> None:
+    """To `url`; keys that were seen are forgotten where it may be another server."""
+    if (row.url, row.trust) != (url, facts["trust"]):
+        forget_keys(session, row.id)
+    row.url, row.kind, row.single_tenant, row.trust = url, facts["kind"], facts["single_tenant"], facts["trust"]
 
 
 def _models_changed(before: BackendRecord | None, after: BackendRecord) -> dict[str, str]:

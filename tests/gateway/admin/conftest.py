@@ -165,6 +165,7 @@ BODIES = {
         "pin": "1" * 64,
         "eur_per_million": "0.40",
     },
+    "accept_key": {"key_sha256": "2" * 64},
     "explain_policy": {"project": "support", "model": "small"},
     "roll_back_policy": {},
     "submit_policy": {"document": DOCUMENT},

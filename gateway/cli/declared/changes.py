@@ -1,0 +1,213 @@
+"""What would have to change for an installation to be as a folder says: in words, and as calls of the control store.
+
+The comparison reads an inventory and reports, the changes are made through a control: of a data folder, or over an
+admin API. They are the same calls that commands make, so the record has the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+from gateway.cli.declared.documents import DeclaredDeployment, DeclaredProject, DeclaredTenant, Folder
+from gateway.database.errors import NotFound
+from gateway.limits.limit_kinds import KINDS, LimitFigures
+from gateway.records.control import UNBOUNDED, KeyRecord, ProjectRecord
+from gateway.records.prices import MICRO
+from regions.fleet.deployment import Deployment, Scale
+
+if TYPE_CHECKING:
+    from gateway.cli.terminal.reports import Reports
+    from gateway.records.fleet import DeploymentRecord
+    from gateway.store.control.control import Control
+    from gateway.store.reports.inventory import Inventory
+
+Sign = Literal["+", "~", "-", "!"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`sign`: + made, ~ changed, - deleted, ! different and not to be changed by this. `make` does it, and may return a
+    secret that is shown once; None for !."""
+
+    sign: Sign
+    what: str
+    make: "Callable[[Control], str | None] | None" = None
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.what}"
+
+
+def changes(folder: Folder, inventory: "Inventory", reports: "Reports", *, prune: bool) -> Iterator[Change]:
+    """In the order in which they can be made. `prune`: also of projects, keys and deployments of these tenants that the
+    folder does not name; tenants are never revoked. Raises what the inventory does."""
+    there = {tenant.id: tenant for tenant in inventory.tenants()}
+    for name, tenant in folder.tenants.items():
+        if name not in there:
+            yield Change("+", f"tenant {name}", _call("create_tenant", name, display_name=tenant.display_name))
+        elif there[name].revoked_at is not None:
+            yield Change("!", f"tenant {name} is revoked for good; take it out, or use another name")
+            continue
+        elif tenant.display_name not in (None, there[name].display_name):
+            yield Change("!", f"tenant {name}: display_name stays {there[name].display_name!r}; write that")
+        yield from _of_tenant(name, tenant, folder, inventory, reports, known=name in there, prune=prune)
+
+
+def _of_tenant(
+    name: str, tenant: DeclaredTenant, folder: Folder, inventory: "Inventory", reports: "Reports", *,
+    known: bool, prune: bool,
+) -> Iterator[Change]:  # fmt: skip
+    in_force = {one.project: one for one in inventory.policies(name) if one.active} if known else {}
+    yield from _policy(name, None, tenant.policy, folder, in_force)
+    yield from _limits(name, None, tenant.limits, reports if known else None)
+    projects = {one.id: one for one in inventory.projects(name)} if known else {}
+    keys = [each for each in inventory.keys(name) if each.revoked_at is None] if known else []
+    for project, declared in tenant.projects.items():
+        before = projects.get(project)
+        yield from _project(name, project, declared, before)
+        if before is None or before.revoked_at is None:
+            yield from _policy(name, project, declared.policy, folder, in_force)
+            yield from _limits(name, project, declared.limits, reports if before else None)
+            yield from _keys(name, project, declared, keys, prune=prune)
+    yield from _fleet(name, tenant, projects.values(), reports if known else None, prune=prune)
+
+
+def _fleet(
+    name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], reports: "Reports | None", *, prune: bool
+) -> Iterator[Change]:
+    """Deployments, and last what is deleted. `reports` None: there is nothing to compare with yet."""
+    known = [] if reports is None else reports.deployments(name)
+    deployments = {one.id: one for one in known if one.deleted_at is None}
+    for deployment, wanted in tenant.deployments.items():
+        yield from _deployment(name, deployment, wanted, deployments.get(deployment))
+    if prune:
+        yield from _pruned(name, tenant, projects, deployments)
+
+
+def _pruned(
+    name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], deployments: Iterable[str]
+) -> Iterator[Change]:
+    for one in deployments:
+        if one not in tenant.deployments:
+            yield Change("-", f"deployment {name}/{one}", _call("delete_deployment", name, one))
+    for other in projects:
+        if other.id not in tenant.projects and other.revoked_at is None:
+            what = f"project {name}/{other.id}, with its keys"
+            yield Change("-", what, _call("revoke_project", name, other.id))
+
+
+def _call(method: str, *arguments: Any, **more: Any) -> "Callable[[Control], str | None]":
+    """A change by this method of the control, of which nothing is shown."""
+
+    def make(control: "Control") -> None:
+        getattr(control, method)(*arguments, **more)
+
+    return make
+
+
+def _policy(
+    tenant: str, project: str | None, path: str | None, folder: Folder, in_force: dict[str | None, Any]
+) -> Iterator[Change]:
+    if path is None:
+        return
+    document, before = folder.policies[path], in_force.get(project)
+    if before is not None and before.sha256 == sha256(document.encode()).hexdigest():
+        return
+    place = f"{tenant}/{project}" if project else tenant
+    sign: Sign = "+" if before is None else "~"
+    was = "" if before is None else f", in place of version {before.number}"
+    yield Change(sign, f"policy of {place}: {path}{was}", _call("activate_policy", tenant, document, project=project))
+
+
+def _limits(tenant: str, project: str | None, wanted: LimitFigures, reports: "Reports | None") -> Iterator[Change]:
+    """Those that are not named are not limited. `reports` None: there is nothing to compare with yet."""
+    before = LimitFigures()
+    if reports is not None:
+        try:
+            record = reports.limits_at(tenant, project=project, key=None)
+            before = LimitFigures(**{kind.field: getattr(record, kind.field) for kind in KINDS})
+        except NotFound:
+            pass
+    if before == wanted:
+        return
+    pairs = ((kind.name, getattr(before, kind.field), getattr(wanted, kind.field)) for kind in KINDS)
+    said = ", ".join(f"{name} {_amount(old)} -> {_amount(new)}" for name, old, new in pairs if old != new)
+    place = f"{tenant}/{project}" if project else tenant
+    yield Change("~", f"limits of {place}: {said}", _call("set_limits", tenant, wanted, project=project))
+
+
+def _amount(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+def _project(tenant: str, project: str, wanted: DeclaredProject, before: ProjectRecord | None) -> Iterator[Change]:
+    activity = wanted.model_dump(include={"purpose", "legal_basis", "data_classes", "risk_class", "ai_system_id"})
+    if before is None:
+        yield Change("+", f"project {tenant}/{project}", _call("create_project", tenant, project, **activity))
+    elif before.revoked_at is not None:
+        yield Change("!", f"project {tenant}/{project} is revoked for good; take it out, or use another name")
+        return
+    else:
+        for name, value in activity.items():
+            if getattr(before, name) != value:
+                yield Change("!", f"project {tenant}/{project}: {name} stays {getattr(before, name)!r}; a project has"
+                                  " one processing activity, so make another project")  # fmt: skip
+    if tuple(wanted.origins) != (before.origins if before else ()):
+        said = ", ".join(wanted.origins) or "none"
+        yield Change(
+            "~", f"origins of {tenant}/{project}: {said}", _call("set_origins", tenant, project, wanted.origins)
+        )
+
+
+def _keys(
+    tenant: str, project: str, wanted: DeclaredProject, of_tenant: list[KeyRecord], *, prune: bool
+) -> Iterator[Change]:
+    """`of_tenant`: its keys that are not revoked."""
+    living = [key for key in of_tenant if key.project == project]
+    labels = {key.label for key in living}
+    for label, declared in wanted.keys.items():
+        if label not in labels:
+            yield Change("+", f"key {label!r} of {tenant}/{project}", _new_key(tenant, project, label, declared))
+    if prune:
+        for key in living:
+            if key.label not in wanted.keys:
+                yield Change(
+                    "-", f"key {key.id} ({key.label!r}) of {tenant}/{project}", _call("revoke_key", tenant, key.id)
+                )
+
+
+def _new_key(tenant: str, project: str, label: str, declared: Any) -> "Callable[[Control], str | None]":
+    def make(control: "Control") -> str:
+        days = declared.expires_in_days
+        expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
+        _, key = control.create_key(tenant, project, label=label, scopes=UNBOUNDED, expires_at=expires)
+        return key.token
+
+    return make
+
+
+def _deployment(
+    tenant: str, name: str, wanted: DeclaredDeployment, before: "DeploymentRecord | None"
+) -> Iterator[Change]:
+    scale = Scale(**wanted.model_dump(include=set(Scale.model_fields)))
+    if before is None:
+        made = Deployment(
+            tenant=tenant, id=name, **wanted.model_dump(exclude={"eur_per_hour"}),
+            micro_eur_per_hour=round(wanted.eur_per_hour * MICRO),
+        )  # fmt: skip
+        yield Change("+", f"deployment {tenant}/{name} of {wanted.model}", _call("create_deployment", made))
+        return
+    for field in ("model", "weights", "regions", "gpu", "wait_s", "eur_per_hour"):
+        if getattr(before, field) != getattr(wanted, field):
+            yield Change("!", f"deployment {tenant}/{name}: {field} stays {getattr(before, field)!r}; make another"
+                              " deployment")  # fmt: skip
+    known = Scale(**before.model_dump(include=set(Scale.model_fields)))
+    if known != scale or before.draining:
+        said = [f"{field} {getattr(known, field)} -> {getattr(scale, field)}" for field in Scale.model_fields
+                if getattr(known, field) != getattr(scale, field)]  # fmt: skip
+        yield Change(
+            "~",
+            f"deployment {tenant}/{name}: {', '.join(said) or 'works again'}",
+            _call("scale_deployment", tenant, name, scale),
+        )
