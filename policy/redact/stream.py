@@ -93,7 +93,7 @@ class StreamFilter:
         self._pending = ""  # original text not yet sent; starts at a run boundary
         self._context = ""  # end of the text already processed, normalised
         self._in_string = False
-        # matches the continuation of a match that was longer than its window
+        # Matches the continuation of a match that was longer than its window
         self._dropping: re.Pattern[str] | None = None
         self.counts: Counter[str] = Counter()
         self.restored = 0

@@ -72,4 +72,5 @@ class RedactionPlan:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the plan has no action, for prompts or for answers."""
         return not self.input and not self.output

@@ -44,7 +44,7 @@ _FILE = re.compile(
     r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, an appeal in France, a date
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
-# date of birth and serial number, as in the Nordic countries
+# Date of birth and serial number, as in the Nordic countries
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255, one with three digits: phones are not grouped like this.

@@ -54,7 +54,7 @@ _HEADING = re.compile(
 def is_called_phone(reading: Reading, begin: int) -> bool:
     """Return whether the text calls the number that begins at `begin` a phone."""
     folded, first = reading.folded, max(0, begin - _REACH)
-    # the word with the digit may itself be the name: `phone2: `
+    # The word with the digit may itself be the name: `phone2: `
     if word := _LAST_WITH_A_DIGIT.match(folded, first, begin):
         first = word.start("word")
         says = _SAYS.search(folded, word.end(), begin)

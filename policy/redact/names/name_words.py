@@ -31,7 +31,7 @@ _NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f\u1f00-\u1fff]")
 # single given name, of one at the start of a sentence.
 _EACH, _BEST, _LONE, _LONE_NOUN, _AT_HEAD = 0.03, 0.12, 0.2, 0.55, 0.7
 _GIVEN, _LONE_GIVEN, _GIVEN_AT_HEAD = 0.001, 0.1, 0.2
-# a single surname: in general, in German text, at the start of a sentence
+# A single surname: in general, in German text, at the start of a sentence
 _FAMILY, _FAMILY_NOUN, _FAMILY_AT_HEAD = 0.05, 0.12, 0.08
 _SAID = 0.004  # after a word that announces a person
 _SURE, _CERTAIN = 0.9, 0.98  # for words that are also places or function words

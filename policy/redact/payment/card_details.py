@@ -43,7 +43,7 @@ _CODE_NAME = re.compile(
 _CODE = re.compile(
     r"[\"'`*)\]]{0,2}(?: ?(?:code|nr\.?|no\.?|number|nummer))?\s{0,2}(?:[:=#-]|\bis\b|\bist\b|\best\b|\bes\b|e'|\|)?\s{0,3}[\"'`]?(?P<code>[0-9]{3,4})(?![0-9A-Za-z_/:]|[.,-][0-9]| [0-9]{3}(?:[ -]?[0-9]){3})"
 )
-# names that also mean other things and therefore need a separator after them
+# Names that also mean other things and therefore need a separator after them
 _OTHERS_TOO = frozenset({"cid", "csc", "cvn"})
 _EXPIRY_NAME = re.compile(
     r"(?:exp(?:ir(?:y|es|ation|ed)?)?(?:[ _-]?date)?|valid (?:thru|through|until|to)|val(?:id)?[ _]?thru|gultig bis|verfall(?:s)?(?:datum)?|expire le|date d'?expiration|caducidad|vence|vencimento|scadenza|waznosc|plati do|validade)\.?(?![^\W\d_])"

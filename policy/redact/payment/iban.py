@@ -20,7 +20,7 @@ LENGTHS: dict[str, int] = {
     "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }  # fmt: skip
 
-# Letters that look like digits are read as digits where the country's account number has a digit (`_STRUCTURES`).
+# Letters that look like digits are read as digits where the country's account number has a digit (`_structure`).
 _HEAD = re.compile(
     r"(?<![A-Za-z0-9])[A-Za-z]{2}[ .-]?[0-9OoIl|][ .-]?[0-9OoIl|](?=[ .-]?[A-Za-z0-9|])(?=[^;]{0,12}[0-9])"
 )
