@@ -1,7 +1,7 @@
-"""Compressed request bodies (RFC 9110 §8.4.1, RFC 7694), unpacked within bounds.
+"""Decompression of request bodies (RFC 9110 §8.4.1, RFC 7694) with bounded size.
 
-A kilobyte can become a megabyte. So what a body may unpack to is bounded, by the bytes that any body may have and by a
-multiple of what was sent, and it is unpacked in slices: what exceeds a bound is never in memory.
+A kilobyte can decompress to a megabyte. The decompressed size is therefore limited by the maximum body size and by a
+multiple of the compressed size. Decompression runs in slices, so data beyond a limit is never in memory.
 """
 
 import asyncio
@@ -13,19 +13,22 @@ from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
 from gateway.openai.asgi_client import Client
 
 CODINGS: Final[Mapping[str, int]] = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""Codings that are read, each by its window for zlib."""
+"""Supported codings, each with its window size for zlib."""
 ACCEPTED: Final = "gzip, deflate"
 RAW: Final = -15
-"""Of a ``deflate`` body without zlib's frame, as some clients send it (RFC 9110 §8.4.1.2)."""
+"""Window size for a ``deflate`` body without zlib header, which some clients send (RFC 9110 §8.4.1.2)."""
 SLICE: Final = 256 << 10
 MAX_RATIO: Final = 128
-"""Conversations in JSON shrink to a fifth; what shrinks to a hundredth is made for that."""
+"""Maximum compression ratio. JSON conversations shrink to a fifth; only crafted data shrinks to a hundredth."""
 ANY_RATIO_BYTES: Final = 1 << 20
-"""What may be unpacked whatever the ratio: a short repetitive text is no attack."""
+"""Decompressed size allowed at any ratio: a short repetitive text is not an attack."""
 
 
 def coding_of(headers: Mapping[str, str]) -> str | None:
-    """How the body is compressed; None where it is not. Raises UnsupportedEncoding before a byte of it is read."""
+    """Return the content coding of the body; None if it is not compressed.
+
+    Raises UnsupportedEncoding, before the body is read.
+    """
     coding = headers["content-encoding"].strip().lower()
     if coding in ("", "identity"):
         return None
@@ -37,17 +40,17 @@ def coding_of(headers: Mapping[str, str]) -> str | None:
 
 
 async def read_body(client: Client, max_bytes: int, timeout_s: float) -> bytes:
-    """The body of a request, unpacked. Raises as `Client.body`, `coding_of` and `unpacked`."""
+    """Return the decompressed body of a request. Raises as `Client.body`, `coding_of` and `unpacked`."""
     coding = coding_of(client.headers) if "content-encoding" in client.headers else None
     raw = await client.body(max_bytes, timeout_s)
     return raw if coding is None else await unpacked(coding, raw, max_bytes)
 
 
 async def unpacked(coding: str, raw: bytes, max_bytes: int) -> bytes:
-    """`raw` without its coding, with a turn for other work after each slice.
+    """Return `raw` decompressed. Other tasks can run after each slice.
 
-    Raises RequestTooLarge beyond `max_bytes` or the ratio, InvalidRequest for what is not of that coding, not whole, or
-    has something behind its end.
+    Raises RequestTooLarge beyond `max_bytes` or the maximum ratio, and InvalidRequest for data that is not in that
+    coding, is incomplete, or continues after its end.
     """
     pieces: list[bytes] = []
     try:
@@ -84,5 +87,5 @@ def _slices(coding: str, raw: bytes, max_bytes: int) -> Iterator[bytes]:
 
 
 def _has_zlib_header(raw: bytes) -> bool:
-    """RFC 1950 §2.2."""
+    """Return whether `raw` begins with a zlib header (RFC 1950 §2.2)."""
     return len(raw) >= 2 and raw[0] & 0x0F == 8 and (raw[0] << 8 | raw[1]) % 31 == 0
