@@ -147,7 +147,7 @@ class Routes:
             else:
                 self._lines[route.backend.id] += 1
             self._tracker.began(request.principal.tenant, request.call.model)
-        except BaseException:  # the context is not entered, so nothing else ends the call
+        except BaseException:  # the block is not entered, so nothing else ends the call
             call.__exit__(None, None, None)
             raise
         return begun
