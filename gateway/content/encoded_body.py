@@ -34,7 +34,7 @@ def coding_of(headers: Mapping[str, str]) -> str | None:
         return None
     if coding not in CODINGS:
         raise UnsupportedEncoding(
-            f"The body is in a coding that is not read here; send it as it is, or as {ACCEPTED}", accepts=ACCEPTED
+            f"The body has an unsupported content coding; send it uncompressed, or as {ACCEPTED}", accepts=ACCEPTED
         )
     return coding
 
@@ -75,14 +75,14 @@ def _slices(coding: str, raw: bytes, max_bytes: int) -> Iterator[bytes]:
         rest = packed.unconsumed_tail
         size += len(piece)
         if size > most:
-            raise RequestTooLarge(f"The body unpacks to more than {most} bytes, which is its limit; send less at once")
+            raise RequestTooLarge(f"The body decompresses to more than its limit of {most} bytes; send less at once")
         if piece:
             yield piece
         elif not packed.eof and not rest:
-            raise InvalidRequest(f"The body ends within its {coding}; send all of it", code="invalid_encoding")
+            raise InvalidRequest(f"The body's {coding} data is incomplete; send all of it", code="invalid_encoding")
     if packed.unused_data:
         raise InvalidRequest(
-            f"The body goes on behind the end of its {coding}; send one stream", code="invalid_encoding"
+            f"The body continues after the end of its {coding} data; send one stream", code="invalid_encoding"
         )
 
 

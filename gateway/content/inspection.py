@@ -216,7 +216,7 @@ class Inspection:
         queue = self._queues.setdefault(tenant, _Queue())
         if queue.size >= MAX_WAITING:
             raise TooManyConcurrent(
-                "Too many long prompts of this tenant wait to be inspected; send fewer at once", retry_after_s=1
+                "Too many long prompts of this tenant are waiting for inspection; send fewer at once", retry_after_s=1
             )
         result = await self._result(tenant, queue, job)
         if not isinstance(result, Done):

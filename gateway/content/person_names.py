@@ -65,7 +65,7 @@ class NameFinder:
             return {}  # redaction will raise the same error with its reason
         if sum(map(len, texts)) > (most := self._settings.max_characters):
             raise RedactionRefused(
-                f"Names are looked for in at most {most} characters; the request is longer and was not sent",
+                f"At most {most} characters are searched for names; the request is longer and was not sent",
                 code="redaction_too_long",
             )
         try:
@@ -73,13 +73,13 @@ class NameFinder:
                 return await self._find(tenant, texts)
         except TimeoutError:
             raise RedactionRefused(
-                "Names could not be looked for in time; the request was not sent", code="redaction_timeout"
+                "The search for names took too long; the request was not sent", code="redaction_timeout"
             ) from None
         except Exception as error:  # a process crashed, or the model is not installed
             self._executor = None if self._is_ours else self._executor
             said = str(error) if isinstance(error, RedactionError) else type(error).__name__
             raise RedactionRefused(
-                f"Names could not be looked for, and the request was not sent: {said}; try again, or ask the operator"
+                f"The search for names failed, and the request was not sent: {said}; try again, or ask the operator"
             ) from None
 
     @property

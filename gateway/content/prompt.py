@@ -180,8 +180,7 @@ def redaction_refusals() -> Iterator[None]:
                 details={"findings": [asdict(finding) for finding in error.findings]},
             ) from None
         raise RedactionRefused(
-            f"The request holds what its policy does not let pass: {', '.join(error.labels)}"
-            "; remove it from the request",
+            f"The request contains data that its policy blocks: {', '.join(error.labels)}; remove it from the request",
             code="redaction_blocked",
             details={"findings": [asdict(finding) for finding in error.findings]},
         ) from None
@@ -204,10 +203,10 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
     generates = call.endpoint.generates
     is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
     if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
-        raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+        raise InvalidRequest("logprobs would reveal redacted text; ask without them", param="logprobs")
     if not (generates or is_identity) and call.body.get("return_token_strs"):
         param = "return_token_strs"
-        raise InvalidRequest(f"{param} would tell what redaction hides; ask without it", param=param)
+        raise InvalidRequest(f"{param} would reveal redacted text; ask without it", param=param)
     # A shared prefix is answered faster. Without a salt, one project could infer from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if place := place_in_queue(priority, fields.pop("priority", None)):
@@ -253,6 +252,6 @@ def output_refused(error: RedactionError) -> RedactionRefused:
     """Return the error for an answer that is blocked or could not be inspected. No more of it is sent."""
     if isinstance(error, RedactionBlocked):
         return RedactionRefused(
-            f"The answer holds what its policy does not let pass: {', '.join(error.labels)}", code="answer_blocked"
+            f"The answer contains data that its policy blocks: {', '.join(error.labels)}", code="answer_blocked"
         )
     return RedactionRefused(f"The answer could not be inspected and was not sent: {error}", code="answer_unreadable")

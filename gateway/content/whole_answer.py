@@ -103,4 +103,4 @@ def _written(answer: dict[str, Any], translation: Translation | None, usage: Usa
     try:
         return write(answer) if translation is None else translation.answer(answer, usage)
     except NotFinite:
-        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None
+        raise BackendFailed("The backend's answer contains a number that JSON cannot represent") from None

@@ -172,7 +172,7 @@ class PolicyEnforcement:
                 refused.append(decision)
         if not days:
             raise PolicyDenied(
-                refused[0].reasons if refused else [Reason("candidates.none", None, "no model is there")]
+                refused[0].reasons if refused else [Reason("candidates.none", None, "the tenant has no models")]
             )
         if not min(days):
             because = "the policy keeps no content, and a file is content; set retention.content, as in `encrypted, 7d`"

@@ -63,7 +63,7 @@ class Evaluation:
                 return routed.redacted.decided
             attempts.evaluations += 1
             if attempts.evaluations > MAX_EVALUATIONS:
-                raise BackendUnavailable("Policy changed again and again during this call; try again", retry_after_s=1)
+                raise BackendUnavailable("The policy kept changing during this call; try again", retry_after_s=1)
         if routed is not None or attempts.waiting_since is not None:
             request = exchange.parsed = await self._authenticated_again(request)
             exchange.decision = None

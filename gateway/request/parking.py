@@ -99,7 +99,7 @@ class Parking:
     def _place(self, tenant: str) -> Iterator[None]:
         if self._taken[tenant] >= self._per_tenant:
             raise BackendUnavailable(
-                f"{self._per_tenant} calls wait for a backend already; try again",
+                f"{self._per_tenant} calls are already waiting for a backend; try again",
                 code="too_many_waiting",
                 retry_after_s=RETRY_AFTER_S,
             )

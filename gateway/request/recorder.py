@@ -200,7 +200,7 @@ class Recorder:
                 "The call cannot be recorded, so it is not processed; try again later", retry_after_s=5
             ) from error
         except audit_errors.AuditError as error:
-            logger.error("the record refused %s: %s; report it", event.type, type(error).__name__)
+            logger.error("the audit log rejected the event %s: %s; report it", event.type, type(error).__name__)
             raise InternalError("The call could not be recorded, so it was not processed; try again later") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)

@@ -80,7 +80,8 @@ class CallLimiter:
         counters, call = request.principal.counters, request.call
         if call.has_no_end and any(counter.kind.is_settled for counter in counters):
             raise InvalidRequest(
-                "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
+                "ignore_eos without max_tokens gives an endless answer, which no limit can cover; set max_tokens",
+                param="ignore_eos",
             )
         price = self._price_of(call.model)
         if price is not None and request.client.batch is not None:

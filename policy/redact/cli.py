@@ -72,7 +72,7 @@ def evaluate_file(
         _fail(str(error))
     if result.unknown:
         labels = ", ".join(f"{label} ({count} spans)" for label, count in result.unknown.items())
-        typer.echo(f"note: redaction has no name for {labels}; they count as found where covered", err=True)
+        typer.echo(f"note: unknown labels: {labels}; their spans count as found if covered", err=True)
     if as_json:
         typer.echo(json.dumps(_figures(result), indent=1))
         return

@@ -197,7 +197,7 @@ def _value(value: Any, position: str, rewrite: Rewrite, depth: int) -> Any:
             else:
                 result[key] = _value(item, at, rewrite, depth + 1)
         return _same_size(result, value, position)
-    raise RedactionError(f"{position} is no JSON value")
+    raise RedactionError(f"{position} is not a JSON value")
 
 
 def _entry(name: str, value: Any, position: str, rewrite: Rewrite) -> tuple[str, str]:

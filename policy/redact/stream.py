@@ -270,7 +270,7 @@ class StreamFilter:
             case "block":
                 raise RedactionBlocked(Finding(span.label, "the answer"))
             case _:
-                raise RedactionError(f"an answer knows no action {action}")
+                raise RedactionError(f"answers do not support the action {action}")
 
     def _inside_string(self, edits: "_Edits", at: int) -> bool:
         """Return whether `at` is inside a JSON string. Each original character is scanned once."""

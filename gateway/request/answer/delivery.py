@@ -111,7 +111,8 @@ class Delivery:
             spool = await asyncio.to_thread(Spool, self._folder, memoryview(last)[sent:])
         except OSError as error:
             logger.warning(
-                "a large answer waits in memory for its client: %s; let it read faster", type(error).__name__
+                "a large answer stays in memory, because it cannot be written to disk: %s; check the folder `data`",
+                type(error).__name__,
             )
             await client.end(last[sent:])
             return
@@ -148,7 +149,7 @@ class Delivery:
         self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
     ) -> Answered:
         if not answer.is_event_stream:
-            raise BackendFailed("The backend answered a stream with something else")
+            raise BackendFailed("The backend's answer to a streaming request is not a stream")
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
         events = received.events = _events(routed.redacted)

@@ -166,7 +166,7 @@ class StreamRelay:
         except ValueError:
             raise BackendFailed("The backend sent an event that is not JSON") from None
         if isinstance(chunk, dict) and chunk.get("error"):
-            raise BackendFailed("The backend failed inside its answer", elsewhere=True)
+            raise BackendFailed("The backend failed while it answered", elsewhere=True)
         choices = choices_of(chunk, DELTA)
         payload = self._take_usage(chunk, payload)
         if not payload:
@@ -212,4 +212,4 @@ async def _counted(payload: bytes) -> None:
     try:
         await counted(payload)
     except BodyTooComplex:
-        raise BackendFailed("The backend sent an event with more values than one may hold") from None
+        raise BackendFailed("The backend sent an event with more values than an event may have") from None

@@ -151,7 +151,7 @@ def _rules() -> dict[str, dict[str, Any]]:
             try:
                 rules[file.name.removesuffix(".toml")] = tomllib.loads(file.read_text(encoding="utf-8"))
             except tomllib.TOMLDecodeError as error:
-                raise ValueError(f"address_rules/{file.name}: {error}; mend the file") from None
+                raise ValueError(f"address_rules/{file.name}: {error}; correct the file") from None
     return rules
 
 

@@ -32,7 +32,7 @@ def check_pattern(pattern: str) -> str:
     try:
         compiled = _compile(pattern)
     except re2.error as error:
-        raise ValueError(f"RE2 does not take this pattern: {_reason(error)}; write it in the syntax of RE2") from None
+        raise ValueError(f"RE2 does not accept this pattern: {_reason(error)}; use RE2 syntax") from None
     if compiled.match(""):
         raise ValueError("the pattern matches the empty text, and so everything; let it match at least one character")
     return pattern

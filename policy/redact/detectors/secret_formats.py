@@ -44,7 +44,7 @@ def _read() -> tuple[dict[str, re.Pattern[str]], tuple[Inside, ...]]:
                 for entry in rules.get("inside", ())
             )
         except (KeyError, ValueError, TypeError, re.error) as error:
-            raise ValueError(f"secret_rules/{file.name}: {error}; mend the entry") from None
+            raise ValueError(f"secret_rules/{file.name}: {error}; correct the entry") from None
     return prefixed, tuple(inside)
 
 

@@ -91,7 +91,9 @@ def _read() -> dict[str, IdKind]:
                 try:
                     kinds[kind] = _kind(entry)
                 except (KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
-                    raise ValueError(f"id_rules/{file.name}: {kind} is no kind: {error}; mend the entry") from None
+                    raise ValueError(
+                        f"id_rules/{file.name}: {kind} is not a valid kind: {error}; correct the entry"
+                    ) from None
     return kinds
 
 

@@ -83,7 +83,7 @@ def _read() -> Rules:
             bare += map(_bare, rules.get("bare", ()))
             names |= dict.fromkeys(rules["names"])
         except (KeyError, ValueError, TypeError, AttributeError, ImportError, re.error) as error:
-            raise ValueError(f"vat_rules/{file.name}: {error}; mend the entry") from None
+            raise ValueError(f"vat_rules/{file.name}: {error}; correct the entry") from None
     return Rules(by_head, tuple(bare), tuple(names))
 
 
@@ -98,7 +98,7 @@ def vat_number(entry: Mapping[str, Any]) -> VatNumber:
 
 def _check(module: str, takes: str, prefix: str) -> Callable[[str], bool]:
     if not module.startswith(_STDNUM):
-        raise ValueError(f"{module} is no module of stdnum")
+        raise ValueError(f"{module} is not a module of stdnum")
     is_valid: Callable[[str], bool] = import_module(module).is_valid
     return (lambda number: is_valid(number.removeprefix(prefix))) if _TAKES[takes] else is_valid
 
