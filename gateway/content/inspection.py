@@ -80,9 +80,10 @@ class _Queue:
 
 
 class Lane:
-    """A single thread for work that holds the interpreter lock. Each tenant has at most one work item in its queue.
+    """A single thread for work that holds the interpreter lock.
 
-    With more threads, the event loop would have to wait for each of them in turn to release the lock.
+    Tenants take turns: each has at most one work item in the thread's queue. With more threads, the event loop would
+    have to wait for each of them in turn to release the lock.
     """
 
     def __init__(self) -> None:

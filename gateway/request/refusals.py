@@ -1,10 +1,10 @@
 """Counts of refused requests without another record: per interval, tenant, status, reason, key and endpoint.
 
 A request that is refused before a decision (wrong key, unknown URL, malformed body, limit reached) has no record of its
-own, because a flood of them must not fill the log. Such requests are counted. The counts are recorded about a second
-after the first refusal, then once per interval while refusals continue. Accepted, denied and refused requests therefore
-add up to what clients sent. Caller addresses are private values: the record commits to them, and they are deleted after
-some days.
+own, because a flood of them must not fill the log. Such requests are counted. After a quiet period the counts are
+recorded about a second after the first refusal, then once per interval while refusals continue. Accepted, denied and
+refused requests therefore add up to what clients sent. Caller addresses are private values: the record commits to them,
+and they are deleted after some days.
 
 Counts that are not recorded yet are lost if the process is killed: at most those of one interval.
 """

@@ -101,7 +101,7 @@ class StreamRelay:
         return b"".join(self._written(self._rewriter.rest(self._template)))
 
     def _end(self) -> bytes:
-        """Return the same at the end of a complete stream, with the ends of its choices."""
+        """Return the text still buffered at the end of a complete stream, with the ends of its choices."""
         if self._rewriter is None or self._template is None:
             return b""
         return b"".join(self._written(self._rewriter.end(self._template)))

@@ -209,9 +209,9 @@ def _open_at(text: str, start: int, known: Known) -> int:
 
 
 def _open_number(text: str, least: int, known: Known) -> int:
-    """Return the same for forms without brackets.
+    """Return where a form without brackets that may become a placeholder begins, or ``len(text)``.
 
-    These are a label, a label with a number, or both with a prefix of the nonce.
+    Such a form is a label, a label with a number, or both with a prefix of the nonce.
     """
     opened = _label_start(text, least, known)
     if not _DIGIT.search(text, max(least, len(text) - MOST_DIGITS - 16)):

@@ -68,7 +68,7 @@ class Named(NamedTuple):
         kinds: kinds that the names may mean, nearest name first.
         is_general: the number may be of any kind.
         is_sure: the number is of one of these kinds or none.
-        after: offset after the nearest name, if that is before the number, else 0.
+        after: end of the nearest name of more than two letters, at most the number's offset; 0 if there is none.
     """
 
     kinds: tuple[str, ...]
