@@ -1,4 +1,4 @@
-"""What a call says: inspected, redacted, names found, and kept only where the policy keeps content.
+"""Content of a call: inspection, redaction, search for names, and retention where the policy allows it.
 
 `gateway.request`, `gateway.evidence` and `gateway.server` may import it.
 """

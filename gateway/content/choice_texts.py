@@ -1,4 +1,4 @@
-"""What an answer says, by choice, in the form in which it is kept: texts, tool calls and token probabilities."""
+"""The content of an answer, by choice, in the form in which it is stored: texts, tool calls and token probabilities."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -10,7 +10,7 @@ ChoiceTexts = dict[int, dict[str, Any]]
 
 
 def choice_texts_of(body: Mapping[str, Any]) -> ChoiceTexts:
-    """Of a whole answer, as the client gets it."""
+    """Return the content of a complete answer, as the client receives it."""
     texts: ChoiceTexts = {}
     for choice in body.get("choices") or ():
         add_choice(texts, choice, choice.get("message"))
@@ -18,7 +18,10 @@ def choice_texts_of(body: Mapping[str, Any]) -> ChoiceTexts:
 
 
 def add_choice(known: ChoiceTexts, choice: Mapping[str, Any], message: object) -> None:
-    """Add to `known` what one choice says: a whole one, or a piece of a stream (`message` is then its delta)."""
+    """Add the content of one choice to `known`.
+
+    ``choice``: a complete choice, or a chunk of a stream; ``message`` is then its delta.
+    """
     index = choice["index"] if isinstance(choice.get("index"), int) else 0
     texts = known.setdefault(index, {"index": index})
     _add(texts, "text", choice)
@@ -38,7 +41,10 @@ def add_choice(known: ChoiceTexts, choice: Mapping[str, Any], message: object) -
 
 
 def _tokens(logprobs: object) -> list[list[Any]]:
-    """Each token and its log probability (nats), as chats or completions tell them; other likely ones are not kept."""
+    """Return each token with its log probability (nats), from the format of chats or completions.
+
+    The alternatives to a token are not stored.
+    """
     if not isinstance(logprobs, Mapping):
         return []
     if isinstance(entries := logprobs.get("content"), list):
@@ -50,7 +56,7 @@ def _tokens(logprobs: object) -> list[list[Any]]:
 
 
 def _number(value: object) -> float | None:
-    """None also for what canonical JSON has no form for."""
+    """Return `value` as a float; None if it is not a number, or is one that canonical JSON cannot represent."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 

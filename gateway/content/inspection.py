@@ -1,15 +1,15 @@
-"""Where a request is parsed and redacted and an answer filtered: a short one in the event loop, a long one elsewhere.
+"""Scheduling of parsing, redaction and filtering: short texts in the event loop, long ones in a thread or a process.
 
-Three ways, by what a step costs and what it returns:
+There are three ways, depending on the cost and the result of a step:
 
-* The values of a large request body are counted in the event loop, slice by slice, with a turn for other work between.
-* A large request body is parsed, validated and serialised in one thread, since what these steps return is used here.
-  Each of them holds the interpreter lock to its end; the number of values that a body may hold bounds that.
-* Long texts are redacted, and large answers read and filtered, in processes (`gateway.content.inspection_process`):
-  detectors take up to 5 µs a character.
+* The values of a large request body are counted in the event loop, in slices; other tasks can run between them.
+* A large request body is parsed, validated and serialised in one thread, because the results are used in this process.
+Each step holds the interpreter lock until it ends, for a time bounded by the maximum number of values in a body.
+* Long texts are redacted, and large answers read and filtered, in processes (`gateway.content.inspection_process`),
+because detectors take up to 5 µs per character.
 
-A tenant has one body or text at work at a time on each of these ways, so that none can take all of them; and a budget
-of time ends what does not finish. What cannot be inspected is refused: nothing is sent that was not read.
+Each tenant has at most one body or text in progress on each way, so no tenant can occupy all capacity. Work that
+exceeds its time budget is cancelled. Content that cannot be inspected is refused and never sent.
 """
 
 import asyncio
@@ -58,31 +58,32 @@ from policy.redact.redactor import NamesByText, RedactedBody, Redactor
 T = TypeVar("T")
 
 INLINE_BYTES = 8 << 10
-"""Of a body that is redacted in the event loop, where it has at most INLINE_DIGITS digits."""
+"""Maximum size of a body that is redacted in the event loop, if it has at most INLINE_DIGITS digits."""
 INLINE_DIGITS = 1000
-"""The costliest texts are dense with digits (telephone numbers), at 8 us each, so some 10 ms; mostly less than one."""
+"""The most expensive texts are digits (telephone numbers), at 8 us each: about 10 ms. Most take less than 1 ms."""
 INLINE_ANSWER_BYTES = 2 << 10
-"""Of a whole answer that is filtered in the event loop whatever it says."""
+"""Maximum size of a complete answer that is filtered in the event loop regardless of its content."""
 INLINE_EFFORT_US = 10_000.0
-"""Estimated for the filter of a whole answer in the event loop: 8 kB of prose take a fifth of it."""
+"""Maximum estimated filter time of a complete answer in the event loop; 8 kB of prose take a fifth of it."""
 INLINE_PARSE_BYTES = 64 << 10
-"""Of a body or an answer that is parsed in the event loop: about a millisecond."""
+"""Maximum size of a body or an answer that is parsed in the event loop: about a millisecond."""
 MAX_WAITING = 64
-"""Long prompts of one tenant that may wait for their turn."""
+"""Maximum number of long prompts of one tenant that wait."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The long prompts of one tenant: one at work, the others wait."""
+    """Long prompts of one tenant: one in progress, the others waiting."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     size: int = 0
 
 
 class Lane:
-    """One thread for work that holds the interpreter. Tenants take turns: each has one piece of work in its queue.
+    """A single thread for work that holds the interpreter lock.
 
-    With more threads the event loop would have to wait for several of them, one after the other.
+    Tenants take turns: each has at most one work item in the thread's queue. With more threads, the event loop would
+    have to wait for each of them in turn to release the lock.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class Lane:
         self._queues: dict[str, _Queue] = {}
 
     async def run(self, tenant: str, work: Callable[..., T], *arguments: Any) -> T:
+        """Run `work` in the thread when the tenant's earlier work has ended, and return its result."""
         queue = self._queues.setdefault(tenant, _Queue())
         queue.size += 1
         try:
@@ -101,17 +103,21 @@ class Lane:
                 self._queues.pop(tenant, None)
 
     def close(self) -> None:
+        """Cancel queued work and shut the thread down without waiting."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 async def counted(raw: bytes) -> None:
-    """As `Bounds.check`, with a turn for other work after each slice. Raises BodyTooComplex."""
+    """Check `raw` like `Bounds.check`, in slices; other tasks can run between them. Raises BodyTooComplex."""
     for _ in BOUNDS.scan(raw):
         await asyncio.sleep(0)
 
 
 class Inspection:
-    """Use as an asynchronous context. Processes start with the first prompt that needs them, or with `warm`."""
+    """Parses, redacts and filters. Use as an asynchronous context manager.
+
+    Processes start with the first text that needs them, or with `warm`.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
@@ -137,14 +143,14 @@ class Inspection:
         self._lane.close()
 
     async def parsed(self, endpoint: Endpoint, raw: bytes, tenant: str, state: CallState = NO_STATE) -> Call:
-        """As `parse_call`. Raises InvalidRequest, BodyTooComplex, GoesOn."""
+        """Return the result of `parse_call`. Raises InvalidRequest, BodyTooComplex, GoesOn."""
         if len(raw) <= INLINE_PARSE_BYTES:
             return parse_call(endpoint, raw, state)
         await counted(raw)
         return await self._lane.run(tenant, read_call, endpoint, raw, state)
 
     async def warm(self) -> None:
-        """Start a process now, so that the first long prompt does not wait for it."""
+        """Start a process now, so the first long prompt does not wait for it."""
         async with self._free:
             self._idle.append(await self._start())
 
@@ -157,8 +163,11 @@ class Inspection:
         names: NamesByText | None = None,
         priority: Place = "normal",
     ) -> Prompt:
-        """As `gateway.content.prompt.prepare`. Raises RedactionRefused also where it takes longer than the budget, and
-        TooManyConcurrent where too many long prompts of `tenant` wait."""
+        """Return the result of `gateway.content.prompt.prepare`.
+
+        Also raises RedactionRefused if inspection exceeds its time budget, and TooManyConcurrent if too many long
+        prompts of `tenant` wait.
+        """
         if _is_quick(call.raw) or (not redactor.plan.input and len(call.raw) <= INLINE_PARSE_BYTES):
             return prepare(call, redactor, project, names, priority)
         if not redactor.plan.input:
@@ -172,7 +181,7 @@ class Inspection:
     async def unredacted(
         self, call: Call, redactor: Redactor, tenant: str, project: str, priority: Place = "normal"
     ) -> Prompt:
-        """As `gateway.content.prompt.unredacted`."""
+        """Return the result of `gateway.content.prompt.unredacted`."""
         if len(call.raw) <= INLINE_PARSE_BYTES:
             return unredacted(call, redactor, project, priority)
         return await self._lane.run(tenant, unredacted, call, redactor, project, priority)
@@ -180,14 +189,15 @@ class Inspection:
     async def whole_answer(
         self, raw: bytes, handling: Handling, output: OutputFilters | None, tenant: str
     ) -> WholeAnswer:
-        """As `gateway.content.whole_answer.whole_answer`; what `output` finds is counted in it.
+        """Return the result of `gateway.content.whole_answer.whole_answer`; findings are counted in `output`.
 
-        What takes longer than the budget is refused like what cannot be inspected. Raises BackendFailed.
+        An answer whose inspection exceeds the time budget is refused like one that cannot be inspected. Raises
+        BackendFailed.
         """
         if _is_quick_answer(raw, filtered=output is not None):
             return whole_answer(raw, handling, output.make if output is not None else None)
         job = AnswerJob(raw, handling, output.settings if output is not None else None)
-        try:  # no bound on how many wait: each of these calls was admitted, and its backend has answered
+        try:  # unbounded queue: each of these calls was admitted, and its backend has answered
             result = await self._result(tenant, self._queues.setdefault(tenant, _Queue()), job)
         except RedactionRefused:
             result = Refused(reason="its inspection took too long")
@@ -195,7 +205,7 @@ class Inspection:
             result = Refused(reason=str(error))
         if isinstance(result, Malformed):
             raise BackendFailed(result.reason)
-        if not isinstance(result, Answered):  # whatever it used, the call is estimated from its bytes
+        if not isinstance(result, Answered):  # usage is unknown, so it is estimated from the number of bytes
             return WholeAnswer(AnswerSummary(characters=len(raw)), refusal=_refusal_in(result))
         if output is not None:
             output.add(result.counts)
@@ -203,11 +213,11 @@ class Inspection:
         return WholeAnswer(result.summary, raw if result.raw is None else result.raw, result.texts, refusal)
 
     async def _redacted(self, tenant: str, job: Job) -> RedactedBody:
-        """Raises RedactionBlocked, RedactionError, RedactionRefused, TooManyConcurrent."""
+        """Redact in a process. Raises RedactionBlocked, RedactionError, RedactionRefused, TooManyConcurrent."""
         queue = self._queues.setdefault(tenant, _Queue())
         if queue.size >= MAX_WAITING:
             raise TooManyConcurrent(
-                "Too many long prompts of this tenant wait to be inspected; send fewer at once", retry_after_s=1
+                "Too many long prompts of this tenant are waiting for inspection; send fewer at once", retry_after_s=1
             )
         result = await self._result(tenant, queue, job)
         if not isinstance(result, Done):
@@ -216,7 +226,7 @@ class Inspection:
 
     async def _result(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         queue.size += 1
-        # A caller that leaves does not free the process: it goes on, and the next of the tenant waits for it.
+        # If the caller is cancelled, the job still runs to its end, and the tenant's next job waits for it.
         task = asyncio.create_task(self._in_turn(tenant, queue, job), name="inspection")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -224,7 +234,7 @@ class Inspection:
         try:
             return await asyncio.shield(task)
         finally:
-            del task  # its exception holds this frame, and so the body, until a collection of garbage
+            del task  # its exception references this frame, and so the body, until the next garbage collection
 
     async def _in_turn(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         try:
@@ -268,7 +278,7 @@ class Inspection:
         return await self._lane.run(tenant, pickle.loads, content)
 
     async def _start(self) -> Process:
-        # Not with -m: its classes would be of __main__, and pickles name the module that a class is of.
+        # With -m, its classes would belong to __main__, but pickles name the module of a class.
         command = (sys.executable, "-P", "-c", "from gateway.content.inspection_process import main; main()")
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=1 << 20)
         self._all.add(process)
@@ -284,14 +294,14 @@ class Inspection:
 
 
 def _is_quick(raw: bytes) -> bool:
-    """Whether a body is redacted in the event loop."""
+    """Return whether a body is redacted in the event loop."""
     if len(raw) <= INLINE_DIGITS:
         return True
     return len(raw) <= INLINE_BYTES and len(raw) - len(raw.translate(None, b"0123456789")) <= INLINE_DIGITS
 
 
 def _is_quick_answer(raw: bytes, *, filtered: bool) -> bool:
-    """Whether an answer is read, and filtered where it is, in the event loop."""
+    """Return whether an answer is read, and filtered if required, in the event loop."""
     if len(raw) > INLINE_PARSE_BYTES:
         return False
     if not filtered or len(raw) <= INLINE_ANSWER_BYTES:
@@ -300,5 +310,5 @@ def _is_quick_answer(raw: bytes, *, filtered: bool) -> bool:
 
 
 def _refusal_in(result: Refused) -> RedactionError:
-    """What a process refused, as an error."""
+    """Return the error for a process's refusal."""
     return RedactionBlocked(*result.blocked, hint=result.hint) if result.blocked else RedactionError(result.reason)

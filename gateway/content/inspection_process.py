@@ -1,8 +1,8 @@
-"""A process that redacts long prompts, and reads and filters long answers, started by `gateway.content.inspection`.
+"""Worker process that redacts long prompts and filters long answers; started by `gateway.content.inspection`.
 
-Jobs come on stdin and results leave on stdout, each as four bytes of length (big-endian) and a pickle; both ends are
-this installation's own code, and the pipe is theirs alone. It imports the redactor and, of the gateway, what an answer
-looks like. No text of a job is ever logged.
+Jobs arrive on stdin and results leave on stdout, each as a length of four bytes (big-endian) and a pickle. Both ends
+are code of this installation, and no other process has access to the pipe. The process imports the redactor and, from
+the gateway, only the answer formats. It never logs text of a job.
 """
 
 import os
@@ -25,12 +25,12 @@ from policy.redact.stream import StreamFilter
 
 LENGTH_BYTES = 4
 CACHED = 64
-"""Redactors that are kept compiled."""
+"""Maximum number of compiled redactors in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What `Redactor.redact_body` is called with. `plan`: the fields of a RedactionPlan, with plain dictionaries."""
+    """Arguments of `Redactor.redact_body`. `plan`: the fields of a RedactionPlan, as plain dictionaries."""
 
     plan: Mapping[str, Any]
     hash_key: bytes | None
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings:
-    """What an answer's output filters are made of. `plan`: as in a Job."""
+    """Parameters of an answer's output filters. `plan`: as in `Job`."""
 
     plan: Mapping[str, Any]
     hash_key: bytes | None
@@ -48,7 +48,7 @@ class FilterSettings:
 
 @dataclass(frozen=True, slots=True)
 class AnswerJob:
-    """A whole answer as a backend sent it. `settings`: None where it is not filtered."""
+    """A complete answer as received from a backend. `settings`: None if it is not filtered."""
 
     raw: bytes
     handling: Handling
@@ -57,7 +57,7 @@ class AnswerJob:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A RedactedBody, with plain dictionaries."""
+    """A RedactedBody with plain dictionaries."""
 
     body: dict[str, Any]
     changed: bool
@@ -67,8 +67,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`blocked`: what the policy does not let pass, with what `hint` says to do; empty where the text could not be
-    inspected, for `reason`."""
+    """A refusal.
+
+    `blocked`: findings that the policy blocks; `hint`: what to do about them. If empty, the text could not be
+    inspected, for `reason`.
+    """
 
     blocked: tuple[Finding, ...] = ()
     reason: str = ""
@@ -77,7 +80,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A WholeAnswer. `raw`: None where it passes as it came. `counts`: findings by label."""
+    """A WholeAnswer. `raw`: None if the answer is unchanged. `counts`: findings by label."""
 
     summary: AnswerSummary
     raw: bytes | None
@@ -88,31 +91,32 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What a backend sent is no answer."""
+    """The backend's data is not a valid answer."""
 
     reason: str
 
 
 def plain(plan: RedactionPlan) -> dict[str, Any]:
-    """`plan` without read-only mappings, which cannot be pickled."""
+    """Return the fields of `plan` with plain dictionaries, because read-only mappings cannot be pickled."""
     values = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
 class Inspector:
-    """Runs jobs, with the redactors of the plans it has seen last."""
+    """Runs jobs, with a cache of recently used redactors."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Redactor] = OrderedDict()
 
     def run(self, job: Job | AnswerJob) -> Done | Answered | Refused | Malformed:
+        """Run a job. Does not raise: errors become Refused or Malformed."""
         try:
             return self._answered(job) if isinstance(job, AnswerJob) else self._redacted(job)
         except RedactionError as error:
             return _refused(error)
         except BackendFailed as error:
             return Malformed(error.message)
-        except Exception as error:  # whatever it is, the text is not known to be clean; its message may quote it
+        except Exception as error:  # the text is not known to be clean, and the error's message may quote it
             return Refused(reason=f"redaction failed with {type(error).__name__}")
 
     def _redacted(self, job: Job) -> Done:
@@ -159,22 +163,25 @@ def _refused(error: RedactionError) -> Refused:
 
 
 def framed(message: object) -> bytes:
+    """Return `message` pickled, with its length in front."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(content).to_bytes(LENGTH_BYTES) + content
 
 
 def serve(jobs: BinaryIO, results: BinaryIO) -> None:
-    """Until `jobs` ends."""
+    """Process jobs until `jobs` ends."""
     inspector = Inspector()
     while len(head := jobs.read(LENGTH_BYTES)) == LENGTH_BYTES:
-        job = pickle.loads(jobs.read(int.from_bytes(head)))  # noqa: S301  # from the gateway that started this
+        job = pickle.loads(jobs.read(int.from_bytes(head)))  # noqa: S301  # from the gateway that started this process
         results.write(framed(inspector.run(job)))
         results.flush()
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway ends it, once its running answers are finished
-    os.nice(5)  # the gateway's event loop goes first: other tenants wait for that
+    """Run the worker on stdin and stdout."""
+    # The gateway stops this process after its running answers have finished
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(5)  # the gateway's event loop has priority: other tenants wait for it
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints is no result
+    os.dup2(2, 1)  # output of a library must not be taken for a result
     serve(sys.stdin.buffer, results)

@@ -1,8 +1,8 @@
-"""Names of persons in prompts: a pool of processes with a model each, a cache for each tenant, and a budget of time.
+"""Search for person names in prompts: a process pool with one model each, a cache per tenant, and a time budget.
 
-A chat sends its history again with every turn, so most texts were seen before. The cache knows a text only by a keyed
-hash, with a key that dies with this process. What takes longer than the budget, or cannot be looked at, refuses the
-call: nothing is sent that nobody has read.
+A chat repeats its history with every turn, so most texts are in the cache. The cache identifies a text only by a keyed
+hash whose key exists only in this process. If the search exceeds the budget or fails, the call is refused: no
+uninspected text is sent.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from policy.redact.redactor import NamesByText, Redactor
 
 Spans = tuple[tuple[int, int], ...]
 
-_model: NameModel | None = None  # of a process of the pool
+_model: NameModel | None = None  # set in the processes of the pool
 
 
 class NameFinder:
-    """Use as an asynchronous context; processes start with the first text that needs them.
+    """Finds person names. Use as an asynchronous context manager; processes start with the first text that needs them.
 
     Args:
-        settings: how many processes, seconds for one request, characters of one request, texts kept for a tenant.
-        executor: something else to run on (tests).
+        settings: number of processes, seconds and characters per request, cached texts per tenant.
+        executor: executor to use instead (tests).
     """
 
     def __init__(self, settings: Names, executor: Executor | None = None) -> None:
@@ -52,9 +52,9 @@ class NameFinder:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def names_in(self, call: Call, redactor: Redactor, tenant: str) -> NamesByText | None:
-        """Spans of names in every text of `call`; None where the policy does not ask for names.
+        """Return the spans of names in every text of `call`; None if the policy does not require it.
 
-        Raises RedactionRefused when a text cannot be looked at, in time or at all.
+        Raises RedactionRefused if a text cannot be searched, or not in time.
         """
         if not redactor.looks_for_names:
             return None
@@ -62,10 +62,10 @@ class NameFinder:
         try:
             texts = await asyncio.to_thread(redactor.texts, fields, call.endpoint.layout)
         except RedactionError:
-            return {}  # what makes it unreadable is said when it is redacted
+            return {}  # redaction will raise the same error with its reason
         if sum(map(len, texts)) > (most := self._settings.max_characters):
             raise RedactionRefused(
-                f"Names are looked for in at most {most} characters; the request is longer and was not sent",
+                f"At most {most} characters are searched for names; the request is longer and was not sent",
                 code="redaction_too_long",
             )
         try:
@@ -73,13 +73,13 @@ class NameFinder:
                 return await self._find(tenant, texts)
         except TimeoutError:
             raise RedactionRefused(
-                "Names could not be looked for in time; the request was not sent", code="redaction_timeout"
+                "The search for names took too long; the request was not sent", code="redaction_timeout"
             ) from None
-        except Exception as error:  # a process that died, a model that is not installed
+        except Exception as error:  # a process crashed, or the model is not installed
             self._executor = None if self._is_ours else self._executor
             said = str(error) if isinstance(error, RedactionError) else type(error).__name__
             raise RedactionRefused(
-                f"Names could not be looked for, and the request was not sent: {said}; try again, or ask the operator"
+                f"The search for names failed, and the request was not sent: {said}; try again, or ask the operator"
             ) from None
 
     @property
@@ -120,7 +120,7 @@ class NameFinder:
 
 
 def _load() -> None:
-    global _model  # one model a process, loaded once
+    global _model  # one model per process, loaded once
     _model = NameModel()
 
 

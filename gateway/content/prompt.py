@@ -1,6 +1,6 @@
-"""The prompt as it leaves for a backend: inspected, redacted, and without what no model needs.
+"""The prompt that is sent to a backend: inspected, redacted, and without fields that a model does not need.
 
-Redaction never fails open: whatever goes wrong while inspecting refuses the request.
+Redaction never fails open: any error during inspection refuses the request.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ from policy.redact.stream import StreamFilter
 from regions.fleet.fleet import Backend
 
 _nonce = RandomPieces(6)
-"""Of the placeholders of one request: it makes them unlike any text, and hides nothing."""
+"""Random part of a request's placeholders. It makes them unlike any text; it need not be secret."""
 WITHHELD = "The backend refused the request; its message is withheld by the policy"
 
 
 class OutputFilters:
-    """Makes the output filters of one answer and adds up what they found."""
+    """Creates the output filters of one answer and sums their findings."""
 
     def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms) -> None:
         self._redactor = redactor
@@ -38,21 +38,23 @@ class OutputFilters:
         self._elsewhere: Counter[str] = Counter()
 
     def make(self, json_escaped: bool) -> StreamFilter:
+        """Return a new filter for one text of the answer."""
         made = self._redactor.stream_filter(self._pseudonyms, json_escaped=json_escaped)
         self._made.append(made)
         return made
 
     @property
     def settings(self) -> FilterSettings:
-        """For another process, what the filters are made of."""
+        """The parameters from which another process creates the filters."""
         return FilterSettings(plain(self._redactor.plan), self._redactor.hash_key, self._pseudonyms)
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Count what was found in another process."""
+        """Add the counts of findings from another process."""
         self._elsewhere.update(counts)
 
     @property
     def counts(self) -> Mapping[str, int]:
+        """Findings of all filters, by label."""
         total = Counter(self._elsewhere)
         for made in self._made:
             total.update(made.counts)
@@ -61,8 +63,11 @@ class OutputFilters:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter.
-    `refusals`: for what a backend says of a request that it refuses, also where it answers without text."""
+    """A prompt ready to send.
+
+    `body`: the bytes to send. `fields`: the same, parsed. `output`: filters of the answer; None if it needs none.
+    `refusals`: filters for error messages of a backend, also on routes without text answers.
+    """
 
     body: bytes
     fields: Mapping[str, Any]
@@ -72,9 +77,9 @@ class Prompt:
     refusals: OutputFilters | None = None
 
     def filtered(self, refused: BackendRefused) -> BackendRefused:
-        """`refused` as the client may see it: a server's error quotes the request, or what it would have answered.
+        """Return `refused` with its message filtered, because a backend's error may quote the request or the answer.
 
-        Where the policy blocks what it says, or it cannot be inspected, it says nothing.
+        If the policy blocks the message, or it cannot be inspected, the message is withheld.
         """
         if self.refusals is None:
             return refused
@@ -87,6 +92,7 @@ class Prompt:
 
     @property
     def refusal_counts(self) -> Mapping[str, int]:
+        """Findings in the backend's error messages, by label."""
         return self.refusals.counts if self.refusals is not None else {}
 
     def body_for(self, backend: Backend, *, watermark: bool = False) -> bytes:
@@ -106,6 +112,7 @@ class Prompt:
 
     @property
     def make_filter(self) -> FilterFactory | None:
+        """Factory of the answer's filters; None if it needs none."""
         return self.output.make if self.output is not None else None
 
 
@@ -139,18 +146,18 @@ def _refused_by(backend: Backend, *, generates: bool) -> frozenset[str]:
 
 
 def takes_priorities(backend: Backend) -> bool:
-    """Whether the backend runs calls in the order of their places in the queue."""
+    """Return whether the backend schedules calls by priority."""
     return "priority" not in _refused_by(backend, generates=True)
 
 
 Place = Priority | Literal["batch"]
-"""In the engine's queue: where a policy puts its calls, or lines of batches, which come behind all others."""
+"""Position in the engine's queue: the policy's priority, or `batch` for batch lines, which come after all others."""
 _PLACES: Mapping[Place, int] = {"high": -1, "normal": 0, "low": 1, "batch": 2}
-"""By vLLM's meaning: lower runs first."""
+"""Priorities as defined by vLLM: lower runs first."""
 
 
 def place_in_queue(priority: Place, own: Any) -> int:
-    """Where policy puts the call; `own`, what the client asked for, may only put it further back."""
+    """Return the priority value of a call. `own`, the client's value, may only move it further back."""
     if not isinstance(own, int) or isinstance(own, bool):
         return _PLACES[priority]
     return max(_PLACES[priority], min(own, _PLACES["low"]))
@@ -159,12 +166,12 @@ def place_in_queue(priority: Place, own: Any) -> int:
 def prepare(
     call: Call, redactor: Redactor, project: str, names: NamesByText | None = None, priority: Place = "normal"
 ) -> Prompt:
-    """Redact every string of `call`, ask the backend for usage, and keep `project`'s prefix cache to itself.
+    """Redact every string of `call`, request usage from the backend, and isolate the prefix cache of `project`.
 
-    ``names``: those of persons in its texts, where the policy asks for them (`gateway.content.person_names`).
-    ``priority``: what the policy gives its calls; of the client's own word only a later place in the queue counts.
+    ``names``: spans of person names in its texts, if the policy requires them (`gateway.content.person_names`).
+    ``priority``: set by the policy; a value from the client may only move the call further back.
 
-    Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
+    Raises RedactionRefused if the policy blocks a finding, or if anything could not be inspected.
     """
     with redaction_refusals():
         redacted = redactor.redact_body(*redaction_arguments(call, redactor, project, names))
@@ -174,7 +181,7 @@ def prepare(
 def redaction_arguments(
     call: Call, redactor: Redactor, project: str, names: NamesByText | None = None
 ) -> tuple[dict[str, Any], BodyLayout, str, NamesByText | None, bytes | None]:
-    """Body, layout, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
+    """Return body, layout, nonce, names and key: the arguments of `Redactor.redact_body`."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     conversation = _conversation(call)
     shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
@@ -184,7 +191,7 @@ def redaction_arguments(
 
 @contextmanager
 def redaction_refusals() -> Iterator[None]:
-    """Turns what redaction raises into RedactionRefused."""
+    """Convert errors of redaction to RedactionRefused."""
     try:
         yield
     except RedactionBlocked as error:
@@ -196,8 +203,7 @@ def redaction_refusals() -> Iterator[None]:
                 details={"findings": [asdict(finding) for finding in error.findings]},
             ) from None
         raise RedactionRefused(
-            f"The request holds what its policy does not let pass: {', '.join(error.labels)}"
-            "; remove it from the request",
+            f"The request contains data that its policy blocks: {', '.join(error.labels)}; remove it from the request",
             code="redaction_blocked",
             details={"findings": [asdict(finding) for finding in error.findings]},
         ) from None
@@ -206,23 +212,25 @@ def redaction_refusals() -> Iterator[None]:
 
 
 def unredacted(call: Call, redactor: Redactor, project: str, priority: Place = "normal") -> Prompt:
-    """`call` as it is, for a backend that may get it so (`policy.decision.sovereign`). The answer is filtered as any
-    other."""
+    """Return the prompt of `call` unredacted, for a backend that may receive it (`policy.decision.sovereign`).
+
+    The answer is filtered like any other.
+    """
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(_nonce())))
     return leaving(call, redactor, project, redacted, priority)
 
 
 def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Place) -> Prompt:
-    """What leaves of a redacted body. Raises InvalidRequest."""
+    """Return the prompt to send for a redacted body. Raises InvalidRequest."""
     generates = call.endpoint.generates
     is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
     if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
-        raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+        raise InvalidRequest("logprobs would reveal redacted text; ask without them", param="logprobs")
     if not (generates or is_identity) and call.body.get("return_token_strs"):
         param = "return_token_strs"
-        raise InvalidRequest(f"{param} would tell what redaction hides; ask without it", param=param)
-    # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
+        raise InvalidRequest(f"{param} would reveal redacted text; ask without it", param=param)
+    # A shared prefix is answered faster. Without a salt, one project could infer from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if place := place_in_queue(priority, fields.pop("priority", None)):
         fields["priority"] = place
@@ -230,7 +238,7 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
     try:
         body = write(fields)
     except NotFinite as error:
-        field = str(error.place[0]) if error.place else None  # what follows may be the caller's own word
+        field = str(error.place[0]) if error.place else None  # deeper levels may contain the client's text
         raise InvalidRequest(f"{field}: a number is too large; JSON has no infinity", param=field) from None
     filters = None if is_identity else OutputFilters(redactor, redacted.pseudonyms)
     return Prompt(
@@ -244,26 +252,29 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
 
 
 def _as_asked(call: Call, fields: dict[str, Any]) -> dict[str, Any]:
-    """`fields` as the backend's route takes them."""
+    """Return `fields` as the backend's route accepts them."""
     if (sends := call.endpoint.sends) is not None:
         return {name: value for name, value in fields.items() if name in sends}
     if call.stream and not call.request.wants_usage_chunk:
-        # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
+        # Usage is always requested: tokens are metered and limited also for clients that do not ask for it.
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
     return fields
 
 
 def _conversation(call: Call) -> str | None:
-    """What the client calls the conversation, in whose calls a value keeps its placeholder; it stays on this side."""
+    """Return the client's name of the conversation, within which a value keeps its placeholder.
+
+    The name is not sent to the backend.
+    """
     metadata = call.body.get("metadata")
     name = metadata.get("conversation_id") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and name else None
 
 
 def output_refused(error: RedactionError) -> RedactionRefused:
-    """An answer holds what may not pass, or could not be inspected: nothing more of it is sent."""
+    """Return the error for an answer that is blocked or could not be inspected. No more of it is sent."""
     if isinstance(error, RedactionBlocked):
         return RedactionRefused(
-            f"The answer holds what its policy does not let pass: {', '.join(error.labels)}", code="answer_blocked"
+            f"The answer contains data that its policy blocks: {', '.join(error.labels)}", code="answer_blocked"
         )
     return RedactionRefused(f"The answer could not be inspected and was not sent: {error}", code="answer_unreadable")

@@ -1,10 +1,9 @@
-"""What one call says, held only where its policy keeps content: from here it goes into the side store, nowhere else.
+"""Content of one call, held only if its policy retains content, and stored only in the value store.
 
-Kept are what left for the backend (`input`, byte for byte), what the client received (`output`, by choice, with its
-tokens and their log probabilities if it asked for these), of what the client had sent before redaction only a digest
-(`input_original`), the application's name for a line of a batch (`client_request_id`), and the person the call is about
-(`subject`). Where the policy keeps no content, none of these is
-held, not even a commitment to it.
+Retained are the body sent to the backend (`input`, byte for byte), the answer that the client received (`output`, by
+choice, with tokens and log probabilities if requested), a digest of the client's body before redaction
+(`input_original`), the application's name of a batch line (`client_request_id`), and the person that the call is about
+(`subject`). If the policy retains no content, none of these is held, not even a commitment.
 """
 
 import time
@@ -25,16 +24,16 @@ from gateway.openai.sse import DONE, EventSplitter
 
 SUBJECT_HEADER = "x-domicile-subject"
 SUBJECT_FIELDS = ("safety_identifier", "user")
-"""The fields of a body that name the person, where no header does; they stay in the gateway either way."""
+"""Body fields that name the person if no header does. They are never sent to a backend."""
 MAX_SUBJECT = 512
 
 _DAY_MS = 86_400_000
 
 
 def subject_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
-    """Whom the call is about, as the application names them; None if it does not.
+    """Return the person that the call is about, as named by the application; None if it names none.
 
-    Raises InvalidRequest for a name that nobody could be found under again: too long, or not text.
+    Raises InvalidRequest for a name that is too long or not text, because it could not be searched for.
     """
     sent = headers.get(SUBJECT_HEADER)
     if sent is not None:
@@ -63,12 +62,16 @@ def _refused(place: str) -> InvalidRequest:
 
 
 class RetainedContent:
-    """One call's content, to be kept for `days` from now, filed under `subject` if one is known."""
+    """Content of one call, retained for `days` from now and filed under `subject` if known."""
 
     __slots__ = ("_batch", "_days", "_expires", "_raw", "_sent", "_splitter", "_subject", "_texts")
 
     def __init__(self, raw: bytes, sent: bytes, subject: str | None, days: int, batch: BatchLine | None = None) -> None:
-        """`raw`: the body as the client sent it; `sent`: as it leaves for a backend. `batch`: the line that it is."""
+        """Hold the content of one call.
+
+        `raw`: the body from the client. `sent`: the body for the backend. `batch`: the line of a batch, if the call is
+        one.
+        """
         self._batch = batch
         self._raw = raw
         self._sent = sent
@@ -79,11 +82,11 @@ class RetainedContent:
         self._texts: ChoiceTexts = {}
 
     def leaves(self, sent: bytes) -> None:
-        """A body other than the one that was prepared: as the backend that is called now takes it."""
+        """Replace the body that was prepared by the one for the backend that is called now."""
         self._sent = sent
 
     def asked(self) -> Private:
-        """What goes with the intent."""
+        """Return the private value of the intent."""
         original = {"bytes": len(self._raw), "sha256": sha256(self._raw).hexdigest()}
         kept: dict[Any, Any] = {"input": self._sent.decode(errors="replace"), "input_original": original}
         if self._batch is not None:
@@ -91,27 +94,27 @@ class RetainedContent:
         return self._private(kept)
 
     def answered(self) -> Private:
-        """What goes with the outcome: all that was said so far, nothing but the person if nothing was."""
+        """Return the private value of the outcome: the answer so far; only the subject if there is none."""
         return self._private({"output": [self._texts[index] for index in sorted(self._texts)]} if self._texts else {})
 
     def add_answer(self, texts: Mapping[int, dict[str, Any]]) -> None:
-        """What a whole answer says (`gateway.content.choice_texts`), as the client gets it."""
+        """Add a complete answer as the client receives it (`gateway.content.choice_texts`)."""
         self._texts.update(texts)
 
     def add_piece(self, frames: bytes) -> None:
-        """Events of a streamed answer, as the client gets them."""
+        """Add events of a streamed answer as the client receives them."""
         for payload in self._splitter.feed(frames):
             if payload != DONE:
                 for choice in from_json(payload).get("choices") or ():
                     add_choice(self._texts, choice, choice.get("delta"))
 
     def add_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """A chunk of a streamed answer whose client gets it in other words."""
+        """Add a chunk of a streamed answer that the client receives in another format."""
         for choice in chunk.get("choices") or ():
             add_choice(self._texts, choice, choice.get("delta"))
 
     def add_text(self, field: str, text: str) -> None:
-        """A piece of one text of the first choice."""
+        """Add a chunk of one text of the first choice."""
         add_choice(self._texts, {"index": 0}, {field: text})
 
     def _private(self, values: dict[Any, Any]) -> Private:
@@ -119,7 +122,7 @@ class RetainedContent:
 
 
 class KeptEvents:
-    """An EventWriter that keeps what it says as a chat's answer is kept."""
+    """An EventWriter that also retains what it writes, in the format of a chat."""
 
     __slots__ = ("_content", "_events")
 

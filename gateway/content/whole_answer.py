@@ -1,7 +1,7 @@
-"""A whole answer of a backend: read, checked, filtered and written again. Pure functions over bytes.
+"""A complete answer of a backend: read, checked, filtered and serialised. Pure functions over bytes.
 
-A short one is treated in the event loop, a long one in another process (`gateway.content.inspection`): an answer may
-hold 64 MB, and each step over that holds the interpreter to its end.
+A short answer is processed in the event loop, a long one in another process (`gateway.content.inspection`): an answer
+may have 64 MB, and each step holds the interpreter lock until it ends.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from policy.errors import RedactionError
 
 @dataclass(frozen=True, slots=True)
 class AnswerSummary:
-    """What the meter and the record need to know of an answer. `characters`: of text, before the output filter."""
+    """Properties of an answer for metering and the record. `characters`: of text, before the output filter."""
 
     usage: Usage | None = None
     fingerprint: str | None = None
@@ -33,10 +33,10 @@ class AnswerSummary:
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """One answer of a backend, as the client may have it.
+    """One answer of a backend in the form that the client may receive.
 
-    `texts`: by choice (`gateway.content.choice_texts`), None where they are not retained. `refusal`: why it may not be
-    sent; the backend has answered all the same, and the call is paid for.
+    `texts`: by choice (`gateway.content.choice_texts`), None if they are not retained. `refusal`: why the answer may
+    not be sent; the call is charged nevertheless, because the backend has answered.
     """
 
     summary: AnswerSummary
@@ -45,7 +45,7 @@ class WholeAnswer:
     refusal: RedactionError | None = None
 
     def passed(self) -> bytes:
-        """The body for the client. Raises the refusal."""
+        """Return the body for the client. Raises the refusal."""
         if self.refusal is not None:
             raise self.refusal
         return self.raw
@@ -53,8 +53,11 @@ class WholeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """`format`: how the endpoint's answers are read. `keeps`: its texts are kept. `translation`: to the API that the
-    client speaks; None where that is OpenAI's chats."""
+    """How an answer is processed.
+
+    `format`: the endpoint's answer format. `keeps`: whether its texts are retained. `translation`: to the client's API;
+    None for OpenAI's chats.
+    """
 
     format: AnswerFormat = field(default_factory=Generated)
     keeps: bool = False
@@ -62,10 +65,10 @@ class Handling:
 
 
 def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | None) -> WholeAnswer:
-    """`raw` with every text through a filter of `make_filter`; without one it passes as it came, but for a `usage` that
-    cannot be true: the client must not bill by it either.
+    """Filter every text of `raw`. Without `make_filter` the answer is unchanged.
 
-    Raises BackendFailed where it is no such answer.
+    An implausible `usage` is removed in either case, because a client must not bill by it. Raises BackendFailed if
+    `raw` is not an answer of that format.
     """
     answer = handling.format.read(raw)
     body, choices = answer.body, answer.choices
@@ -103,4 +106,4 @@ def _written(answer: dict[str, Any], translation: Translation | None, usage: Usa
     try:
         return write(answer) if translation is None else translation.answer(answer, usage)
     except NotFinite:
-        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None
+        raise BackendFailed("The backend's answer contains a number that JSON cannot represent") from None

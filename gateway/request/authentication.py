@@ -1,6 +1,6 @@
-"""Authentication of API calls: from the API key or the machine's token in the headers to a principal.
+"""Authentication of API calls: from the API key or machine token in the headers to a principal.
 
-For an unknown key the client learns only that it does not work.
+For an unknown key, the error says only that it does not work.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,8 +23,11 @@ BEARER = "bearer "
 
 
 class Authenticator:
-    """`machines`: machine identities of the identity provider, if they may call models. `origins`: of web pages that
-    may call."""
+    """Authenticates callers.
+
+    `machines`: machine identities of the identity provider, if they may call models. `origins`: web origins that may
+    call.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,10 @@ class Authenticator:
         self._telemetry = telemetry
 
     async def admit(self, endpoint: Endpoint, client: Client) -> Authenticated:
-        """Also takes a key that is sent as the clients of the endpoint's API do. Raises as `authenticate`."""
+        """Authenticate a call. Raises as `authenticate`.
+
+        Also accepts the key in the header that clients of the endpoint's API use.
+        """
         header = endpoint.format.key_header
         if header is not None and "authorization" not in client.headers and header in client.headers:
             client.headers["authorization"] = BEARER + client.headers[header]
@@ -48,8 +54,10 @@ class Authenticator:
         return Authenticated(endpoint, client, await self.principal_of(client))
 
     async def principal_of(self, client: Client) -> Principal:
-        """The principal that a call acts for now: of its headers or, for a line of a batch, of the key that made the
-        batch. Raises as `authenticate`."""
+        """Return the current principal of a call: from its headers or, for a batch line, from the batch's key.
+
+        Raises as `authenticate`.
+        """
         line = client.batch
         if line is None:
             return await self.authenticate(client.headers, client.address)
@@ -57,13 +65,13 @@ class Authenticator:
             return await self._directory.authenticate_stored(line.key_id)
 
     async def stored(self, key_id: str) -> Principal:
-        """The principal of a key for work that was handed over with it. Raises as `Directory.stored`."""
+        """Return the principal of a stored key, for work submitted with it. Raises as `Directory.stored`."""
         return await self._directory.authenticate_stored(key_id)
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
-        """The principal of the key or token in the `authorization` header of a call from `address`.
+        """Return the principal of the key or token in the `authorization` header of a call from `address`.
 
-        Raises NotAuthenticated, OriginNotAllowed; DirectoryUnavailable or IdentityUnavailable when its validity
+        Raises NotAuthenticated or OriginNotAllowed, and DirectoryUnavailable or IdentityUnavailable if its validity
         cannot be checked now.
         """
         bearer = _bearer(headers.get("authorization", ""))
@@ -78,7 +86,7 @@ class Authenticator:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Turns what directory and identity provider raise into the errors of clients."""
+        """Convert errors of the directory and the identity provider to errors for clients."""
         try:
             yield
         except KeyRefused as error:
@@ -97,7 +105,7 @@ class Authenticator:
             ) from error
 
     def is_current(self, principal: Principal) -> bool:
-        """Whether `authenticate` would return the same principal now. Compares identities only."""
+        """Return whether `authenticate` would return the same principal now. Compares identities only."""
         return self._directory.is_current(principal)
 
 
@@ -111,6 +119,6 @@ def _sentence(error: KeyRefused) -> str:
 
 
 def _code(error: KeyRefused) -> str | None:
-    """The error code of keys that are or were valid, whose owners may know why they fail. None for all others."""
+    """Return the error code of a key that is or was valid, whose owner may know why it fails; None for other keys."""
     codes = {KeyExpired: "expired_api_key", KeyRevoked: "revoked_api_key", KeyElsewhere: "api_key_address"}
     return codes.get(type(error))

@@ -35,6 +35,8 @@ class _Decided:
 
 
 class PolicyEnforcement:
+    """Evaluates the policy in force for each call, with cached decisions."""
+
     def __init__(
         self,
         registry: BackendRegistry,
@@ -43,7 +45,7 @@ class PolicyEnforcement:
         stops: Stops | None = None,
         sinks: tuple[Sink, ...] = (),
     ) -> None:
-        """`sinks`: where data of every call is stored besides its backend (`gateway.configuration.sinks`)."""
+        """`sinks`: places besides the backend that store data of every call (`gateway.configuration.sinks`)."""
         self._registry = registry
         self._stops = stops or Stops()
         self._telemetry = telemetry
@@ -52,22 +54,21 @@ class PolicyEnforcement:
         self._decided: dict[tuple[str, str, bool], _Decided] = {}
 
     def decide(self, request: Parsed) -> tuple[Decision, Redactor]:
-        """The decision that allows this call, and the redactor of its policy.
+        """Return the decision that allows this call, and the redactor of its policy.
 
-        Raises PolicyDenied with the reasons, and with the decision where the policy refused; ModelNotFound.
-
-        A project whose policy is absent or does not compile is refused everything.
+        A project whose policy is missing or does not compile is refused. Raises PolicyDenied with the reasons, and with
+        the decision if the policy refused the call; ModelNotFound.
         """
         found = self.decide_again(request)
         self._count(request, "allow", "")
         return found
 
     def offers(self, tenant: str, model: str) -> bool:
-        """Whether `tenant` has a model of that name."""
+        """Return whether `tenant` has a model of that name."""
         return bool(self._registry.facts(tenant, model))
 
     def may_call(self, principal: Principal, model: str) -> bool:
-        """Whether a call of `principal` for `model` would be allowed now, as far as no prompt is needed to say so."""
+        """Return whether a call of `principal` for `model` would be allowed now, without considering a prompt."""
         scopes = principal.scopes
         if principal.in_force is None or not (scopes.models is None or model in scopes.models):
             return False
@@ -79,8 +80,10 @@ class PolicyEnforcement:
         return self._decision(principal, principal.in_force.policy, model, candidates).allowed
 
     def holds(self, request: Parsed, decision: Decision) -> bool:
-        """Whether `decide` would return this decision now. Compares its inputs by identity, without evaluating again;
-        False also if it is no longer cached."""
+        """Return whether `decide` would return this decision now.
+
+        Compares the inputs by identity, without evaluating again. False also if the decision is no longer cached.
+        """
         principal, model = request.principal, request.call.model
         known = self._decided.get((principal.key_id, model, request.call.endpoint.writes))
         if known is None or known.decision is not decision or self._stops.stands(principal):
@@ -88,7 +91,7 @@ class PolicyEnforcement:
         return known.holds_for(principal, self._registry.facts(principal.tenant, model), self._now())
 
     def decide_again(self, request: Parsed) -> tuple[Decision, Redactor]:
-        """As `decide`, without counting it as allowed: a call is counted once."""
+        """Return the result of `decide` without counting an allowed call again."""
         principal, call = request.principal, request.call
         candidates = self._registry.facts(principal.tenant, call.model)
         if not candidates or self._is_of_others(
@@ -126,7 +129,7 @@ class PolicyEnforcement:
         return self._registry.base_of(principal.tenant, model) != model and model not in principal.adapters
 
     def check_running(self, request: Parsed) -> None:
-        """Raises PolicyDenied if a person stopped what the call is part of since it was decided."""
+        """Raise PolicyDenied if a person has stopped the call's project or AI system since it was decided."""
         self._stops.check(request.principal)
 
     def _decision(
@@ -137,7 +140,7 @@ class PolicyEnforcement:
         candidates: tuple[BackendFacts, ...],
         generates: bool = True,
     ) -> Decision:
-        """The decision, cached: `decide` is pure and says until when its result holds.
+        """Return the decision, from the cache if possible: `decide` is pure and limits its result's validity.
 
         Principals and facts are replaced as a whole when anything changes, so comparing their identities is enough.
         """
@@ -167,10 +170,10 @@ class PolicyEnforcement:
         return decision
 
     def content_days(self, principal: Principal) -> int:
-        """For how many days the policy keeps content of the principal's calls, before there is a call: for a file that
-        is kept for later calls. The shortest time of those models that the policy allows.
+        """Return for how many days the policy retains content of the principal's calls.
 
-        Raises PolicyDenied where it allows no model, or keeps nothing.
+        This is for a file that later calls will use: the result is the minimum over the models that the policy allows.
+        Raises PolicyDenied if it allows no model or retains nothing.
         """
         self._stops.check(principal)
         if principal.in_force is None:
@@ -184,7 +187,7 @@ class PolicyEnforcement:
                 refused.append(decision)
         if not days:
             raise PolicyDenied(
-                refused[0].reasons if refused else [Reason("candidates.none", None, "no model is there")]
+                refused[0].reasons if refused else [Reason("candidates.none", None, "the tenant has no models")]
             )
         if not min(days):
             because = "the policy keeps no content, and a file is content; set retention.content, as in `encrypted, 7d`"
@@ -192,8 +195,10 @@ class PolicyEnforcement:
         return min(days)
 
     def check_access(self, principal: Principal, endpoint: str) -> None:
-        """Raises PolicyDenied where `principal` may not be shown what is kept of calls of `endpoint`: a person stopped
-        what it acts for, no policy is in force, or its key is not for that endpoint."""
+        """Raise PolicyDenied if `principal` may not access stored data of calls of `endpoint`.
+
+        It may not if a person stopped what it acts for, no policy is in force, or its key is not for that endpoint.
+        """
         self._stops.check(principal)
         if principal.in_force is None:
             raise PolicyDenied([Reason("policy.unknown", None, principal.policy_error or "no policy is active")])
@@ -202,10 +207,10 @@ class PolicyEnforcement:
             raise PolicyDenied([Reason("key.scope", None, "this key is not for that endpoint")])
 
     def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused) -> Decision:
-        """The decision for a call whose prompt could not be inspected, narrowed to sovereign backends
-        (`policy.decision.sovereign`).
+        """Return the decision narrowed to sovereign backends, for a call whose prompt could not be inspected.
 
-        Raises `failure` if the policy names no such backends, or if the prompt holds blocked data.
+        See `policy.decision.sovereign`. Raises `failure` if the policy names no such backends, or if the prompt
+        contains blocked data.
         """
         if failure.code == "redaction_blocked" or isinstance(failure, ContentUnreadable):
             raise failure

@@ -1,9 +1,9 @@
-"""Steps 4 to 6 of one call: decision, redaction and route, for its first attempt and again before each later connect.
+"""Steps 4 to 6 of one call (decision, redaction, route), for its first attempt and before each later connect.
 
-While a backend holds a call, an administrator may narrow the policy or revoke the key, a certificate or the policy's
-hours may end, a person may stop the system. What is in force at the moment of a connect governs it. The check compares
-identities (`Directory.is_current`, `PolicyEnforcement.holds`): configuration is replaced whole when any of it changes,
-and a decision says until when it holds. Only where the comparison fails is anything computed again.
+While a backend processes a call, an administrator may narrow the policy or revoke the key, a certificate or the
+policy's hours may expire, or a person may stop the system. A connect is governed by what is in force at that moment.
+The check compares identities (`Directory.is_current`, `PolicyEnforcement.holds`): configuration is replaced as a whole
+when any of it changes, and a decision says until when it is valid. A step is repeated only if the comparison fails.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,11 +27,11 @@ from gateway.request.telemetry import Telemetry
 from policy.reason import Reason
 
 MAX_EVALUATIONS = 32
-"""Of one call. Each needs a change of configuration meanwhile, so no call comes near it."""
+"""Maximum number of evaluations per call. Each needs a change of configuration, so calls rarely come near it."""
 
 
 class Evaluation:
-    """Each step returns what the attempt before it had (`exchange`), if that is still in force."""
+    """Runs steps 4 to 6. Each step returns the previous attempt's result (`exchange`) if that is still in force."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Evaluation:
         self._step = telemetry.step
 
     async def decide(self, reserved: Reserved, exchange: Exchange) -> Decided:
-        """The policy's decision about the call. Pure: the policy, and the facts of now.
+        """Return the policy's decision about the call, a pure function of the policy and the current facts.
 
-        After the first time also authenticates again, since the key may be another by then. Raises PolicyDenied,
-        ModelNotFound, NotAuthenticated; BackendUnavailable where the configuration does not stop changing.
+        Later attempts also authenticate again, because the key may have changed. Raises PolicyDenied, ModelNotFound,
+        NotAuthenticated, and BackendUnavailable if the configuration keeps changing.
         """
         request, routed, attempts = reserved.request, exchange.routed, exchange.attempts
         if routed is not None:
@@ -63,7 +63,7 @@ class Evaluation:
                 return routed.redacted.decided
             attempts.evaluations += 1
             if attempts.evaluations > MAX_EVALUATIONS:
-                raise BackendUnavailable("Policy changed again and again during this call; try again", retry_after_s=1)
+                raise BackendUnavailable("The policy kept changing during this call; try again", retry_after_s=1)
         if routed is not None or attempts.waiting_since is not None:
             request = exchange.parsed = await self._authenticated_again(request)
             exchange.decision = None
@@ -78,9 +78,10 @@ class Evaluation:
         return Decided(request, reserved, decision, redactor)
 
     async def redact(self, decided: Decided, exchange: Exchange) -> Redacted:
-        """The prompt as the decision lets it leave.
+        """Return the prompt as the decision allows it to be sent.
 
-        An error here denies, or leaves the backends that may get the prompt unredacted. Raises RedactionRefused.
+        If redaction fails, the call is denied or limited to backends that may receive the prompt unredacted. Raises
+        RedactionRefused.
         """
         last = exchange.redacted
         if last is not None and exchange.routed is not None:
@@ -95,11 +96,10 @@ class Evaluation:
         return redacted
 
     async def route(self, redacted: Redacted, exchange: Exchange) -> Routed | None:
-        """The best backend left of those that the decision allows; one that is left alone after failures, where there
-        is no other.
+        """Return the route to the best remaining backend that the decision allows.
 
-        None after waiting for a backend: key and policy may be others by then. Raises BackendUnavailable, or the error
-        of the last attempt, where no backend is left.
+        If no other is left, this may be a backend in back-off. Returns None after waiting for a backend, because key
+        and policy may have changed. Raises BackendUnavailable, or the error of the last attempt, if no backend is left.
         """
         attempts = exchange.attempts
         if exchange.routed is not None:
@@ -122,7 +122,7 @@ class Evaluation:
         return Routed(redacted.request, redacted, route, others, number, body)
 
     def check(self, routed: Routed) -> None:
-        """Raises Superseded unless everything that `routed` was decided by is in force at this moment."""
+        """Raise Superseded unless everything on which `routed` was decided is still in force."""
         if not self._is_in_force(routed.redacted.decided):
             raise Superseded
 
@@ -131,8 +131,10 @@ class Evaluation:
         return is_current and self._enforcement.holds(decided.request, decided.decision)
 
     async def _authenticated_again(self, request: Parsed) -> Parsed:
-        """`request` with who the caller is now. Raises NotAuthenticated; PolicyDenied where it would act for another
-        project."""
+        """Return `request` with its current principal.
+
+        Raises NotAuthenticated, and PolicyDenied if the principal now acts for another project.
+        """
         principal = await self._authenticator.principal_of(request.client)
         if _acts_for(principal) != _acts_for(request.principal):
             reason = Reason("principal.changed", None, "the caller's token is for another project now than at first")
@@ -152,7 +154,8 @@ class Evaluation:
             narrowed = self._enforcement.narrowed(request, decision, failure)
             prompt = await self._inspection.unredacted(call, redactor, principal.tenant, principal.project, place)
             translation, keeps = storage_of(request, 0, UNINSPECTED)
-            return Redacted(request, decided, narrowed, prompt, None, translation, keeps)  # nor is its content
+            # Uninspected content is not retained either
+            return Redacted(request, decided, narrowed, prompt, None, translation, keeps)
         content = RetainedContent(call.raw, prompt.body, request.subject, days, request.client.batch) if days else None
         return Redacted(request, decided, decision, prompt, content, *answered)
 
@@ -177,7 +180,7 @@ def _acts_for(principal: Principal) -> Collection[str | None]:
 
 
 def _is_same_outcome(last: Redacted, decided: Decided) -> bool:
-    """Whether `decided` allows the same as the evaluation before it, which need not be redacted again."""
+    """Return whether `decided` allows the same as the previous evaluation, so that redaction can be reused."""
     if decided.redactor is not last.decided.redactor or last.allowed is not last.decided.decision:
         return False
     return replace(decided.decision, holds_until=last.allowed.holds_until) == last.allowed

@@ -1,6 +1,6 @@
-"""How far one request has come: for its outcome, whatever that is, and for what follows a failed attempt.
+"""Progress of one request, for its outcome and for what follows a failed attempt.
 
-The pipeline notes here what its steps return; the record, metrics and error answers read it. Steps themselves take the
+The pipeline stores the results of its steps here; the record, metrics and error answers read them. Steps take only the
 stage that they need (`gateway.request.stages`).
 """
 
@@ -19,11 +19,16 @@ from policy.decision.decision import Decision
 
 @dataclass(slots=True)
 class Attempts:
-    """What was tried for a call so far. `tried`: ids of backends. `failure`: of the last attempt that failed.
+    """Attempts of a call so far.
 
-    `broken`: attempts in which a backend failed while it answered. `evaluations`: how often the call was evaluated
-    after the first time. `waiting_since`: when it began to wait for a backend, `perf_counter` seconds. `comments`: sent
-    to keep a waiting stream open. `of_others`: attempts at models that were asked before the present one.
+    Attributes:
+        tried: ids of the backends tried.
+        failure: error of the last failed attempt.
+        broken: attempts in which a backend failed while it answered.
+        evaluations: number of evaluations after the first.
+        waiting_since: start of waiting for a backend, in `perf_counter` seconds.
+        comments: comments sent to keep a waiting stream open.
+        of_others: attempts with the models asked before the current one.
     """
 
     tried: list[str] = field(default_factory=list)
@@ -37,11 +42,14 @@ class Attempts:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its answer on their way through the pipeline. A stage that was not reached is None.
+    """One request and its answer in the pipeline. A stage that was not reached is None.
 
-    `parsed` has the principal of the last authentication. `decision`: of the last evaluation, as far as it came, also
-    one that denies. `routed`: the last attempt. `accepted`: the last one on record.
-    `refused_model`: the model, one that the tenant may call, of a body that was refused.
+    Attributes:
+        parsed: with the principal of the last authentication.
+        decision: of the last evaluation, including one that denies.
+        routed: the last attempt.
+        accepted: the last attempt on record.
+        refused_model: for a body that was refused: its model, if the tenant may call it.
     """
 
     endpoint: Endpoint
@@ -58,7 +66,7 @@ class Exchange:
     refused_model: str = ""
 
     def falls_back(self, request: Parsed, reserved: Reserved) -> Reserved:
-        """Begin again with `request`, of another model; nothing of the attempts before was sent to the client."""
+        """Restart with `request` for another model. Nothing of the earlier attempts was sent to the client."""
         tried, waited = len(self.attempts.tried), self.attempts.comments
         self.attempts = Attempts(comments=waited, of_others=self.attempts.of_others + tried)
         self.parsed, self.reserved = request, replace(reserved, request=request)
@@ -68,20 +76,21 @@ class Exchange:
 
     @property
     def principal(self) -> Principal | None:
+        """The principal of the last authentication; None before it."""
         if self.parsed is not None:
             return self.parsed.principal
         return None if self.authenticated is None else self.authenticated.principal
 
     @property
     def used(self) -> Used | None:
-        """The tokens that are charged; None for a call that never left."""
+        """The tokens to charge; None if the call was never sent."""
         if self.accepted is None or self.reserved is None:
             return None
         return self.received.used(self.reserved.prompt_estimate)
 
     @property
     def content(self) -> RetainedContent | None:
-        """What is kept of the call."""
+        """The retained content of the call."""
         return None if self.redacted is None else self.redacted.content
 
     @property

@@ -1,5 +1,7 @@
-"""What ends a request: its answer, or any error, which becomes an answer here. All of it is counted, and on record
-where the record has a place for it."""
+"""The end of a request: its answer, or any error, which is converted to an answer here.
+
+All of them are counted, and recorded if the request can be.
+"""
 
 import asyncio
 import logging
@@ -21,6 +23,8 @@ logger = logging.getLogger("domicile.gateway")
 
 
 class CallOutcome:
+    """Runs a request to its end and handles its errors."""
+
     def __init__(
         self,
         recorder: Recorder,
@@ -28,16 +32,21 @@ class CallOutcome:
         offers: Callable[[str, str], bool],
         access: Callable[[Exchange], None] | None = None,
     ) -> None:
-        """``offers``: whether a tenant may call a model; any other name would be a series of its own in metrics.
-        `access`: is told of each call that is over."""
+        """`access`: called with each finished call.
+
+        `offers`: whether a tenant may call a model. Other names must not become label values of metrics, where each
+        would create a new series.
+        """
         self._access = access
         self._recorder = recorder
         self._telemetry = telemetry
         self._offers = offers
 
     async def of(self, exchange: Exchange, steps: Awaitable[None]) -> None:
-        """Run `steps`, which note their progress in `exchange`. Does not raise what a client, a backend or a server
-        that stops can cause."""
+        """Run `steps`, which store their progress in `exchange`.
+
+        Does not raise for any error that a client, a backend or a stopping server can cause.
+        """
         client = exchange.client
         with self._telemetry.request_span(exchange.endpoint.operation, client.headers):
             try:
@@ -66,7 +75,7 @@ class CallOutcome:
                     self._access(exchange)
 
     async def _cancelled(self, exchange: Exchange) -> None:
-        """The client left, or the server ends and has waited as long as it does."""
+        """Handle cancellation: the client left, or the server stops and its grace period is over."""
         client = exchange.client
         if not client.gone:
             stopping = GatewayStopping("The gateway is stopping and cut this call; send it again", retry_after_s=1)
@@ -78,21 +87,20 @@ class CallOutcome:
             self._recorder.gone(exchange.endpoint.path, client.address, exchange.principal)
 
     async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
-        """Record or count the refusal, then send it to the client: as a status, or as an event in a stream that has
-        begun."""
+        """Record or count the refusal, then send it: as a status, or as an event in a stream that has begun."""
         client = exchange.client
-        client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
+        client.stop_watching()  # from here on nothing may be cancelled, because the outcome is being recorded
         asked, api = exchange.parsed, exchange.endpoint.format
         translation = asked.call.translation if asked is not None else None
-        if translation is not None:  # the record and the client read the same sentence
+        if translation is not None:  # so that the record and the client get the same message
             rename(error, translation.place)
         error, recorded = await self._recorder.refused(exchange, error)
         if not recorded:
             self._recorder.turned_away(error, exchange.endpoint.path, client.address, exchange.principal)
-        # A backend makes up its own codes, and each would be another series.
+        # Backends use arbitrary codes, and each would create a new series.
         label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
         self._telemetry.errors.labels(label).inc()
-        if client.started:  # and no `[DONE]`: the answer is not whole
+        if client.started:  # no `[DONE]`, because the answer is incomplete
             events = exchange.received.events or (translation.events() if translation is not None else None)
             await client.end(api.stream_error(error) if events is None else events.failed(error))
             return
@@ -103,7 +111,7 @@ class CallOutcome:
 
 
 def _headers(exchange: Exchange, error: GatewayError) -> list[Header]:
-    """The call's own, as far as it came."""
+    """Return the headers of the call that are known at its current stage."""
     if exchange.parsed is None:
         return []
     rates = error.rates if isinstance(error, LimitReached) and error.rates else ()
@@ -113,6 +121,6 @@ def _headers(exchange: Exchange, error: GatewayError) -> list[Header]:
 
 
 def _without_content(error: BaseException) -> str:
-    """Type and place of an error, never its message: that may quote the prompt."""
+    """Return type and location of an error, without its message, which may quote the prompt."""
     places = traceback.extract_tb(error.__traceback__)[-3:]
     return f"{type(error).__name__} at " + " < ".join(f"{Path(p.filename).name}:{p.lineno}" for p in reversed(places))

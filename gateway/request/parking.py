@@ -1,7 +1,6 @@
-"""Calls for a model without a running backend wait while one is started. The number of waiting calls is bounded for
-each tenant.
+"""Waiting room for calls to a model without a running backend, while one is started; bounded per tenant.
 
-A waiting stream is kept open by comments (HTML Living Standard, server-sent events §9.2.6), which clients skip. Its
+A waiting stream is kept open with comments (HTML Living Standard, server-sent events §9.2.6), which clients skip. The
 status is sent with the first comment, so a call that is refused before that gets an error status.
 """
 
@@ -35,7 +34,7 @@ RETRY_AFTER_S = 5.0
 
 
 class Parking:
-    """`per_tenant`: how many calls of one tenant may wait at the same time."""
+    """`per_tenant`: maximum number of waiting calls of one tenant."""
 
     def __init__(self, registry: BackendRegistry, fleet: Fleet, tracker: DemandTracker, per_tenant: int) -> None:
         self._registry = registry
@@ -46,16 +45,15 @@ class Parking:
         self._news = asyncio.Event()
 
     def look(self) -> None:
-        """Wake all waiting calls: the fleet changed."""
+        """Wake all waiting calls, because the fleet changed."""
         self._news.set()
         self._news = asyncio.Event()
 
     async def wait(self, redacted: Redacted, attempts: Attempts) -> bool:
-        """Wait until a backend is running that may answer, or the deployment is gone.
+        """Wait until a backend that may answer is running, or the deployment is gone; then return True.
 
-        Returns True then; False at once where no deployment will start a backend for this call. Raises
-        BackendUnavailable when too many calls wait or the deployment's waiting time is over, BackendCannotStart when
-        its starts fail.
+        Returns False immediately if no deployment will start a backend for this call. Raises BackendUnavailable if too
+        many calls wait or the deployment's waiting time is over, and BackendCannotStart if its starts fail.
         """
         request = redacted.request
         tenant = request.principal.tenant
@@ -67,24 +65,24 @@ class Parking:
         again = attempts.waiting_since is not None
         since = attempts.waiting_since = attempts.waiting_since or perf_counter()
         with self._place(tenant), self._tracker.waiting(tenant, model, regions):
-            if again:  # a backend was running and could not be called after all
+            if again:  # a backend was running but could not be called
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):
                 deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
                     return True  # drained, deleted, or its tenant revoked: the call is evaluated again
-                _check_patience(deployment, perf_counter() - since)  # before the comment, which sends the status
+                _check_patience(deployment, perf_counter() - since)  # before the comment, because that sends the status
                 commented = request.call.stream and request.call.endpoint.format.streams_events
                 if commented and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
                     attempts.comments += 1
                     await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)], COMMENT)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
+                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow the cancellation by a client that left
                         await self._news.wait()
         return True
 
     def _allowed(self, decision: Decision, deployment: Deployment | None) -> frozenset[str]:
-        """Regions of the deployment that `decision` lets a call go to."""
+        """Return the regions of the deployment in which `decision` allows a backend."""
         if deployment is None:
             return frozenset()
         facts = self._registry.facts(deployment.tenant, deployment.model)
@@ -102,7 +100,7 @@ class Parking:
     def _place(self, tenant: str) -> Iterator[None]:
         if self._taken[tenant] >= self._per_tenant:
             raise BackendUnavailable(
-                f"{self._per_tenant} calls wait for a backend already; try again",
+                f"{self._per_tenant} calls are already waiting for a backend; try again",
                 code="too_many_waiting",
                 retry_after_s=RETRY_AFTER_S,
             )

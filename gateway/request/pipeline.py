@@ -1,8 +1,8 @@
-"""The path of a request, in ten steps. Read this file first.
+"""The path of a request in ten steps. Read this file first.
 
-Nothing leaves for a backend before its intent is on record, and no answer is complete before its outcome is. Each step
-takes the stage that it needs and returns the next (`gateway.request.stages`), or raises what becomes the client's error
-(`gateway.request.outcome`).
+Nothing is sent to a backend before its intent is recorded, and no answer is completed before its outcome is. Each step
+takes the stage that it needs and returns the next (`gateway.request.stages`), or raises an error that
+`gateway.request.outcome` converts for the client.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _random_id = RandomPieces(12)
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The parts a request passes; each can be replaced by another with the same interface."""
+    """The components that a request passes through. Each can be replaced by another with the same interface."""
 
     authenticator: Authenticator
     limiter: CallLimiter
@@ -69,7 +69,7 @@ class Pipeline:
     marker: Marker
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
-        """Answer one request. Errors become answers, and so does the server's cancellation when it ends."""
+        """Answer one request. Errors, and cancellation when the server stops, are converted to answers."""
         exchange = Exchange(endpoint, client)
         return self.outcome.of(exchange, self._steps(exchange))
 
@@ -86,7 +86,7 @@ class Pipeline:
             held = await self.limiter.reserve(exchange.parsed, exchange)
         async with held as reserved:
             exchange.reserved = reserved
-            while True:  # one attempt; after a failed one all that is in force is evaluated again
+            while True:  # one attempt; after a failure everything in force is evaluated again
                 try:
                     decided = await self.evaluation.decide(reserved, exchange)  # 4. decide: by policy and facts
                     exchange.redacted = redacted = await self.evaluation.redact(decided, exchange)  # 5. redact: or deny
@@ -114,16 +114,19 @@ class Pipeline:
                                     else:
                                         receipt = await self._kept(accepted, received, answered.kept)
                                 finished = self.delivery.finish(answered, receipt)
-                except GatewayError as error:  # a name may stand for other models, each judged as the first
+                except GatewayError as error:  # a name may stand for other models, each evaluated like the first
                     reserved = self._next_model(exchange, reserved, error)
                     continue
-                if finished is not None:  # the backend has done its part, however slowly the client reads
+                if finished is not None:  # the backend is released, however slowly the client reads
                     await finished
                     return
 
     def _next_model(self, exchange: Exchange, reserved: Reserved, error: GatewayError) -> Reserved:
-        """The same call of the model that its name stands for after the present one. Raises `error` where there is
-        none, and where the client has received something."""
+        """Return the call for the next model that its name stands for.
+
+        Raises `error` if there is none, if the client has already received part of an answer, or after MAX_BROKEN
+        broken ones.
+        """
         request = reserved.request if exchange.parsed is None else exchange.parsed
         unsent = request.client.held or not request.client.started
         if request.naming is None or not unsent or exchange.attempts.broken > MAX_BROKEN:
@@ -133,9 +136,9 @@ class Pipeline:
         return exchange.falls_back(replace(request, call=call, naming=naming, offered=offered), reserved)
 
     async def _parse(self, authenticated: Authenticated) -> Parsed:
-        """Read and check the body. From then on the request is cancelled when its client leaves.
+        """Read and check the body. From then on, the request is cancelled when its client disconnects.
 
-        Raises InvalidRequest; LimitReached where a large body comes from a caller over its limits.
+        Raises InvalidRequest, and LimitReached if a large body comes from a caller over its limits.
         """
         client, principal = authenticated.client, authenticated.principal
         most = self.bounds.now.max_body_bytes
@@ -166,7 +169,7 @@ class Pipeline:
         )
 
     async def _read(self, authenticated: Authenticated, raw: bytes) -> Call:
-        """The call, with the kept items in it that it goes on with. Raises InvalidRequest."""
+        """Return the call, including the stored items that it continues from. Raises InvalidRequest."""
         endpoint, principal, line = authenticated.endpoint, authenticated.principal, authenticated.client.batch
         if not endpoint.format.keeps_state:
             return await self.inspection.parsed(endpoint, raw, principal.tenant)
@@ -179,8 +182,10 @@ class Pipeline:
             return await self.inspection.parsed(endpoint, raw, principal.tenant, state)
 
     async def _queue(self, request: Parsed, exchange: Exchange) -> None:
-        """Keep a call that is to be answered later, once policy and redaction of now let it pass; they are asked again
-        when its turn comes."""
+        """Store a call that is to be answered later, if current policy and redaction allow it.
+
+        Both are evaluated again when the call is executed.
+        """
         decided = await self.evaluation.decide(Reserved(request, 0, ()), exchange)
         exchange.redacted = redacted = await self.evaluation.redact(decided, exchange)
         body = await self.responses.queue(redacted)
@@ -188,13 +193,13 @@ class Pipeline:
         await request.client.end(body)
 
     async def _kept(self, accepted: Accepted, received: ReceivedAnswer, answer: LastBytes) -> Receipt:
-        """The outcome on record, of a call whose answer is kept: before that, so that who has the id finds it."""
+        """Store the answer, then record the outcome, so that a client that has the id can retrieve the answer."""
         keeping = asyncio.ensure_future(self.responses.keep(accepted, answer.taken()))
         try:
             await asyncio.shield(keeping)
             return await self.recorder.completed(accepted, received)
         except BaseException:
-            await asyncio.gather(keeping, return_exceptions=True)  # what a thread has begun ends first
+            await asyncio.gather(keeping, return_exceptions=True)  # a running thread cannot be interrupted
             await asyncio.shield(self.responses.discard(accepted))
             raise
 
@@ -228,7 +233,7 @@ class Pipeline:
             request.call.endpoint.upstream,
             routed.body,
             request.request_id,
-            str(accepted.intent),  # the token names it: a backend of ours takes no call that is not on record
+            str(accepted.intent),  # the request token names it: our backends accept no call that is not on record
             request.principal.project,
             partial(self.evaluation.check, routed),  # at the moment of the connect
             silence,

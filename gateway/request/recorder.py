@@ -1,7 +1,7 @@
-"""What the gateway puts on record about a request: the intent before it leaves, and one outcome after it.
+"""Records of a request: the intent before it is sent, and one outcome after it.
 
-Appends return only once the event is durable. If it cannot be made so, AuditUnavailable is raised and the caller
-stops: nothing is forwarded without its intent, nothing is called complete without its outcome.
+Appends return only when the event is durable. If it cannot be made durable, AuditUnavailable is raised and the caller
+stops: nothing is forwarded without its intent, and nothing is completed without its outcome.
 """
 
 import logging
@@ -43,17 +43,17 @@ from regions.fleet.fleet import Backend
 
 logger = logging.getLogger("domicile.gateway")
 ADMIN = "/admin/v1"
-"""The endpoint of failed authentications there: the paths hold names of tenants."""
+"""Endpoint recorded for failed authentications at the admin API, whose paths contain names of tenants."""
 
 
 class Log(Protocol):
-    """`audit.AuditLog`, as far as it is needed here."""
+    """The part of `audit.AuditLog` that is used here."""
 
     async def append(self, event: Event, private: Private | None = None) -> Receipt: ...
 
 
 class Recorder:
-    """`address_days`: how long the addresses of refused callers are kept."""
+    """`address_days`: retention of refused callers' addresses, in days."""
 
     def __init__(self, log: Log, telemetry: Telemetry, address_days: int = 30) -> None:
         self._log = log
@@ -61,10 +61,10 @@ class Recorder:
         self._refusals = Refusals(self._append, address_days)
 
     async def accepted(self, routed: Routed, before: Accepted | None) -> Accepted:
-        """Write ahead: the intent for the first backend. For a later one (`before`: what is on record), a routing
-        decision if it is another backend, or another decision than the record holds.
+        """Write ahead: record the intent for the first backend.
 
-        Raises AuditUnavailable; then nothing may be sent.
+        For a later attempt (`before`: what is on record), record a routing decision if the backend or the decision
+        differs from the record. Raises AuditUnavailable; then nothing may be sent.
         """
         redacted = routed.redacted
         if before is not None:
@@ -89,7 +89,7 @@ class Recorder:
         redacted, recorded = routed.redacted, before.routed
         redecided = redacted.prompt is not recorded.redacted.prompt
         if routed.route == recorded.route and not redecided:
-            return  # what is on record still holds
+            return  # the record is still correct
         moved = routed.route.backend.id != recorded.route.backend.id
         reason = "backend_unavailable" if moved and routed.attempt else "decision_changed"
         if routed.request.call.model != before.request.call.model:
@@ -98,9 +98,10 @@ class Recorder:
         await self._append(event, redacted.content.asked() if redecided and redacted.content else None)
 
     async def completed(self, accepted: Accepted, received: ReceivedAnswer) -> Receipt:
-        """Close the record. Raises AuditUnavailable; then the answer must not be called complete.
+        """Record the outcome. Raises AuditUnavailable; then the answer must not be completed.
 
-        Closed either way: the log itself closes a call whose outcome it could not take, or whose client left meanwhile.
+        The call counts as closed in both cases: the log itself closes a call whose outcome it could not accept, or
+        whose client left meanwhile.
         """
         received.closed = True
         redacted = accepted.routed.redacted
@@ -117,10 +118,10 @@ class Recorder:
         )
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:
-        """Record why a call is refused or broke off; returns the error the client should see, and whether a record
-        stands for the call.
+        """Record why a call is refused or was aborted.
 
-        The error is another one only where the refusal cannot be recorded.
+        Returns the error for the client and whether the call is on record. The error differs from `error` only if the
+        refusal cannot be recorded.
         """
         if exchange.accepted is not None:
             await self.aborted(exchange, error.code or "gateway_error", error.http_status, _reasons_of(error))
@@ -139,15 +140,15 @@ class Recorder:
     async def aborted(
         self, exchange: Exchange, reason: str, status: int | None = None, reasons: Sequence[Reason] = ()
     ) -> None:
-        """Close the record of an answer that did not end; `reasons`: those of a policy that refused it meanwhile. Does
-        not raise: no client is left to get an error.
+        """Record that an answer was aborted. `reasons`: of a policy that refused the call meanwhile.
 
-        What the log cannot take now, it closes by itself once it is well again, or at the next start.
+        Does not raise, because no client is left to receive an error. What the log cannot accept now, it closes by
+        itself when it has recovered, or at the next start.
         """
         accepted, received = exchange.accepted, exchange.received
         if accepted is None or received.closed:
             return
-        routed = exchange.routed or accepted.routed  # of another model, where the last one was refused before its turn
+        routed = exchange.routed or accepted.routed  # another model's, if the last model was refused before its attempt
         received.closed = True
         if status is None or status >= 500:  # a refusal is an answer
             tenant = accepted.request.principal.tenant
@@ -166,9 +167,10 @@ class Recorder:
             )
 
     async def connected(self, backend: Backend, peer: Peer) -> None:
-        """Residency evidence: who answered a new connection. Without TLS, on this host alone, there is none.
+        """Record the peer of a new connection, as residency evidence.
 
-        Raises AuditUnavailable; then nothing may be sent on it.
+        Without TLS, which is used only on this host, there is no such evidence. Raises AuditUnavailable; then nothing
+        may be sent on the connection.
         """
         if (event := connection_of(backend, peer)) is not None:
             await self._append(event)
@@ -178,13 +180,13 @@ class Recorder:
         await self._append(event)
 
     def auth_failed(self, reason: str, address: Address | None = None) -> None:
-        """Count a caller of the admin API who could not be authenticated."""
+        """Count a failed authentication at the admin API."""
         self._refusals.count(Refusal(401, reason, ADMIN), address)
 
     def turned_away(
         self, error: GatewayError, endpoint: str | None, address: Address | None, principal: Principal | None = None
     ) -> None:
-        """Count a request that got `error` and that no record stands for."""
+        """Count a request that was answered with `error` and has no record."""
         self._refusals.count(_of_caller(refusal_of(error, endpoint), principal), address)
 
     def gone(self, endpoint: str, address: Address | None, principal: Principal | None) -> None:
@@ -192,7 +194,7 @@ class Recorder:
         self._refusals.count(_of_caller(Refusal(CLIENT_GONE, "client_gone", endpoint), principal), address)
 
     async def close(self) -> None:
-        """Record what was counted."""
+        """Record the remaining counts."""
         await self._refusals.close()
 
     async def _append(self, event: Event, private: Private | None = None) -> Receipt:
@@ -204,7 +206,7 @@ class Recorder:
                 "The call cannot be recorded, so it is not processed; try again later", retry_after_s=5
             ) from error
         except audit_errors.AuditError as error:
-            logger.error("the record refused %s: %s; report it", event.type, type(error).__name__)
+            logger.error("the audit log rejected the event %s: %s; report it", event.type, type(error).__name__)
             raise InternalError("The call could not be recorded, so it was not processed; try again later") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)
@@ -217,7 +219,7 @@ def _of_caller(refusal: Refusal, principal: Principal | None) -> Refusal:
 
 
 def connection_of(backend: Backend, peer: Peer) -> BackendConnected | None:
-    """Who answered, as its certificate says; None where it showed none."""
+    """Return the event for a peer, with its certificate; None if it showed none."""
     if peer.certificate_sha256 is None:
         return None
     return BackendConnected(
@@ -267,7 +269,7 @@ def _by(decision: PolicyDecision) -> dict[str, Any]:
 
 
 def _allowed_again(redacted: Redacted) -> dict[str, Any]:
-    """What a later evaluation found that allows the call, for the record."""
+    """Return the record fields of a later evaluation that allows the call."""
     decision = redacted.allowed
     return {
         **_by(decision),
@@ -277,12 +279,12 @@ def _allowed_again(redacted: Redacted) -> dict[str, Any]:
 
 
 def _refused_again(decision: PolicyDecision | None, reasons: Sequence[Reason]) -> dict[str, Any]:
-    """What a later evaluation found that refuses the call. `decision`: None where it was not the policy."""
+    """Return the record fields of a later evaluation that refuses the call. `decision`: None if not by policy."""
     return (_by(decision) if decision is not None else {}) | {"decision": _decision("deny", reasons)}
 
 
 def _reasons_of(error: GatewayError) -> Sequence[Reason]:
-    """Those of a refusal by policy or redaction; none of any other error."""
+    """Return the reasons of a refusal by policy or redaction; empty for other errors."""
     if isinstance(error, PolicyDenied):
         return error.reasons
     if isinstance(error, RedactionRefused):
@@ -292,7 +294,7 @@ def _reasons_of(error: GatewayError) -> Sequence[Reason]:
 
 
 def _with_passed(request: Parsed, reasons: Sequence[Reason]) -> Sequence[Reason]:
-    """`reasons`, with why models before this one did not answer."""
+    """Return `reasons`, followed by the reasons why the models before this one did not answer."""
     return reasons if request.naming is None else (*reasons, *request.naming.passed)
 
 
@@ -318,7 +320,7 @@ def _route(routed: Routed) -> dict[str, Any]:
 
 
 def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, status: int | None) -> dict[str, Any]:
-    """`routed`: the last attempt, whether it came on record or not."""
+    """Return the fields of an outcome. `routed`: the last attempt, recorded or not."""
     request, backend = accepted.request, routed.route.backend
     used = received.used(accepted.routed.redacted.decided.reserved.prompt_estimate)
     first_token_s = received.first_token_s(request.started)

@@ -1,11 +1,12 @@
-"""Counts of refused requests that no other record stands for: per interval, tenant, status, reason, key and endpoint.
+"""Counts of refused requests without another record: per interval, tenant, status, reason, key and endpoint.
 
-A request that is refused before a decision (wrong key, unknown URL, malformed body, limit reached) leaves no record of
-its own: a flood of them must not fill the log. It is counted, and the counts are recorded, the first about a second
-after a quiet time, then once an interval while refusals go on. So accepted, denied and refused add up to what clients
-sent. Caller addresses are private values: the record commits to them, and they are deleted after some days.
+A request that is refused before a decision (wrong key, unknown URL, malformed body, limit reached) has no record of its
+own, because a flood of them must not fill the log. Such requests are counted. After a quiet period the counts are
+recorded about a second after the first refusal, then once per interval while refusals continue. Accepted, denied and
+refused requests therefore add up to what clients sent. Caller addresses are private values: the record commits to them,
+and they are deleted after some days.
 
-Counts that are not recorded yet are lost when the process is killed: at most those of one interval.
+Counts that are not recorded yet are lost if the process is killed: at most those of one interval.
 """
 
 import asyncio
@@ -28,11 +29,11 @@ logger = logging.getLogger("domicile.gateway")
 INTERVAL_S = 60.0
 FIRST_S = 1.0
 MAX_KINDS = 64
-"""Of one tenant in one interval; beyond them only the status is told apart."""
+"""Maximum number of kinds per tenant and interval; further refusals are grouped by status only."""
 MAX_ADDRESSES = 64
-"""Of one kind in one interval; calls from others are counted together."""
+"""Maximum number of addresses per kind and interval; calls from other addresses are counted together."""
 CLIENT_GONE = 499
-"""Status, after nginx: the client left before it was answered."""
+"""Status as in nginx: the client left before it was answered."""
 OTHER = "other"
 
 _CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
@@ -41,7 +42,10 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is told apart. `endpoint` is a path of the API; `tenant` that of an authenticated caller."""
+    """The key by which refusals are grouped.
+
+    `endpoint`: a path of the API. `tenant`: of an authenticated caller.
+    """
 
     status: int
     reason: str
@@ -52,7 +56,10 @@ class Refusal:
 
 
 def refusal_of(error: GatewayError, endpoint: str | None = None) -> Refusal:
-    """Of an error that an unauthenticated caller got: for a key that was real, in the tree of its tenant."""
+    """Return the key of an error for an unauthenticated caller.
+
+    If the key was real, the refusal belongs to the log of its tenant.
+    """
     reason = getattr(error, "reason", None) or error.code or "invalid_request"
     tenant, key_id = getattr(error, "tenant", None), getattr(error, "key_id", None)
     known = reason if _CODE.fullmatch(reason) else OTHER
@@ -61,7 +68,7 @@ def refusal_of(error: GatewayError, endpoint: str | None = None) -> Refusal:
 
 @dataclass(slots=True)
 class _Tally:
-    """Times in milliseconds since the epoch."""
+    """Counts of one kind. Times are in milliseconds since the epoch."""
 
     since: int
     until: int
@@ -70,12 +77,14 @@ class _Tally:
     others: int = 0
 
     def add(self, address: str | None, count: int = 1) -> None:
+        """Count requests of an address, or of others if it is unknown or the maximum number is reached."""
         if address is not None and (address in self.addresses or len(self.addresses) < MAX_ADDRESSES):
             self.addresses[address] = self.addresses.get(address, 0) + count
         else:
             self.others += count
 
     def absorb(self, other: "_Tally") -> None:
+        """Merge the counts of another tally."""
         self.since, self.until = min(self.since, other.since), max(self.until, other.until)
         self.count += other.count
         for address, count in other.addresses.items():
@@ -87,8 +96,11 @@ Record = Callable[[Event, Private | None], Awaitable[object]]
 
 
 class Refusals:
-    """For one event loop. `record` makes an event durable or raises GatewayError; addresses are kept `address_days`,
-    0 for none."""
+    """Counters of refused requests, for one event loop.
+
+    `record` makes an event durable or raises GatewayError. `address_days`: days for which addresses are retained; 0 for
+    none.
+    """
 
     def __init__(self, record: Record, address_days: int = 30, clock: Callable[[], float] = time.time) -> None:
         self._record = record
@@ -101,6 +113,7 @@ class Refusals:
         self._task: asyncio.Task[None] | None = None
 
     def count(self, refusal: Refusal, address: Address | None) -> None:
+        """Count one refusal and schedule its recording."""
         now = int(self._clock() * 1000)
         tally = self._tally(refusal, now)
         tally.count += 1
@@ -126,7 +139,7 @@ class Refusals:
             await self.flush()
 
     async def flush(self) -> None:
-        """Record what was counted. What cannot be recorded now stays counted."""
+        """Record the counts. Counts that cannot be recorded now are kept."""
         tallies, self._tallies, self._kinds = self._tallies, {}, {}
         self._recorded_at = time.monotonic()
         for refusal, tally in tallies.items():
@@ -146,7 +159,8 @@ class Refusals:
         except InternalError:
             if private is None:
                 raise
-            await self._record(event, None)  # nothing can be kept for this tenant, its key was destroyed for one
+            # Nothing can be stored for this tenant, for example because its key was destroyed
+            await self._record(event, None)
 
     def _private(self, tally: _Tally) -> Private | None:
         if not self._address_days or not tally.addresses:
@@ -158,7 +172,7 @@ class Refusals:
         )
 
     async def close(self) -> None:
-        """Record what was counted until now."""
+        """Record the remaining counts."""
         self._closing.set()
         if self._task is not None:
             await self._task

@@ -1,4 +1,4 @@
-"""Reservation of limits: what a call may use is reserved before it runs, and settled with what it used when it ends."""
+"""Reservation of limits: a call reserves what it may use before it runs, and settles what it used when it ends."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -22,34 +22,37 @@ PriceOf = Callable[[str], Price | None]
 """Returns the current price of a model, None if it has none."""
 
 UNCOUNTED_BYTES = 64 << 10
-"""Largest body that is parsed before limits are checked: about a millisecond's work."""
+"""Maximum size of a body that is parsed before limits are checked: about a millisecond of work."""
 
 
 _NOT_COUNTED: Final = nullcontext(False)
 
 
 class Consumption(Protocol):
-    """What becomes of a call. `parsed`: the call itself, of the model that answers it."""
+    """The usage of a call. `parsed`: the call, for the model that answers it."""
 
     @property
     def parsed(self) -> Parsed | None: ...
 
     @property
     def used(self) -> Used | None:
-        """The tokens that are charged; None if nothing is."""
+        """The tokens to charge; None if none are."""
 
 
 class CallLimiter:
+    """Checks and reserves the limits of calls."""
+
     def __init__(self, limiter: Limiter, price_of: PriceOf, bounds: Bounds) -> None:
         self._limiter = limiter
         self._price_of = price_of
         self._bounds = bounds
 
     def admission(self, principal: Principal, size: int) -> AbstractAsyncContextManager[bool]:
-        """Check limits around the parsing of a body of `size` bytes, before a large body costs time.
+        """Check limits around the parsing of a body of `size` bytes, so a large body costs no time over the limit.
 
-        A large body is counted as a request here, and its estimated tokens are held while it is parsed; the block gets
-        whether that is so. Parsing a small body costs less than counting it twice. Entering raises as `reserve`.
+        A large body is counted as a request here, and its estimated tokens are held while it is parsed. The context's
+        value says whether it was counted. Parsing a small body costs less than counting it twice. Entering raises as
+        `reserve`.
         """
         if size <= UNCOUNTED_BYTES or not principal.counters:
             return _NOT_COUNTED
@@ -68,16 +71,17 @@ class CallLimiter:
             await self._limiter.settle(reservation, NOTHING)
 
     async def reserve(self, request: Parsed, consumption: Consumption) -> "HeldReservation":
-        """Reserve what the call may cost until the returned block ends, which settles what `consumption` says was used.
+        """Reserve what the call may cost until the returned context ends, which settles what `consumption` reports.
 
-        Raises a LimitReached, with the headers about the limits; LimitsUnavailable where limits cannot be checked. A
-        limit that cannot be applied is not ignored: PolicyDenied where a budget in money is set and the model has no
-        price, InvalidRequest where tokens are limited and the answer would have no end.
+        Raises LimitReached with the rate limit headers, and LimitsUnavailable if limits cannot be checked. A limit that
+        cannot be applied is not ignored: raises PolicyDenied if a budget in money is set and the model has no price,
+        and InvalidRequest if tokens are limited and the answer would have no end.
         """
         counters, call = request.principal.counters, request.call
         if call.has_no_end and any(counter.kind.is_settled for counter in counters):
             raise InvalidRequest(
-                "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
+                "ignore_eos without max_tokens gives an endless answer, which no limit can cover; set max_tokens",
+                param="ignore_eos",
             )
         price = self._price_of(call.model)
         if price is not None and request.client.batch is not None:
@@ -108,8 +112,10 @@ class CallLimiter:
         return price.in_batch() if price is not None and request.client.batch is not None else price
 
     def _costliest(self, request: Parsed, naming: Naming, prompt: int, answer: int, cost: Cost) -> Cost:
-        """Of the models that may answer, so that no fallback exceeds a budget. Raises PolicyDenied where one of them
-        has no price and a budget is set."""
+        """Return the highest cost of all models that may answer, so that no fallback exceeds a budget.
+
+        Raises PolicyDenied if a budget is set and one of them has no price.
+        """
         is_budgeted = any(counter.kind.measure == "money" for counter in request.principal.counters)
         for model in naming.left:
             price = self._price_of(model)
@@ -129,7 +135,7 @@ def _refused(error: LimitExceeded) -> LimitReached:
 
 
 class HeldReservation:
-    """A reservation as an asynchronous context: leaving it settles what the call used, whether it failed or not."""
+    """A reservation as an asynchronous context manager. Leaving it settles the usage, also after an error."""
 
     __slots__ = ("_consumption", "_limiter", "_price", "_price_of", "_reservation", "_reserved")
 
@@ -142,7 +148,7 @@ class HeldReservation:
         price: Price | None,
         price_of: Callable[[Parsed], Price | None],
     ) -> None:
-        """`price`: of the model that was asked first; `price_of`: of another one that a call fell back to."""
+        """`price`: of the model asked first. `price_of`: returns the price of a fallback model."""
         self._price_of = price_of
         self._limiter = limiter
         self._reservation = reservation
@@ -166,7 +172,7 @@ class HeldReservation:
 
 
 def rate_headers(counters: Sequence[Counter], used: Sequence[float]) -> list[Header]:
-    """OpenAI's ``x-ratelimit-*`` headers, for the level with the least left; none if no such limit is set.
+    """Return OpenAI's ``x-ratelimit-*`` headers for the level with the least remaining; empty without such a limit.
 
     `used`: the amount consumed and held of each counter.
     """
@@ -196,7 +202,7 @@ _RATES: Final = {kind: _header_names(kind.header) for kind in KINDS if kind.head
 
 
 def _duration(seconds: float) -> str:
-    """`seconds` in OpenAI's notation: ``120ms``, ``1.5s``, ``6m0s``."""
+    """Format `seconds` in OpenAI's notation: ``120ms``, ``1.5s``, ``6m0s``."""
     if isinf(seconds):
         return "0s"
     milliseconds = round(seconds * 1000)

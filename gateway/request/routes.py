@@ -1,4 +1,4 @@
-"""Selection of backends: those that a decision allows, best first, and a last check before each call."""
+"""Selection of backends: those that a decision allows, best first, with a final check before each call."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ MAX_DECISIONS = 10_000
 
 
 class Routes:
-    """`bounds` say how many backends are tried for one request before the first byte of its answer."""
+    """`bounds` limit how many backends are tried for one request before the first byte of its answer."""
 
     def __init__(
         self,
@@ -35,27 +35,29 @@ class Routes:
         tracker: DemandTracker | None = None,
         beside_interactive: int = 4,
     ) -> None:
-        """`beside_interactive`: calls at a server without priorities, from which on it gets no line of a batch."""
+        """`beside_interactive`: number of calls at a server without priorities from which it gets no batch lines."""
         self._beside_interactive = beside_interactive
-        self._lines: Counter[str] = Counter()  # of batches, in flight at each backend
+        self._lines: Counter[str] = Counter()  # batch lines in flight at each backend
         self._tracker = tracker or DemandTracker()
         self._fleet = fleet
         self._registry = registry
         self._credentials = credentials
         self._bounds = bounds
-        self._targets: dict[str, Target] = {}  # by id: hashing a backend reads all of its fields
+        self._targets: dict[str, Target] = {}  # by id, because hashing a backend reads all of its fields
         self._prefixes = PrefixIndex()
         self._caches: dict[str, Backend] = {}  # the backends whose caches the index describes
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
     def choose(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
-        """The backends to call, best first: as many as attempts are left after those `tried`, which are not called
-        again. Empty if none that the decision allows is available."""
+        """Return the backends to call, best first, without those already `tried`.
+
+        At most as many as attempts are left. Empty if no backend that the decision allows is available.
+        """
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         if request.client.batch is not None:
             return self._for_batch(candidates, decision, tried)
         text = request.call.leading_text.encode()
-        prefix = block_hashes(text, request.principal.project.encode())  # each project has a cache of its own
+        prefix = block_hashes(text, request.principal.project.encode())  # each project has its own cache
         holders = self._prefixes.longest(prefix)
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
         most = self._bounds.now.max_attempts + len(tried)  # so that enough are left without those tried
@@ -65,15 +67,20 @@ class Routes:
         return [self._route(backend, decision, prefix) for backend in ordered]
 
     def _for_batch(self, candidates: Candidates, decision: Decision, tried: Collection[str]) -> list[Route]:
-        """As `choose`, for a line of a batch: the cheapest first, of those that interactive calls leave room at."""
+        """Return the result of `choose` for a batch line.
+
+        Backends with room beside interactive calls come first, then the cheapest.
+        """
         ordered = [each for each in cheapest(candidates, self._fleet.live()) if each.id not in tried]
         ordered.sort(key=lambda backend: not self._leaves_room(backend))
         return [self._route(each, decision, ()) for each in ordered[: self._bounds.now.max_attempts - len(tried)]]
 
     def has_room(self, tenant: str, model: str) -> bool:
-        """Whether a line of a batch may be sent now: engines with priorities put it behind interactive calls
-        themselves, at other servers few enough of these are in flight. True where no backend is available, which is for
-        the call itself to find."""
+        """Return whether a batch line may be sent now.
+
+        Engines with priorities schedule it after interactive calls themselves; other servers must have few of these in
+        flight. True if no backend is available, because the call itself reports that.
+        """
         live = self._fleet.live()
         able = [each for each in self._registry.backends(tenant, model) if live[each.id].available]
         return not able or any(map(self._leaves_room, able))
@@ -85,8 +92,11 @@ class Routes:
         return load is not None and load.rank - self._lines[backend.id] < self._beside_interactive
 
     def trials(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
-        """As `choose`, for a call whose allowed backends are all in back-off after failures. One of them is tried
-        instead of refusing the call, so a tenant's only backend is used again as soon as it works."""
+        """Return the result of `choose` for a call whose allowed backends are all in back-off after failures.
+
+        Trying one of them instead of refusing the call means that a tenant's only backend is used again as soon as it
+        works.
+        """
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
         prefix = block_hashes(request.call.leading_text.encode(), request.principal.project.encode())
@@ -98,7 +108,7 @@ class Routes:
         return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
-        """The backends that the decision allows, cached by decision: a change of the fleet makes a new decision."""
+        """Return the backends that the decision allows, cached by decision: a change of the fleet makes a new one."""
         known = self._allowed.get(id(decision))
         if known is not None and known[0] is decision:
             return known[1]
@@ -111,10 +121,10 @@ class Routes:
         return candidates
 
     def in_flight(self, request: Parsed, decision: Decision, route: Route) -> "InFlight":
-        """Check the backend once more before a connection is made, and count the call while the block runs.
+        """Check the backend once more before connecting, and count the call while the context is active.
 
-        Fails closed: entering it raises InternalError for a backend outside the decision, BackendUnavailable for one
-        of another tenant or no longer in the fleet.
+        Fails closed: entering raises InternalError for a backend outside the decision, and BackendUnavailable for one
+        of another tenant or one that is no longer in the fleet.
         """
         call = self._fleet.call(route.backend, tenant=request.principal.tenant)
         return InFlight(self, call, request, decision, route)
@@ -151,16 +161,22 @@ class Routes:
         return self._base_of(request) == request.call.model
 
     def may_help(self, failure: GatewayError | None, route: Route) -> bool:
-        """Whether `route` may be tried after `failure`. After a backend that refused for its rate limit, only a backend
-        that is not busy: otherwise a client over its limits would load every backend."""
+        """Return whether `route` may be tried after `failure`.
+
+        After a refusal because of a rate limit, only backends that are not busy are tried. Otherwise, a client over its
+        limits would load every backend.
+        """
         load = self._fleet.live().get(route.backend.id)
         if load is None or not (load.available or load.tried_at is not None):
-            return False  # since the route was chosen: out of service, in back-off, or enough calls try it already
+            # Changed since the route was chosen: out of service, in back-off, or enough calls try it already
+            return False
         return not isinstance(failure, BackendRefused) or load.rank < BUSY_RANK
 
     def answered(self, request: Parsed, call: Call, called: float | None) -> None:
-        """The backend, called at `called` (`perf_counter` seconds), has begun a good answer; a stream by its first
-        event."""
+        """Note that the backend has started a successful answer; for a stream, with its first event.
+
+        `called`: when the backend was called, in `perf_counter` seconds.
+        """
         call.answered()
         if request.call.stream and called is not None:
             waited_ms = (perf_counter() - called) * 1000
@@ -182,6 +198,7 @@ class Routes:
             del self._caches[name]
 
     def target(self, backend: Backend) -> Target:
+        """Return the address and TLS context of a backend."""
         known = self._targets.get(backend.id)
         if known is None or known.backend is not backend:
             tls = partial(self._credentials.context_for, backend) if backend.url.startswith("https:") else None
@@ -190,7 +207,7 @@ class Routes:
 
 
 class InFlight:
-    """The block of `Routes.in_flight`."""
+    """The context manager of `Routes.in_flight`."""
 
     __slots__ = ("_call", "_decision", "_request", "_route", "_routes")
 

@@ -1,7 +1,8 @@
-"""Spans on their way out: of a call only where its policy lets them be kept there.
+"""Span processor that exports the spans of a call only if its policy allows it.
 
-What a policy says is known in the middle of a call, when some of its spans have ended; so they wait until the call's
-own span ends, which says it. Spans of calls that no policy has judged stay here.
+The policy's decision is known in the middle of a call, when some spans have already ended. Spans therefore wait until
+the root span of the call ends, which has the result as an attribute. Spans of calls without a policy decision are not
+exported.
 """
 
 from collections import OrderedDict
@@ -15,7 +16,7 @@ MOST_TRACES = 10_000
 
 
 class ResidentSpans(SpanProcessor):
-    """KeysAndSigner spans on to `inner`, whole calls at a time, or not at all."""
+    """Passes the spans of a call on to `inner`, all of them or none."""
 
     def __init__(self, inner: SpanProcessor) -> None:
         self._inner = inner

@@ -1,9 +1,10 @@
-"""What is known about a request after each step of the pipeline. A step takes the stage that it needs and returns the
-next, so it cannot run without its inputs.
+"""Stages: what is known about a request after each step of the pipeline.
+
+A step takes the stage that it needs and returns the next one, so it cannot run without its inputs.
 
     Authenticated → Parsed → Reserved → Decided → Redacted → Routed → Accepted → Answered
 
-Stages are not changed. When something is evaluated again between two attempts, new stages are made.
+Stages are immutable. An evaluation between two attempts creates new stages.
 """
 
 from collections.abc import Sequence
@@ -26,9 +27,9 @@ from regions.fleet.fleet import Backend
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One backend that may be called: who it is, what is known of its place and owner, and on what transfer basis.
+    """A backend that may be called: its facts (location and owner) and transfer basis.
 
-    `prefix`: the beginning of the prompt, by blocks (`regions.routing.prefixes`).
+    `prefix`: the beginning of the prompt as block hashes (`regions.routing.prefixes`).
     """
 
     backend: Backend
@@ -39,7 +40,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """After step 1. `principal` asks for `endpoint`; no byte of the body was read."""
+    """After step 1. `principal` calls `endpoint`; the body has not been read."""
 
     endpoint: Endpoint
     client: Client
@@ -48,11 +49,16 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """After step 2. `call`: the checked body. `subject`: the person it is about, if the application says so.
+    """After step 2.
 
-    `trace_id`: of the trace that the request belongs to. `offered`: the tenant has such a model; another name may not
-    become a label of a metric. `counted`: as a request already, when its body was read. `started`: `perf_counter`
-    seconds. `naming`: how the call came to its model, where the client sent a name of the project.
+    Attributes:
+        call: the checked body.
+        subject: the person that the call is about, if the application names one.
+        trace_id: id of the trace that the request belongs to.
+        offered: whether the tenant has such a model; other names must not become label values of metrics.
+        counted: whether the request was counted when its body was read.
+        started: `perf_counter` seconds.
+        naming: how the model was resolved, if the client sent a name defined by the project.
     """
 
     request_id: str
@@ -69,7 +75,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """After step 3. `prompt_estimate`: tokens of the prompt. `rates`: headers about the limits that apply."""
+    """After step 3. `prompt_estimate`: tokens of the prompt. `rates`: rate limit headers."""
 
     request: Parsed
     prompt_estimate: int
@@ -78,7 +84,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """After step 4. `request`: with the principal that was decided about. `redactor`: of the policy that decided."""
+    """After step 4. `request`: with the principal of the decision. `redactor`: of the policy that decided."""
 
     request: Parsed
     reserved: Reserved
@@ -88,11 +94,14 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """After step 5. `allowed`: the decision, narrowed if redaction failed. `prompt`: as it may leave.
+    """After step 5.
 
-    `content`: what is kept of the call; None where the policy keeps nothing. An evaluation with the same outcome as the
-    one before has the same `prompt`. `translation`: how the call is answered; `keeps`: the answer can be asked for
-    again (`gateway.request.answer.kept_responses`).
+    Attributes:
+        allowed: the decision, narrowed if redaction failed.
+        prompt: as it may be sent. An evaluation with the same outcome as the previous one has the same prompt.
+        content: retained content; None if the policy retains nothing.
+        translation: of the answer to the client's API.
+        keeps: whether the answer can be retrieved later (`gateway.request.answer.kept_responses`).
     """
 
     request: Parsed
@@ -139,7 +148,7 @@ class Accepted:
 
 
 class LastBytes:
-    """Bytes that are given once. Nothing else of the call may hold them: a client can take minutes to read them."""
+    """Bytes that are taken once. Nothing else in the call may reference them, because a client may read for minutes."""
 
     __slots__ = ("_data",)
 
@@ -147,6 +156,7 @@ class LastBytes:
         self._data = data
 
     def taken(self) -> bytes:
+        """Return the bytes and drop the reference to them."""
         data, self._data = self._data, b""
         return data
 

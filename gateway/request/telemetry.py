@@ -1,7 +1,7 @@
-"""Spans and metrics of the gateway, and every name they use. Names only, never content: no prompt, answer or key.
+"""Spans and metrics of the gateway, and all names that they use. They contain no prompt, answer or key.
 
-The ``gen_ai.*`` strings are OpenTelemetry's GenAI semantic conventions, still in development there, so they are
-copied here and nowhere else. Prometheus names follow from them (dots to underscores, the unit as suffix).
+The ``gen_ai.*`` strings are OpenTelemetry's GenAI semantic conventions. These are still in development, so the strings
+are defined only here. Prometheus names are derived from them (dots to underscores, the unit as suffix).
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,14 +56,14 @@ _NO_SPAN: Final[AbstractContextManager[None]] = nullcontext()
 
 
 class Telemetry:
-    """Counts and times one gateway. Each has its own registry, so two in a process do not mix."""
+    """Metrics and tracing of one gateway. Each has its own registry, so two in one process are separate."""
 
     def __init__(self, *, max_tenant_labels: int = 200, tracer: trace.Tracer | None = None) -> None:
         self._tracer = tracer
         self._tenants: set[str] = set()
         self._max_tenant_labels = max_tenant_labels
         self._series: dict[tuple[str, ...], _Series] = {}
-        self._decided: dict[tuple[str, str, str], Counter] = {}  # finding a child costs more than counting
+        self._decided: dict[tuple[str, str, str], Counter] = {}  # looking up a child costs more than counting
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "domicile_requests",
@@ -112,7 +112,7 @@ class Telemetry:
         self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
 
     def tenant_label(self, tenant: str) -> str:
-        """`tenant`, or ``other`` once as many tenants as configured have been named: label sets stay bounded."""
+        """Return `tenant`, or ``other`` if the configured number of tenants is exceeded, so label sets stay bounded."""
         if tenant not in self._tenants:
             if len(self._tenants) >= self._max_tenant_labels:
                 return "other"
@@ -127,17 +127,17 @@ class Telemetry:
         known.inc()
 
     def exposition(self) -> bytes:
-        """Prometheus text format 0.0.4."""
+        """Return the metrics in Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """Span of one of STEPS. Costs nothing measurable where no tracer is configured."""
+        """Return the span of one of STEPS. Its cost without a tracer is negligible."""
         if self._tracer is None:
             return _NO_SPAN
         return self._span(self._tracer, f"domicile.{name}")
 
     def request_span(self, name: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
-        """Root span of a request, child of the caller's W3C ``traceparent`` where there is one."""
+        """Return the root span of a request, a child of the caller's W3C ``traceparent`` if there is one."""
         if self._tracer is None:
             return self._counted
         return self._traced(self._tracer, name, headers)
@@ -148,7 +148,10 @@ class Telemetry:
             yield
 
     def trace_id(self, headers: Mapping[str, str]) -> str | None:
-        """Of the span that is open; without a tracer the caller's own, from its ``traceparent``. 32 hex digits."""
+        """Return the trace id of the current span; without a tracer, that of the caller's ``traceparent``.
+
+        32 hex digits; None if there is neither.
+        """
         if self._tracer is None and "traceparent" not in headers:
             return None
         context = trace.get_current_span(None if self._tracer else extract(headers)).get_span_context()
@@ -156,8 +159,10 @@ class Telemetry:
 
     @contextmanager
     def _span(self, tracer: trace.Tracer, name: str, **options: Any) -> Iterator[None]:
-        """A span that names an error by its type only: what OpenTelemetry records of an exception by itself, its
-        message and traceback, may quote a prompt."""
+        """Start a span that records only the type of an error.
+
+        OpenTelemetry would also record the message and traceback, which may quote a prompt.
+        """
         with tracer.start_as_current_span(
             name, record_exception=False, set_status_on_exception=False, **options
         ) as span:
@@ -169,9 +174,11 @@ class Telemetry:
                 raise
 
     def finished(self, exchange: Exchange, status: int) -> None:
-        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request that
-        was refused for its body the tenant is known, and the model where the body names one that the tenant may call;
-        of one without a valid key neither."""
+        """Count and time a finished request. `status`: what the client received, 0 if nothing.
+
+        If the body was refused, the tenant is known, and the model if the tenant may call it. Without a valid key,
+        neither is known.
+        """
         if self._tracer is not None:
             self._describe(exchange, status)
         operation, request, received = exchange.endpoint.operation, exchange.parsed, exchange.received
@@ -180,7 +187,7 @@ class Telemetry:
             self.requests.labels(named, operation, exchange.refused_model, str(status)).inc()
             return
         usage = received.usage
-        model = request.call.model if request.offered else ""  # a name that was made up labels nothing
+        model = request.call.model if request.offered else ""  # an unknown name must not become a label value
         tenant = self.tenant_label(request.principal.tenant)
         series = self._series_of(tenant, operation, model)
         series.outcome(status).inc()
@@ -214,7 +221,7 @@ class Telemetry:
             attributes |= _attributes(exchange, exchange.parsed)
         if status >= 400:
             attributes[ERROR_TYPE] = str(status)
-        if status >= 500:  # what a client did wrong is no error of the server's span (HTTP semantic conventions)
+        if status >= 500:  # a client error is not an error of the server's span (HTTP semantic conventions)
             span.set_status(trace.StatusCode.ERROR)
         span.set_attributes(attributes)
 
@@ -240,7 +247,7 @@ def _attributes(exchange: Exchange, request: Parsed) -> dict[str, str | int | bo
 
 
 class _Counted:
-    """A block for any number of requests at once, counted while they are in it. Nothing is made for each."""
+    """A reusable context manager that counts the requests inside it, without an allocation per request."""
 
     __slots__ = ("_gauge",)
 
@@ -257,7 +264,7 @@ class _Counted:
 
 
 class _Series:
-    """The children of one label set, looked up when first used and then kept: finding one costs more than counting."""
+    """Metric children of one label set, looked up at first use and cached: a lookup costs more than counting."""
 
     def __init__(self, telemetry: Telemetry, labels: tuple[str, ...]) -> None:
         self._telemetry = telemetry
@@ -294,9 +301,10 @@ class _Series:
 def exporting_tracer(
     endpoint: str, sample_ratio: float, service_instance: str, by_policy: bool = False
 ) -> trace.Tracer:
-    """A tracer that sends spans to `endpoint` (OTLP over HTTP); `by_policy`: only those that a policy lets go there.
+    """Return a tracer that sends spans to `endpoint` (OTLP over HTTP).
 
-    Raises ImportError with the extra to install when the OpenTelemetry SDK is absent.
+    `by_policy`: export only spans of calls whose policy allows it. Raises ImportError, naming the extra to install, if
+    the OpenTelemetry SDK is missing.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

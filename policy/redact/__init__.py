@@ -1,4 +1,4 @@
-"""Redaction: personal data and secrets found in text, and what is done to them, both ways and in streams."""
+"""Redaction: finds personal data and secrets in requests and answers, replaces them, and restores pseudonyms."""
 
 ENGINE_VERSION = "7"
-"""Named in every record; raised when the same text and plan may give another result."""
+"""Engine version in every record; raised when the same text and plan may give a different result."""

@@ -1,4 +1,4 @@
-"""`domicile redact`: what redaction would do to a text or a file, and how well it does on a labelled set."""
+"""`domicile redact`: preview redaction of a text or a file, and measure it on a labelled data set."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import typer
 
 from policy.errors import RedactionError
 
-PASSES = 3  # of the detectors over a labelled set, whose quickest is reported
+PASSES = 3  # runs of the detectors over a labelled set; the fastest is reported
 
 app = typer.Typer(name="redact", help="Try and measure redaction.", no_args_is_help=True)
 
@@ -26,7 +26,7 @@ def text(
     ner: WithNames = False,
     as_json: AsJson = False,
 ) -> None:
-    """Redact TEXT and print it; with --json the findings too: where, and what.
+    """Redact TEXT and print it. With --json, also print the position and label of each finding.
 
     Example: domicile redact text "Write to alice@example.org"
     """
@@ -40,7 +40,7 @@ def file(
     ner: WithNames = False,
     as_json: AsJson = False,
 ) -> None:
-    """Redact what FILE holds and print it; the file stays as it is.
+    """Redact the text in FILE and print it; the file is not changed.
 
     Example: domicile redact file letter.txt --action pseudonymise
     """
@@ -53,26 +53,26 @@ def evaluate_file(
     ner: WithNames = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure redaction on labelled texts: {id, lang, text, variant?, spans: [{start, end, label}]} a line.
+    """Measure redaction on labelled texts, one per line: {id, lang, text, variant?, spans: [{start, end, label}]}.
 
-    Offsets count characters, the end is exclusive. Prints recall, precision and right labels by label, language and
-    variant, the share of texts without spans that were touched, and microseconds of CPU a 1,000 characters
-    (without names, in the quickest of three passes).
+    Offsets count characters, the end is exclusive. Prints recall, precision and correct labels by label, language and
+    variant, the share of texts without spans that had a finding, and microseconds of CPU per 1,000 characters (fastest
+    of three passes, or one pass with --ner).
 
     Example: domicile redact eval set.jsonl --json
     """
     from policy.redact.evaluate import evaluate, find_labelled, read_cases
 
     try:
-        cases = read_cases(_read(path).removeprefix("\ufeff").split("\n"))  # a text may hold other line ends
+        cases = read_cases(_read(path).removeprefix("\ufeff").split("\n"))  # a text may contain other line separators
         detectors = _detectors(ner=ner)
-        # What a model of names found is kept, so that a second pass would not be one.
+        # The name model caches its results, so a second pass would measure the cache.
         result = evaluate(cases, lambda written: find_labelled(written, detectors), passes=1 if ner else PASSES)
     except RedactionError as error:
         _fail(str(error))
     if result.unknown:
         labels = ", ".join(f"{label} ({count} spans)" for label, count in result.unknown.items())
-        typer.echo(f"note: redaction has no name for {labels}; they count as found where covered", err=True)
+        typer.echo(f"note: unknown labels: {labels}; their spans count as found if covered", err=True)
     if as_json:
         typer.echo(json.dumps(_figures(result), indent=1))
         return

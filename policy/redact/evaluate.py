@@ -1,4 +1,4 @@
-"""How well redaction finds what labelled texts hold: recall, precision, right labels, texts touched for nothing."""
+"""Evaluation of redaction on labelled texts: recall, precision, correct labels, false positives."""
 
 import gc
 import json
@@ -19,7 +19,10 @@ Find = Callable[[str], Sequence[Labelled]]
 
 
 class Case(NamedTuple):
-    """A labelled text. ``spans``: (start, end, label) in characters, end exclusive; none in a clean text."""
+    """A labelled text.
+
+    ``spans``: (start, end, label) in characters, end exclusive; empty for a text without personal data.
+    """
 
     id: str
     lang: str
@@ -30,10 +33,14 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``found`` of ``gold`` spans were covered by findings, ``named`` of them under the right label.
+    """Counts of labelled spans and findings.
 
-    ``findings`` under this label (by the language or variant of their text, in those tables), ``right`` of them on a
-    span of that label.
+    Attributes:
+        gold: labelled spans.
+        found: labelled spans covered by findings.
+        named: labelled spans covered by findings of which one has the correct label.
+        findings: findings with this label, or in texts of this language or variant.
+        right: findings that overlap a labelled span of the same label.
     """
 
     gold: int = 0
@@ -62,11 +69,20 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Scores by label, language and variant, of what has a structure (all but names and addresses) by variant, and of
-    names by language. ``clean``: texts without spans, of which
-    ``touched`` had a finding. ``micros``: CPU a 1,000 characters. ``missed``: ids of texts with a span not found or
-    misnamed, and of clean ones touched. ``unknown``: labels that redaction has no name for, and how many spans bear
-    them: what covers one counts as found, never as rightly named."""
+    """Scores of a whole data set.
+
+    Attributes:
+        total, by_label, by_lang, by_variant: scores of all labels.
+        structured_by_variant: scores by variant of all labels except names and addresses.
+        names_by_lang: scores of names by language.
+        texts: number of texts.
+        clean: number of texts without labelled spans.
+        touched: number of clean texts with a finding.
+        micros: CPU microseconds per 1,000 characters.
+        missed: ids of texts with a span that was not found or got a wrong label, and of clean texts with a finding.
+        unknown: labels that redaction does not know, with their number of spans. Such a span can be found, but never
+            correctly labelled.
+    """
 
     total: Score
     by_label: Mapping[str, Score]
@@ -83,15 +99,15 @@ class Evaluation:
 
 
 def find_labelled(text: str, detectors: Sequence[Detector] = DETECTORS) -> list[Labelled]:
-    """Findings as (start, end, label) in the text as it was written."""
+    """Return findings as (start, end, label), with offsets in the original text."""
     view = as_read(text)
     return [(*view.span(span.start, span.end), span.label) for span in find_spans(view.text, 0, detectors)]
 
 
 def read_cases(lines: Iterable[str]) -> list[Case]:
-    """Cases from JSON lines ``{id, lang, text, variant?, spans: [{start, end, label}]}``.
+    """Parse cases from JSON lines ``{id, lang, text, variant?, spans: [{start, end, label}]}``.
 
-    Raises RedactionError naming the line that is none, never its text.
+    Raises RedactionError with the number of an invalid line, never with its text.
     """
     cases = []
     for number, line in enumerate(lines, 1):
@@ -115,11 +131,13 @@ def read_cases(lines: Iterable[str]) -> list[Case]:
 def evaluate(
     cases: Iterable[tuple[str, str, str, str, Sequence[Labelled]]], find: Find = find_labelled, *, passes: int = 1
 ) -> Evaluation:
-    """Score `find` on cases, and time it: the quickest of so many passes over all of them, since what else a machine
-    does makes a pass slower and never quicker.
+    """Score `find` on labelled cases and measure its CPU time.
 
-    A span counts as found where findings cover every letter and digit of it, as named where one of them has its label
-    (see `labels`), and a finding as right where it meets a span of its label. Raises RedactionError if `find` does.
+    The time is that of the fastest of `passes` passes over all texts, because other load on a machine can only slow a
+    pass down.
+
+    A span is found if findings cover every letter and digit of it, and correctly labelled if one of them has its label
+    (see `labels`). A finding is correct if it overlaps a span of its label. Raises RedactionError if `find` does.
     """
     cases = list(cases)
     findings, seconds = _timed([text for _, _, _, text, _ in cases], find, passes)
@@ -160,9 +178,9 @@ def evaluate(
 
 
 def _timed(texts: list[str], find: Find, passes: int) -> tuple[list[Sequence[Labelled]], float]:
-    """What is found in each text, and seconds of CPU; apart from the scores, whose work would be in the way."""
+    """Return the findings of each text and the CPU seconds of the fastest pass, without the cost of scoring."""
     warm()
-    gc.collect()  # what reading the texts left behind is not for the detectors' time
+    gc.collect()  # free what reading the texts left, so that a collection does not fall into the measured time
     findings: list[Sequence[Labelled]] = []
     quickest = float("inf")
     for _ in range(passes):
@@ -177,7 +195,7 @@ def _timed(texts: list[str], find: Find, passes: int) -> tuple[list[Sequence[Lab
 
 
 def _is_found(text: str, span: Labelled, found: Sequence[Labelled]) -> tuple[bool, bool]:
-    """Whether findings cover every letter and digit of a labelled span, and whether one of them has its label too."""
+    """Return whether findings cover every letter and digit of a span, and whether one also has its label."""
     start, end, label = span
     over = [each for each in found if each[0] < end and start < each[1]]
     covered = all(any(a <= at < b for a, b, _ in over) for at in range(start, end) if text[at].isalnum())
@@ -185,7 +203,7 @@ def _is_found(text: str, span: Labelled, found: Sequence[Labelled]) -> tuple[boo
 
 
 class _Tally:
-    """Counts of each table by key and part of a Score."""
+    """Counters of every table, by key and field of `Score`."""
 
     def __init__(self) -> None:
         self._tables: dict[str, Counter[tuple[str, str]]] = {
@@ -193,12 +211,12 @@ class _Tally:
         }
 
     def add(self, label: str, lang: str, variant: str, **parts: int) -> None:
-        """Count a span or finding in every table it belongs to. ``parts``: fields of Score, each with 0 or 1."""
+        """Count a span or finding in every table it belongs to. ``parts``: fields of `Score`, each 0 or 1."""
         for table, key in _places(label, lang, variant):
             self._tables[table].update({(key, part): int(count) for part, count in parts.items()})
 
     def scores(self) -> dict[str, Mapping[str, Score]]:
-        """By table and key."""
+        """Return the scores by table and key."""
         return {table: _scores(counts) for table, counts in self._tables.items()}
 
 

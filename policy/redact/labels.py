@@ -1,5 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""What labelled texts call what we look for: `CREDIT_CARD`, `PL_PESEL`, `BSN`, `FR_VAT` are a card, a PESEL, a BSN, a VAT number."""
+"""Mapping of foreign label names to ours.
+
+`CREDIT_CARD`, `PL_PESEL`, `BSN` and `FR_VAT` are a card, a PESEL, a BSN and a VAT number.
+"""
 
 import re
 import unicodedata
@@ -8,7 +11,7 @@ from policy.redact.ids.kinds import IDS, SAME_NUMBER
 from policy.redact.payment.card_details import EXPIRY, VERIFICATION
 
 PERSON = "person"
-PASSPORT = "passport"  # any country's, some of which are kinds of their own
+PASSPORT = "passport"  # any country's; some countries' passports are kinds of their own
 _PLAIN = {
     "person": "person persons per name full_name given_name first_name middle_name surname last_name family_name person_name pers patient",
     "address": "address street_address street location postal_address home_address mailing_address residence addr",
@@ -41,7 +44,7 @@ _BY_NAME = {name.replace("_", ""): label for label, names in _PLAIN.items() for 
     )
     for name in names.split()
 }
-# Kinds by the names that other tools give them, behind the country's letters or alone.
+# Kinds by the names that other tools use, with or without the country code in front.
 _KINDS = {
     "svnr vnr sv_nummer sozialversicherungsnummer": "at_svnr", "nn nrn rrn insz national_number rijksregister rijksregisternummer registre_national": "be_nn",
     "egn": "bg_egn", "pnf lnch lnc": "bg_lnch", "ahv avs oasi ahvn13 ahv_nr navs13 ahv_nummer": "ch_ahv", "rc birth_number rodne_cislo": "cz_rc",
@@ -57,7 +60,7 @@ _KINDS = {
     "davcna davcna_stevilka": "si_tax", "nino": "gb_nino", "nhs": "gb_nhs", "utr": "gb_utr", "medical_record medical_record_number mrn nhc patient_id patient_number record_number": "medical_record", "medical_license medical_licence professional_licence professional_license license_number_medical": "professional_licence",
     "peid": "li_peid", "ehic": "ehic", "mrz": "mrz",
 }  # fmt: skip
-# And names that mean something only behind the letters of a country.
+# Names that are only unambiguous after a country code.
 _AT_HOME = {
     "at_tin tax": "at_tin", "be_niss ssn id": "be_nn", "bg_id": "bg_egn", "ch_ssn": "ch_ahv", "cz_personal_number": "cz_rc",
     "de_tin tax_id tax tax_number": "de_idnr", "de_pension ssn pension_number": "de_rvnr", "de_health health_insurance": "de_kvnr",
@@ -112,18 +115,19 @@ _VAT = frozenset(
 )
 _SUFFIX = re.compile(r"_(?:number|no|nr|num|code|value|id|nummer)\Z")
 _PREFIX = re.compile(r"\A(?:pii|b|i|national_id|nationalid|id|nid)_")
-# `WORK_EMAIL`, `CLIENT_IP`: the owner does not matter.
+# `WORK_EMAIL`, `CLIENT_IP`: the owner in front is ignored.
 _WHOSEVER = frozenset({"address", "email", "phone", "iban", "vat", "bic", "plate", "ip", "imei", "dob", "birthdate"})
 _SECRET = re.compile(r".*_(?:token|secret|password|credentials?|key)")
 _UNMARKED = str.maketrans("øłđðþı", "oldtti".replace("tt", "dt"))
 
 
 def canonical(label: str) -> str:
-    """Our label for `label`, with the kind behind a dot where it names one; unknown ones come back in small letters.
+    """Return our label for `label`, with the kind after a dot if it names one.
 
-    Case, marks and separators do not count (`Fødselsnummer`, `creditCardNumber`, `fr.nir`), nor on which side a country
-    stands (`DE_STEUERID`, `STEUERID_DE`, `German_tax_ID`). A country with a name that we do not know is any number of that
-    country; a name that several kinds have (`NIF`) is any national number.
+    Unknown labels are returned in lower case. Case, diacritics and separators are ignored (`Fødselsnummer`,
+    `creditCardNumber`, `fr.nir`), and a country may stand on either side (`DE_STEUERID`, `STEUERID_DE`,
+    `German_tax_ID`). A country with an unknown name means any number of that country; a name shared by several kinds
+    (`NIF`) means any national number.
     """
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", label.strip())
     marked = unicodedata.normalize("NFD", words.lower().translate(_UNMARKED))
@@ -141,7 +145,7 @@ def canonical(label: str) -> str:
 
 
 def is_known(label: str) -> bool:
-    """Whether `canonical` made something of a label that redaction may find."""
+    """Return whether `label`, a result of `canonical`, is one that redaction can find."""
     return label.partition(".")[0] in _PLAIN
 
 
@@ -153,7 +157,7 @@ def _known(name: str) -> str | None:
         return label
     if kind := _ALONE.get(compact):
         return f"national_id.{kind}"
-    if compact in ("nif", "niss"):  # of several countries
+    if compact in ("nif", "niss"):  # used in several countries
         return "national_id"
     first, _, rest = name.partition("_")
     front, _, last = name.rpartition("_")
@@ -176,18 +180,18 @@ def _of_country(code: str, name: str) -> str | None:
     return plain if plain and plain != "national_id" else f"national_id.{code}"
 
 
-# Tax numbers that are their country's VAT number too, with its letters in front or without.
+# Tax numbers that are also the VAT number of their country, with or without its prefix.
 _ALSO_VAT = frozenset(
     {"gr_afm", "pl_nip", "pt_nif", "hr_oib", "si_tax", "cy_tic", "es_cif", "es_dni", "es_nie", "bg_egn", "lv_pk"}
 )
-_DOCUMENTS = frozenset({PASSPORT, "de_id"})  # the number does not show its state
+_DOCUMENTS = frozenset({PASSPORT, "de_id"})  # the number does not identify its country
 
 
 def is_right(found: str, gold: str) -> bool:
-    """Whether our label `found` is what `gold` (see `canonical`) asks for.
+    """Return whether our label `found` satisfies the labelled `gold` (a result of `canonical`).
 
-    A general national id is any kind; a country's unknown id any of that country's or a document; Czech and Slovak birth
-    numbers are one number, and a tax number that is a VAT number too counts under both names.
+    A general national id matches any kind. An unknown id of a country matches any id of that country, or a document.
+    Czech and Slovak birth numbers are the same number. A tax number that is also a VAT number matches both labels.
     """
     if found == gold or (found.startswith("card.") and gold == "card"):
         return True

@@ -1,4 +1,4 @@
-"""The redactor of one policy: compiled once, used for every request and every answer under it."""
+"""The redactor of one policy: compiled once, then used for all requests and answers under that policy."""
 
 import hmac
 from collections import Counter
@@ -23,13 +23,20 @@ from policy.redact.text import json_text
 from policy.redact.text.json_text import as_read
 
 _ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
-MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for
+MAX_CHARACTERS = 4_000_000  # per request; longer ones would take seconds of CPU and delay others
 NamesByText = Mapping[str, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class RedactedBody:
-    """``body``: what may be sent. ``counts``: findings by label. ``pseudonyms``: what `StreamFilter` restores from."""
+    """Result of redacting a request body.
+
+    Attributes:
+        body: the body that may be sent.
+        changed: whether it differs from the original.
+        counts: findings by label.
+        pseudonyms: placeholders and values, from which `StreamFilter` restores.
+    """
 
     body: dict[str, Any]
     changed: bool
@@ -38,11 +45,11 @@ class RedactedBody:
 
 
 class Redactor:
-    """Applies one plan. Safe to share between threads and tasks: it holds no state of any request.
+    """Applies one redaction plan. Holds no state of a request, so threads and tasks can share it.
 
     Args:
-        plan: what to look for and what to do, each way.
-        hash_key: the tenant's key; required where the plan hashes.
+        plan: labels to find and actions to take, for prompts and for answers.
+        hash_key: the tenant's key; required if the plan hashes.
         detectors: in order of precedence.
     Raises RedactionError if the plan names a label that no detector finds, or hashes without a key.
     """
@@ -74,12 +81,14 @@ class Redactor:
 
     @property
     def hash_key(self) -> bytes | None:
-        """The tenant's key: with the plan, all that another process needs to make this redactor."""
+        """The tenant's key. Together with the plan, it is all that another process needs to build this redactor."""
         return self._hash_key
 
     def is_clean(self, role: str) -> bool:
-        """Whether nothing is found in the name of a role, which every message has. Not for any other text: the answer
-        is kept."""
+        """Return whether nothing is found in the role name of a message.
+
+        Use it only for role names: results are cached without bound.
+        """
         known = self._clean_roles.get(role)
         if known is None:
             found = self.looks_for_names or find_spans(role, 0, self._input)
@@ -92,7 +101,10 @@ class Redactor:
         return PERSON in self.plan.input and all(detector.label != PERSON for detector in self._input)
 
     def texts(self, body: dict[str, Any], layout: BodyLayout) -> tuple[str, ...]:
-        """Every string of a request as detectors read it: where names are to be looked for. Raises as `redact_body`."""
+        """Return every distinct string of a request as detectors read it, to search for names.
+
+        Raises as `redact_body`.
+        """
         texts: dict[str, None] = {}
 
         def collect(text: str, position: str, *, escaped: bool = False) -> str:
@@ -103,11 +115,11 @@ class Redactor:
         return tuple(texts)
 
     def _whole(self, body: dict[str, Any], layout: BodyLayout) -> dict[str, Any]:
-        """Values that were cut over parts or messages, put together."""
+        """Return the body with values that are split over parts or messages joined."""
         return with_whole_values(body, self._input) if "messages" in layout.prompts else body
 
     def conversation(self, name: str) -> tuple[str, bytes] | None:
-        """Nonce and key that all requests of a conversation share; None without a key of the tenant's."""
+        """Return the nonce and key shared by all requests of a conversation; None if the tenant has no key."""
         if self._hash_key is None:
             return None
         key = hmac.digest(self._hash_key, b"conversation\0" + name.encode("utf-8", "surrogatepass"), "sha256")
@@ -123,12 +135,16 @@ class Redactor:
     ) -> RedactedBody:
         """Redact every string of a request to the route of `layout`.
 
-        ``names``: spans of persons' names for each of `texts`, where `looks_for_names`; a text that is missing there
-        is an error.
+        Args:
+            body: the parsed request.
+            layout: fields of the route.
+            nonce: unique to this request, see `pseudonyms.nonce_from`; with a `key`, unique to one conversation, see
+                `conversation`.
+            names: spans of person names for each of `texts`; required if `looks_for_names`. A missing text is an error.
+            key: key of the conversation.
 
-        `nonce` belongs to this request alone, see `pseudonyms.nonce_from`, or with a `key` to one conversation (see
-        `conversation`). Raises RedactionBlocked where the plan
-        blocks what was found or a part cannot be inspected, RedactionError for anything else: then deny.
+        Raises RedactionBlocked if the plan blocks a finding or a part cannot be inspected, and RedactionError for any
+        other failure. In both cases the request must be denied.
         """
         if self.looks_for_names and names is None:
             raise RedactionError(
@@ -142,7 +158,7 @@ class Redactor:
             redacted = rewrite_body(self._whole(body, layout), layout, run.rewrite)
         except RedactionError:
             raise
-        except Exception as error:  # whatever it was, the body is not known to be clean
+        except Exception as error:  # after any error the body is not known to be clean
             raise RedactionError(f"redaction failed with {type(error).__name__}") from None
         if run.blocked:
             raise RedactionBlocked(*run.blocked)
@@ -151,25 +167,25 @@ class Redactor:
         )
 
     def stream_filter(self, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> StreamFilter:
-        """A filter for one choice's text, or for one tool call's arguments (``json_escaped``)."""
+        """Return a filter for the text of one choice or, if ``json_escaped``, for the arguments of one tool call."""
         return StreamFilter(
             self.plan.output, self._output, pseudonyms, self._hash_key, self._identities, json_escaped=json_escaped
         )
 
     def restore_text(self, text: str, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> str:
-        """A whole answer at once: the same result as streaming it in any pieces."""
+        """Filter a complete answer. The result is the same as streaming it in any chunks."""
         return self.stream_filter(pseudonyms, json_escaped=json_escaped).flush(text)
 
 
 def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[Detector, ...]:
-    """Detectors of the labels in the plan, and those before them, which claim what these would mistake."""
+    """Return the detectors of the planned labels and all before them, which claim spans that these would mistake."""
     named = {general_label(label) for label in actions}
     last = max((index for index, d in enumerate(detectors) if d.label in named), default=-1)
     return tuple(detectors[: last + 1])
 
 
 class _Run:
-    """The state of one request while its strings are redacted."""
+    """State of one request during redaction."""
 
     def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms, names: NamesByText | None) -> None:
         self._redactor = redactor
@@ -183,6 +199,7 @@ class _Run:
         self._characters = 0
 
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
+        """Return `text` redacted; see `policy.redact.request.Rewrite`."""
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
             raise RedactionError(
@@ -212,7 +229,7 @@ class _Run:
         return "".join(pieces) + text[at:]
 
     def _with_encoded(self, text: str, spans: list[Span]) -> list[Span]:
-        """Add findings in base64; of several findings in one, that with the strictest action."""
+        """Add findings inside base64. If one encoded text has several, keep the one with the strictest action."""
         plan = self._redactor.plan.input
         strictest: dict[int, tuple[int, Span]] = {}
         for span in find_encoded(text, self._redactor._input):
@@ -254,7 +271,10 @@ class _Run:
 
 
 def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:
-    """Add what looks like a placeholder; where a finding overlaps it, the finding is kept and nothing is restorable."""
+    """Add spans of text that looks like a placeholder.
+
+    A finding that overlaps one takes precedence; that text is then not restored.
+    """
     literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)] if "<" in text else []
     own = (
         Span(each.start, each.end, LITERAL) for each in mentions(text, 0, pseudonyms, final=True, own=False).mentions

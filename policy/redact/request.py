@@ -1,8 +1,8 @@
-"""Every string of a request body, whatever it is for: redacted, or the body does not pass.
+"""Redaction of every string in a request body. A body with a part that cannot be inspected is refused.
 
-One string is exempt: the top-level ``model``, which the caller has matched against a list. Numbers of a known name at
-the top level are sampling parameters; anywhere else a long number may be a card or a phone, and is searched as text.
-What cannot be read as text (images, audio, token ids, embeddings) is refused: it cannot be inspected.
+One string is exempt: the top-level ``model``, which is already checked against a list. Numbers in known top-level
+fields are sampling parameters. Elsewhere a long number may be a card or a phone and is inspected as text. Content that
+is not text (images, audio, token ids, embeddings) cannot be inspected and is refused.
 """
 
 import re
@@ -20,12 +20,13 @@ TextShape = Literal["text", "messages", "items"]
 
 @dataclass(frozen=True, slots=True)
 class BodyLayout:
-    """What a request body of one route is made of, as the route's declaration says.
+    """Structure of the request body of one route, from the route's declaration.
 
-    `fields`: all that the route's wire model has at the top level. Their names are not redacted, nor are numbers there,
-    which are sampling parameters. `prompts`: where the prompt is, by field: "text" is a text or a list of texts,
-    "messages" a list of chat messages, "items" a list of input items as in OpenAI's Responses. What else is in a body
-    is searched as any JSON.
+    Attributes:
+        fields: all top-level fields of the route's wire model. Their names are not redacted. Numbers in them are
+            sampling parameters and are not redacted either.
+        prompts: fields that hold the prompt: "text" is a text or a list of texts, "messages" a list of chat messages,
+            "items" a list of input items as in OpenAI's Responses. The rest of the body is inspected as generic JSON.
     """
 
     fields: frozenset[str]
@@ -33,10 +34,10 @@ class BodyLayout:
 
 
 PLAIN_PROMPT = BodyLayout(frozenset({"prompt"}), {"prompt": "text"})
-"""Of a body that has a text in `prompt`, for uses without a route."""
+"""Layout of a body with a text in `prompt`, for uses without a route."""
 
-# Names inside messages, tools and schemas, whatever the route: they hold nothing personal and may stand in an error's
-# position. Any other is shown as `*`.
+# Field names inside messages, tools and schemas of any route. They contain no personal data and may appear in the
+# position of an error; other names are shown as `*`.
 _STRUCTURE = frozenset({
     "arguments", "body", "call_id", "content", "custom_id", "description", "function", "function_call", "id", "input",
     "include_usage", "instructions", "json_schema", "messages", "metadata", "method", "name", "output", "parameters",
@@ -64,21 +65,26 @@ _MEDIA_PARTS = {
     "file": "files",
     "input_file": "files",
 }
-# What a Responses input may be made of; a type that is not here may hold what nobody can read.
+# Item types of a Responses input. An unlisted type may hold content that cannot be inspected.
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "item_reference"})
-_LONG_NUMBER = 10**6  # seven digits; shorter numbers identify nobody
+_LONG_NUMBER = 10**6  # seven digits; shorter numbers identify no person
 
 
 class Rewrite(Protocol):
+    """Callback that redacts one string."""
+
     def __call__(self, text: str, position: str, *, escaped: bool = False) -> str:
-        """`text` redacted. ``escaped``: its JSON escapes count as what they spell."""
+        """Return `text` redacted.
+
+        ``position``: path in the body, for error messages. ``escaped``: decode JSON escapes in `text` first.
+        """
 
 
 def rewrite_body(body: dict[str, Any], layout: BodyLayout, rewrite: Rewrite) -> dict[str, Any]:
-    """A copy of `body` with every string put through `rewrite`.
+    """Return a copy of `body` with `rewrite` applied to every string.
 
-    Raises RedactionBlocked for what cannot be read as text, RedactionError for a body that is too deep, is no JSON, or
-    has names that are the same once redacted.
+    Raises RedactionBlocked for content that cannot be inspected as text, and RedactionError for a body that is nested
+    too deeply, contains a non-JSON value, or has two names that are equal after redaction.
     """
     result: dict[str, Any] = {}
     fields = layout.fields
@@ -102,7 +108,7 @@ def rewrite_body(body: dict[str, Any], layout: BodyLayout, rewrite: Rewrite) -> 
 
 
 def rewrite_batch_line(line: dict[str, Any], layouts: Mapping[str, BodyLayout], rewrite: Rewrite) -> dict[str, Any]:
-    """One line of a batch file: `custom_id` and all of `body`, whose layout is that of the line's `url`.
+    """Redact one line of a batch file: `custom_id` and all of `body`, with the layout of the line's `url`.
 
     Raises as `rewrite_body`, and RedactionBlocked for a URL that is not in `layouts`.
     """
@@ -126,7 +132,7 @@ def rewrite_batch_line(line: dict[str, Any], layouts: Mapping[str, BodyLayout], 
 
 
 def _item(item: Any, position: str, rewrite: Rewrite) -> Any:
-    """One item of a Responses input: a message, or a call and what came of it."""
+    """Redact one item of a Responses input: a message, a call or the output of a call."""
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if isinstance(item, dict) and kind not in _ITEMS:
         raise _unreadable(
@@ -191,11 +197,14 @@ def _value(value: Any, position: str, rewrite: Rewrite, depth: int) -> Any:
             else:
                 result[key] = _value(item, at, rewrite, depth + 1)
         return _same_size(result, value, position)
-    raise RedactionError(f"{position} is no JSON value")
+    raise RedactionError(f"{position} is not a JSON value")
 
 
 def _entry(name: str, value: Any, position: str, rewrite: Rewrite) -> tuple[str, str]:
-    """A member's name, redacted unless it is the wire format's, and its position, in which other names are `*`."""
+    """Return a member's name, redacted unless it belongs to the wire format, and its position.
+
+    In the position, names outside the wire format are shown as `*`.
+    """
     if name in _STRUCTURE:
         return name, f"{position}.{name}" if position else name
     at = f"{position}.*" if position else "*"
@@ -207,8 +216,10 @@ def _entry(name: str, value: Any, position: str, rewrite: Rewrite) -> tuple[str,
 
 
 def _is_declared(value: Any, position: str) -> bool:
-    """Whether a member of the schema of a tool or of the answer declares a property of its name, as ``file``: no server
-    takes that for a file, and all its strings are read."""
+    """Return whether `value` declares a property in the schema of a tool or of the answer, such as ``file``.
+
+    No server treats that as a file, and all strings in it are inspected.
+    """
     return isinstance(value, dict) and _SCHEMA.fullmatch(position) is not None
 
 
@@ -216,7 +227,7 @@ _SCHEMA = re.compile(r"(?:tools\[\d+\]|response_format)\..*\.properties")
 
 
 def _perhaps_json(text: str, position: str, rewrite: Rewrite) -> str:
-    """A tool's arguments or result: where it is JSON it stays JSON, and its escapes hide nothing."""
+    """Redact a tool's arguments or result. JSON stays valid JSON, and its escapes are decoded for inspection."""
     if is_json(text):
         return map_values(text, lambda value: rewrite(value, position))
     return rewrite(text, position, escaped=True)
@@ -241,4 +252,4 @@ def _unreadable(position: str, hint: str) -> RedactionBlocked:
 
 
 _ITEM_READERS: Mapping[TextShape, Callable[[Any, str, Rewrite], Any]] = {"messages": _message, "items": _item}
-"""What rewrites each item of a list at the top level."""
+"""Function that redacts one item of a top-level list, by the list's shape."""

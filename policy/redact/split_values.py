@@ -1,8 +1,8 @@
-"""Values that are cut: over the text parts of one message, or over messages of one speaker.
+"""Values that are split over the text parts of one message, or over messages of one role.
 
-A detector sees one text at a time, and a model reads them all. Where the end of one text and the beginnings of the next
-ones are a value that its own check proves, and neither side is one alone, the rest is moved to where the value begins:
-then it is found, replaced and restored as any other. Texts that no value joins stay as they are.
+A detector sees one text at a time, but a model reads them all. If the end of one text and the start of the following
+ones form a value that its own check confirms, and neither side contains a value there by itself, the rest is moved to
+where the value begins. It is then found, replaced and restored like any other value. Other texts are not changed.
 """
 
 import re
@@ -16,9 +16,9 @@ from policy.redact.text.normalise import normalise
 
 _PROVEN = frozenset({"email", "iban", "card", "national_id", "secret"})
 _SPEAKERS = frozenset({"user", "system", "developer"})
-_REACH = 96  # characters on each side of a cut; an IBAN in groups of one has 67
+_REACH = 96  # characters on each side of a split; an IBAN in groups of one has 67
 _REACH_OF_KEY = 400
-_MOST_TEXTS = 8  # that one value is cut into
+_MOST_TEXTS = 8  # texts over which one value may be split
 _SEPARATORS = ("", " ")
 _CUT_NUMBER = re.compile(r"[0-9][A-Za-z]{0,4}[ ./-]{0,3}\Z|[A-Z]{2}\Z")
 _REST_OF_NUMBER = re.compile(r"[ ./-]{0,3}[A-Za-z]{0,4}[0-9]")
@@ -28,7 +28,7 @@ _REST_OF_ADDRESS = re.compile(r"[\w.+-]{0,64}@|[\w-]{0,62}\.?[A-Za-z]")
 
 
 def with_whole_values(body: dict[str, Any], detectors: Sequence[Detector]) -> dict[str, Any]:
-    """`body`, a chat's, with every value in one text; the same object where none was cut."""
+    """Return a chat `body` with every value in one text; the same object if no value was split."""
     messages = body.get("messages")
     if not isinstance(messages, list) or _is_one_text(messages):
         return body
@@ -69,7 +69,7 @@ def _with_whole_parts(message: Any, detectors: Sequence[Detector]) -> Any:
 
 
 def rejoined(texts: Sequence[str], detectors: Sequence[Detector]) -> list[str]:
-    """`texts` with the rest of every cut value behind its beginning."""
+    """Return `texts` with the rest of every split value moved behind its beginning."""
     whole = list(texts)
     for i in range(len(whole) - 1):
         is_key = _may_be_cut_key(whole[i], whole[i + 1])
@@ -91,15 +91,15 @@ def _may_be_cut(first: str, second: str) -> bool:
 
 
 def _may_be_cut_key(first: str, second: str) -> bool:
-    """Whether the end of one text and the beginning of the next one are, in one piece, a key by its vendor's prefix."""
+    """Return whether the end of one text and the start of the next form a key with a vendor's prefix."""
     end, begin = _CUT_KEY.search(first), _REST_OF_KEY.match(second)
     return end is not None and begin is not None and begins_a_key(end[0] + begin[0], len(end[0]))
 
 
 def _rest(texts: Sequence[str], i: int, separator: str, detectors: Sequence[Detector], reach: int) -> int | None:
-    """How many characters behind the cut, separators included, belong to a value that begins in text `i`.
+    """Return the number of characters after the split, separators included, of a value that begins in text `i`.
 
-    ``reach``: how many characters are looked at on each side.
+    None if no value crosses the split. ``reach``: characters that are examined on each side.
     """
     first = texts[i][-reach:]
     following = [text[:reach] for text in texts[i + 1 : i + _MOST_TEXTS]]

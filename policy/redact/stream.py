@@ -1,12 +1,13 @@
-"""Answers as they stream: pseudonyms restored, the model's own finds acted on, the same result for any chunking.
+"""Output filter for streamed answers: restores pseudonyms and acts on findings, with the same result for any chunking.
 
-The text is cut into *runs* by rules that look at the text alone: a run is a word, together with the words behind it
-that a grouped number, an IBAN or a key block could go on into. No match leaves its run, so a run is judged as soon as
-the next character proves that it ended, and everything before it has been sent. What is held back is one word in
-ordinary prose. At most it is `LONGEST_RUN` characters, and for a PEM key block `LONGEST_PEM`.
+The text is divided into *runs* by rules that depend only on the text. A run is a word together with the following words
+into which a grouped number, an IBAN or a key block could continue. No match extends beyond its run, so a run is
+processed as soon as the next character shows that it has ended, and everything before it is sent. In ordinary prose one
+word is buffered. The maximum is `LONGEST_RUN` characters, or `LONGEST_PEM` for a PEM key block.
 
-A longer run is judged in windows: matches that begin in the first half are final, and what goes on from one that
-reaches the window's end is dropped. Nothing is replaced that came from the caller itself: a restored value stays.
+A longer run is processed in windows: matches that begin in the first half are final, and the continuation of a match
+that reaches the end of the window is dropped. Values that came from the client are never replaced: a restored value
+stays.
 """
 
 import re
@@ -28,14 +29,14 @@ from policy.redact.text.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.text.normalise import View, lowered, normalise
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
-LONGEST_GROUPED = 160  # the same for a run of several words: an IBAN in groups of four has 42, in groups of one 67
+LONGEST_GROUPED = 160  # the limit for a run of several words: an IBAN in groups of four has 42, in groups of one 67
 LONGEST_PEM = 16384
 CONTEXT = 64
 
-# Repeated groups that must not give back are atomic groups: possessive ones match wrongly before Python 3.11.5
-# (gh-106052), and here that let text through.
-# Text that no match can touch: blanks and signs, and plain words once the character behind them shows that they ended.
-# Group 1 ends where it must stop; a plain word that is still growing may follow.
+# Repeated groups that must not backtrack are atomic groups: possessive quantifiers match incorrectly before Python
+# 3.11.5 (gh-106052), which let text through here. The pattern matches text that no finding can include: spaces and
+# punctuation, and plain words once the next character shows that they ended. Group 1 ends where the clear text ends; a
+# plain word that is still growing may follow.
 _CLEAR = re.compile(
     rf"((?>(?:[^{WORD}<\\]++|[('/]?(?>(?:[{LETTER}]{{1,15}}+(?![{LETTER}])[.'\-]?+)+)[.:)]{{0,3}}+(?=[^{WORD}<\\]))*))"
     rf"(?:[('/]?(?>(?:[{LETTER}]{{1,15}}+[.'\-]?+){{0,8}})[.:)]{{0,3}}+\Z)?"
@@ -59,11 +60,15 @@ _UNESCAPED_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
 class StreamFilter:
-    """Filters one stream of text: `feed` pieces of any size, then `flush` once.
+    """Filters one stream of text: call `feed` with chunks of any size, then `flush` once.
 
-    ``counts``: findings by label. ``restored``: placeholders put back. ``is_identity``: nothing to do, may be skipped.
-    `feed` and `flush` raise RedactionBlocked where the plan blocks what was found, RedactionError if a detector fails;
-    then nothing more of this stream may be sent.
+    Attributes:
+        counts: findings by label.
+        restored: number of placeholders restored.
+        is_identity: the filter changes nothing and may be skipped.
+
+    `feed` and `flush` raise RedactionBlocked if the plan blocks a finding, and RedactionError if a detector fails.
+    After that, nothing more of this stream may be sent.
     """
 
     __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_identities", "_in_string", "_json", "_key",
@@ -85,16 +90,17 @@ class StreamFilter:
         self._key = hash_key
         self._identities = identities
         self._json = json_escaped
-        self._pending = ""  # as written; begins where a run begins
-        self._context = ""  # the end of what is done, normalised
+        self._pending = ""  # original text not yet sent; starts at a run boundary
+        self._context = ""  # end of the text already processed, normalised
         self._in_string = False
-        self._dropping: re.Pattern[str] | None = None  # what still belongs to a match that was longer than its window
+        # Matches the continuation of a match that was longer than its window
+        self._dropping: re.Pattern[str] | None = None
         self.counts: Counter[str] = Counter()
         self.restored = 0
         self.is_identity = not actions and not len(pseudonyms)
 
     def feed(self, piece: str) -> str:
-        """What can be sent now."""
+        """Add a chunk and return the text that can be sent now."""
         pending = self._pending + piece if self._pending else piece
         if not (self._dropping or (self._json and ("\\" in pending or '"' in pending))):
             if pending.isascii():
@@ -107,11 +113,11 @@ class StreamFilter:
         return self._advance(pending, final=False)
 
     def flush(self, last: str = "") -> str:
-        """The rest, when nothing follows, or nothing but `last`: as if that had been fed."""
+        """Return the remaining text at the end of the stream. ``last``: a final chunk, processed as if fed before."""
         return self._advance(self._pending + last, final=True)
 
     def rest(self) -> str:
-        """What `flush` would give now. The filter itself is not changed and may be fed more."""
+        """Return what `flush` would return now. The filter is not changed and can be fed further."""
         if not self._pending:
             return ""
         twin = copy(self)
@@ -119,7 +125,7 @@ class StreamFilter:
         return twin.flush()
 
     def _plain(self, pending: str, text: str) -> str | None:
-        """The common case in one match: plain words, of which the last may still grow."""
+        """Process plain words with one match, the common case. Returns None if the text needs `_advance`."""
         base = len(self._context)
         if not self._detectors:
             if self._pseudonyms.nonce in lowered(text):
@@ -134,7 +140,8 @@ class StreamFilter:
             if values_from(seen, base):
                 return None
             end = clear.end(1)
-            if text[-1:].isspace() or "&" in text:  # `EMAIL 1 k7f3`, `&lt;EMAIL_1_k7f3`: all else is a word that grows
+            # `EMAIL 1 k7f3`, `&lt;EMAIL_1_k7f3`: every other form is one growing word
+            if text[-1:].isspace() or "&" in text:
                 end = min(end, may_be_open(seen, base, self._pseudonyms) - base)
         self._pending = pending[end:]
         self._context = seen[: base + end][-CONTEXT:]
@@ -194,7 +201,10 @@ class StreamFilter:
         return compose(outer, normalise(outer.text))
 
     def _clear_end(self, text: str, at: int, stop: int) -> tuple[int, bool]:
-        """Where text begins that needs a look, up to `stop`; whether it is only a plain word that may still grow."""
+        """Return where text that must be examined begins, at most `stop`.
+
+        Also returns whether only a plain word that may still grow follows.
+        """
         if not self._detectors:
             return len(text), False
         clear = _CLEAR.match(text, at, stop)
@@ -212,7 +222,7 @@ class StreamFilter:
         return end
 
     def _placeholders(self, text: str, start: int, *, final: bool) -> tuple[deque[Mention], int]:
-        """Those of ``text[start:]`` that this request gave, and where one may begin that is not whole yet."""
+        """Return this request's placeholders in ``text[start:]``, and where an incomplete one may begin."""
         if not len(self._pseudonyms):
             return deque(), len(text)
         found = search(text, start, self._pseudonyms, final=final)
@@ -225,7 +235,7 @@ class StreamFilter:
         return mention.end
 
     def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
-        """Act on the findings in `run`; returns where the next one begins."""
+        """Apply the plan to the findings in `run`. Returns where the next run begins."""
         until = at + (run.end - at) // 2 if run.rest else run.end
         base = max(0, at - CONTEXT)
         seen = text[base : run.end]
@@ -260,16 +270,16 @@ class StreamFilter:
             case "block":
                 raise RedactionBlocked(Finding(span.label, "the answer"))
             case _:
-                raise RedactionError(f"an answer knows no action {action}")
+                raise RedactionError(f"answers do not support the action {action}")
 
     def _inside_string(self, edits: "_Edits", at: int) -> bool:
-        """Whether `at` is inside a JSON string; looks at each written character once."""
+        """Return whether `at` is inside a JSON string. Each original character is scanned once."""
         self._in_string ^= edits.quotes_before(at) % 2 == 1
         return self._in_string
 
 
 class _Edits:
-    """Replacements in the written text, given by places in what the detectors saw."""
+    """Replacements in the original text, addressed by offsets in the text that detectors see."""
 
     __slots__ = ("_base", "_counted", "_pending", "_pieces", "_sent", "_view", "_whole")
 
@@ -280,10 +290,15 @@ class _Edits:
         self._sent = self._counted = 0
 
     def written_at(self, at: int) -> int:
+        """Return the offset in the original text of offset `at`."""
         return self._view.start(at - self._base, self._whole)
 
     def between_characters(self, at: int, least: int) -> int:
-        """`at`, or if one written character goes on there: before it, unless it was replaced or stands at `least`."""
+        """Return `at`, moved to a boundary of original characters.
+
+        If one original character spans `at`, the result is the offset before it, unless it was replaced or starts at
+        `least` or earlier; then the offset after it.
+        """
         starts, base = self._view.starts, self._base
         if starts is None or not 0 < at - base < len(starts) or starts[at - base] != starts[at - base - 1]:
             return at
@@ -292,28 +307,34 @@ class _Edits:
         return first if first > least and written >= self._sent else last
 
     def replace(self, start: int, end: int, replacement: str) -> None:
+        """Replace what detectors see at ``[start:end]``."""
         first, last = self._view.span(start - self._base, end - self._base)
         self._pieces += self._pending[self._sent : first], replacement
         self._sent = last
 
     def written(self, start: int, end: int) -> str:
+        """Return the original text of what detectors see at ``[start:end]``."""
         first, last = self._view.span(start - self._base, end - self._base)
         return self._pending[first:last]
 
     def quotes_before(self, at: int) -> int:
-        """Unescaped quotes in what was written between the last such place and this one."""
+        """Count unescaped quotes in the original text between the previous call's offset and this one."""
         start, self._counted = self._counted, self.written_at(at)
         return _quotes(self._pending[start : self._counted])
 
     def result(self, at: int) -> str:
+        """Return the edited text up to `at`."""
         self._pieces.append(self._pending[self._sent : self.written_at(at)])
         return "".join(self._pieces)
 
 
 class _Run(NamedTuple):
-    """``is_open``: what follows may still lengthen or change it.
+    """A run of text that no match crosses.
 
-    ``rest``: this is only a window on a longer run; what a match at its end would go on with.
+    Attributes:
+        end: offset of its end.
+        is_open: whether following text may still lengthen or change it.
+        rest: pattern of the continuation of a match at the end, if this is only a window of a longer run.
     """
 
     end: int
@@ -322,7 +343,7 @@ class _Run(NamedTuple):
 
 
 def _run(text: str, at: int, *, final: bool) -> _Run:
-    """The run that begins at `at`, where a `WORD` character stands."""
+    """Return the run that begins at `at`, where a `WORD` character stands."""
     if rule := _RULE.match(text, at):
         begin = rule.end() - 5
         if rule.end() == len(text) and not final:
@@ -339,14 +360,14 @@ def _run(text: str, at: int, *, final: bool) -> _Run:
     end = login_end(text, at, end)
     is_open = is_open or (end == len(text) and not final)
     longest = LONGEST_GROUPED if text.find(" ", at, min(end, at + LONGEST_GROUPED)) >= 0 else LONGEST_RUN
-    settled = len(text[at:end].rstrip("-")) if is_open else end - at  # dashes may turn out to be a rule
+    settled = len(text[at:end].rstrip("-")) if is_open else end - at  # dashes at the end may become a rule
     if settled >= longest:
         return _Run(at + longest, False, _REST_OF_TOKEN)
     return _Run(end, is_open)
 
 
 def _run_with_values(text: str, at: int, values: Iterable[int], *, final: bool) -> _Run:
-    """The run that begins at `at`, lengthened to the end of every value that begins inside it."""
+    """Return the run that begins at `at`, extended to the end of every value that begins inside it."""
     run = _run(text, at, final=final)
     for start in values:
         if start >= run.end:
@@ -356,13 +377,13 @@ def _run_with_values(text: str, at: int, values: Iterable[int], *, final: bool) 
 
 
 def _value_run(text: str, at: int, run: _Run, *, final: bool) -> _Run:
-    """The run that begins at `at`, where the value of a name does, whatever signs are in that."""
+    """Extend `run` to the end of the named value that begins at `at`, whatever characters that value contains."""
     end = value_end(text, at)
     return run if end < run.end or run.rest else _Run(end, run.is_open or (end == len(text) and not final))
 
 
 def _next_word_end(text: str, at: int, end: int, *, final: bool) -> int | None:
-    """The end with one more word; `end` itself if that cannot be decided yet; None if the run ends here."""
+    """Return the end of the run with one more word; `end` itself if undecided; None if the run ends here."""
     if end == len(text):
         return None if final else end
     gap = _GAP.match(text, end)
@@ -375,7 +396,7 @@ def _next_word_end(text: str, at: int, end: int, *, final: bool) -> int | None:
         return None
     if following == len(text):
         return None if final else end
-    if numeric and text[following] == "-":  # one is a separator, several begin a key block or a rule
+    if numeric and text[following] == "-":  # one hyphen is a separator, several begin a key block or a rule
         if following + 1 == len(text):
             return None if final else end
         return None if text[following + 1] == "-" else _word_end(text, following)
@@ -406,7 +427,7 @@ def _pem_run(text: str, at: int, *, final: bool) -> _Run | None:
 
 
 def _whole_number(text: str, first: int, start: int, end: int, last: int) -> tuple[int, int]:
-    """A match outside JSON strings, widened to the number it is part of."""
+    """Extend a match outside JSON strings to the number that contains it."""
     while start > first and text[start - 1] in _NUMBER:
         start -= 1
     while end < last and text[end] in _NUMBER:

@@ -1,4 +1,4 @@
-"""A backend's answer on its way to the client: called, read, filtered, delivered.
+"""A backend's answer: called, read, filtered and delivered to the client.
 
 `gateway.request` may import it.
 """

@@ -1,4 +1,4 @@
-"""One attempt of a call at one backend, and what a failure of the backend means for the call."""
+"""One attempt of a call at one backend, and the handling of a backend's failure."""
 
 import logging
 from types import TracebackType
@@ -18,18 +18,18 @@ from regions.fleet.fleet import Call
 logger = logging.getLogger("domicile.gateway")
 
 MAX_BROKEN = 1
-"""Answers of a call that may fail in a backend before the client gets the error."""
+"""Maximum number of answers to a call that fail in a backend before the client gets the error."""
 
 
 class Superseded(Exception):
-    """What an attempt was decided by is no longer in force. Nothing was sent to the backend from then on."""
+    """The basis of an attempt's decision is no longer in force. Nothing was sent to the backend after that."""
 
 
 class Attempt:
     """Use as ``with Attempt(exchange, routed, call):`` around the call of the backend.
 
-    Counts a failure of the backend against it, and suppresses it where another backend may be asked; otherwise raises
-    the error that the client gets. Also suppresses Superseded: then the same backend may be called again.
+    Counts a backend's failure, and suppresses it if another backend may be called; otherwise raises the error for the
+    client. Also suppresses Superseded: the same backend may then be called again.
     """
 
     __slots__ = ("_call", "_exchange", "_routed")
@@ -50,7 +50,7 @@ class Attempt:
             return False
         if isinstance(error, Superseded):
             self._exchange.received.called = None
-            self._exchange.attempts.tried.pop()  # it may be called under what is in force now
+            self._exchange.attempts.tried.pop()  # it may be called again under the new configuration
             return True
         if isinstance(error, BackendRefused | BackendUnavailable | BackendTimeout | BackendFailed):
             self._failed(error)
@@ -58,10 +58,10 @@ class Attempt:
         return False
 
     def _failed(self, error: GatewayError) -> None:
-        """Raises the error for the client where no other backend may be asked."""
+        """Raise the error for the client if no other backend may be called."""
         exchange, attempts = self._exchange, self._exchange.attempts
         received = exchange.received
-        received.called = None  # the caller does not pay for a backend that failed
+        received.called = None  # the caller is not charged for a backend that failed
         if isinstance(error, BackendRefused):
             prompt = self._routed.redacted.prompt
             error = prompt.filtered(error)
@@ -79,8 +79,8 @@ class Attempt:
             error.log_line,
         )
         unsent = request.client.held or not request.client.started
-        # A request that breaks the server that takes it must not break all of them, one after the other.
+        # A request that crashes its server must not crash all servers in turn.
         if not (unsent and error.elsewhere) or attempts.broken > MAX_BROKEN:
             raise error
         attempts.failure = error
-        exchange.received = ReceivedAnswer()  # nothing of this one was sent to the client
+        exchange.received = ReceivedAnswer()  # nothing of this answer was sent to the client

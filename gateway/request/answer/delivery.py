@@ -1,6 +1,6 @@
-"""From a backend's answer to what the client gets: whole, or as a stream, both through the output filter.
+"""Delivery of a backend's answer to the client, complete or as a stream, through the output filter.
 
-The last bytes wait for the record (`Answered.last`): a whole answer waits with all of its bytes, a stream with the end.
+The last bytes wait for the record (`Answered.last`): all bytes of a complete answer, or the end of a stream.
 """
 
 import asyncio
@@ -37,12 +37,14 @@ logger = logging.getLogger("domicile.gateway")
 DEBUG_HEADER = "x-domicile-debug"
 MAX_ANSWER_BYTES = 64 << 20
 AT_ONCE = 128 << 10
-"""Bytes of a whole answer that may wait in memory for its client. What a slow reader costs is bounded by it."""
+"""Bytes of a complete answer that may wait in memory for its client, which bounds the cost of a slow reader."""
 PATIENCE_S = 1.0
-"""For a larger one to be taken; its rest waits on disk then."""
+"""Seconds in which a client should read a larger answer; after that, the rest waits on disk."""
 
 
 class Delivery:
+    """Filters answers and sends them to clients."""
+
     def __init__(
         self,
         inspection: Inspection,
@@ -61,8 +63,10 @@ class Delivery:
         self._step = telemetry.step
 
     def keep_alive(self, accepted: Accepted, received: ReceivedAnswer) -> KeepAlive | None:
-        """What fills the silences of this attempt; None for a whole answer, and where no comments are wanted or none
-        can be written."""
+        """Return the comment writer for this attempt.
+
+        None for a complete answer, and if comments are disabled or not possible in the stream's format.
+        """
         every_s, call = self._bounds.now.comment_after_s, accepted.request.call
         fills = every_s and call.stream and call.endpoint.format.streams_events
         return KeepAlive(accepted, received, every_s) if fills else None
@@ -75,18 +79,18 @@ class Delivery:
         call: Call,
         silence: KeepAlive | None = None,
     ) -> Awaitable[Answered]:
-        """Filter the answer, and send of it what may leave before the outcome is on record.
+        """Filter the answer, and send what may be sent before the outcome is recorded.
 
-        Notes in `received` what came, and tells `call` once the backend has begun a good answer. Raises RedactionError
-        where the answer may not be sent, BackendFailed or BackendTimeout where it is none, PolicyDenied where a person
-        stopped the call.
+        Updates `received`, and notifies `call` when the backend has started a successful answer. Raises RedactionError
+        if the answer may not be sent, BackendFailed or BackendTimeout if it is invalid or late, and PolicyDenied if a
+        person stopped the call.
         """
         if accepted.request.call.stream:
             return self._stream(accepted, answer, received, call, silence)
         return self._whole(accepted, answer, received, call)
 
     async def finish(self, answered: Answered, receipt: Receipt) -> None:
-        """Send the last bytes, and with a whole answer its headers: its outcome is on record under `receipt`."""
+        """Send the last bytes, with the headers if the answer is complete. Its outcome is on record under `receipt`."""
         client, last = answered.request.client, answered.last.taken()
         if not answered.begun:
             routed = answered.accepted.routed
@@ -109,7 +113,8 @@ class Delivery:
             spool = await asyncio.to_thread(Spool, self._folder, memoryview(last)[sent:])
         except OSError as error:
             logger.warning(
-                "a large answer waits in memory for its client: %s; let it read faster", type(error).__name__
+                "a large answer stays in memory, because it cannot be written to disk: %s; check the folder `data`",
+                type(error).__name__,
             )
             await client.end(last[sent:])
             return
@@ -148,7 +153,7 @@ class Delivery:
         self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
     ) -> Answered:
         if not answer.is_event_stream:
-            raise BackendFailed("The backend answered a stream with something else")
+            raise BackendFailed("The backend's answer to a streaming request is not a stream")
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
         events = received.events = _events(routed.redacted)
@@ -162,18 +167,18 @@ class Delivery:
                         if silence is not None:
                             await silence.silent()
                         continue
-                    if not sender.begun:  # until here another backend may still take the call
+                    if not sender.begun:  # before this, another backend may still take the call
                         self._routes.answered(request, call, received.called)
                         await sender.begin()
                     await sender.send(piece)
             except (BackendFailed, BackendTimeout):
-                if sender.begun:  # what was held back until then, through the filter
+                if sender.begun:  # buffered text, filtered
                     await sender.send(relay.remainder())
                 raise
             finally:
                 if output is not None:
                     received.redactions = output.counts
-        if not sender.begun:  # a whole answer without text
+        if not sender.begun:  # a valid answer without text
             await sender.begin()
         last = LastBytes(relay.ending())
         kept = LastBytes(events.whole()) if events is not None and routed.redacted.keeps else None
@@ -181,7 +186,7 @@ class Delivery:
 
 
 async def _in_time(client: Client, data: bytes) -> int:
-    """Send `data`; how much of it a client took that reads at the usual speed of a network."""
+    """Send `data` for at most PATIENCE_S and return the number of bytes sent."""
     at = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
@@ -192,7 +197,7 @@ async def _in_time(client: Client, data: bytes) -> int:
 
 
 def _events(redacted: Redacted) -> EventWriter | None:
-    """What writes the stream of a call of another API; what it says goes to what is kept of the call as well."""
+    """Return the writer of a stream in another API; retained content also gets what it writes."""
     if redacted.translation is None:
         return None
     events = redacted.translation.events()
@@ -200,7 +205,7 @@ def _events(redacted: Redacted) -> EventWriter | None:
 
 
 class _Sender:
-    """The pieces of one stream to the client, who gets the headers with the first."""
+    """Sends the chunks of one stream to the client, and the headers with the first."""
 
     __slots__ = ("_accepted", "_client", "_content", "_received", "begun")
 

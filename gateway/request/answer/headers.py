@@ -1,4 +1,4 @@
-"""Headers of answers."""
+"""Response headers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,15 +18,14 @@ JSON: Final[Header] = (b"content-type", b"application/json")
 EVENT_STREAM: Final[tuple[Header, ...]] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # a proxy in front must not hold the stream back
+    (b"x-accel-buffering", b"no"),  # a proxy must not buffer the stream
 )
 STREAMS: Final = {True: EVENT_STREAM, False: ((b"content-type", b"application/x-ndjson"), *EVENT_STREAM[1:])}
 """Headers of streams, by whether they consist of server-sent events (`ApiFormat.streams_events`)."""
 
 
 def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None) -> list[Header]:
-    """What the client may keep as evidence: where its call ran, under which policy, and its receipt. Without the parts
-    that are not known yet."""
+    """Return the headers that serve as evidence: location, policy and receipt of the call, as far as known."""
     request = redacted.request
     headers = [*request_id(request), *redacted.decided.reserved.rates]
     if request.naming is not None:
@@ -43,7 +42,7 @@ def watermark_header(said: str | None) -> Sequence[Header]:
 
 
 def request_id(request: Parsed) -> Sequence[Header]:
-    """The id of a call, where clients of its API look for it."""
+    """Return the headers with the call's id, including the one that clients of its API expect."""
     written, own = request.request_id.encode(), request.call.endpoint.format.request_id_header
     return ((b"x-request-id", written),) if own is None else ((b"x-request-id", written), (own, written))
 
@@ -52,8 +51,11 @@ _known: dict[tuple[int, int, int], tuple[Decision, Backend | None, BackendFacts 
 
 
 def _same_each_time(decision: Decision, route: Route | None) -> Sequence[Header]:
-    """The headers that calls with one decision and one backend have in common, made once. Decisions and backends are
-    replaced as a whole, so comparing identities is enough; what is kept here keeps them from being given again."""
+    """Return the headers shared by calls with one decision and one backend, cached.
+
+    Decisions and backends are replaced as a whole, so comparing identities is enough. The cache references them, so
+    their ids are not reused.
+    """
     backend, facts = (None, None) if route is None else (route.backend, route.facts)
     key = id(decision), id(backend), id(facts)
     known = _known.get(key)

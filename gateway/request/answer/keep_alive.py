@@ -1,4 +1,4 @@
-"""Comments in the silences of a streamed answer, so that no proxy or client takes its connection for dead.
+"""Comments during pauses of a streamed answer, so that no proxy or client considers the connection dead.
 
 Clients skip them (HTML Living Standard, server-sent events, §9.2.6); §9.2.7 recommends one about every 15 seconds.
 """
@@ -14,9 +14,9 @@ COMMENT = b": the answer goes on\n\n"
 
 
 class KeepAlive:
-    """For one attempt of one streamed call. `every_s`: seconds without a byte for the client before each comment.
+    """Comment writer for one attempt of a streamed call. `every_s`: seconds without data before each comment.
 
-    The first comment sends the status with it. What fails later reaches the client as an event of the stream.
+    The first comment also sends the status. A later failure reaches the client as an event of the stream.
     """
 
     __slots__ = ("_accepted", "_client", "_received", "_sent", "_since", "every_s")
@@ -30,8 +30,10 @@ class KeepAlive:
         self._since = asyncio.get_running_loop().time()
 
     async def silent(self, for_s: float = 0.0) -> None:
-        """Nothing has come from the backend for `for_s` seconds, or only what is not for the client: send a comment if
-        the client has had nothing for `every_s`."""
+        """Send a comment if the client has received nothing for `every_s` seconds.
+
+        Called when the backend has sent nothing for `for_s` seconds, or nothing for the client.
+        """
         now = asyncio.get_running_loop().time()
         if self._sent != self._received.bytes_out:
             self._sent, self._since = self._received.bytes_out, now - for_s

@@ -1,6 +1,6 @@
-"""Answers that the gateway keeps, so that clients ask for them again or go on with them: which those are.
+"""Responses that the gateway stores so that clients can retrieve or continue them: which are stored, and the interface.
 
-What keeps them is `gateway.responses`, above this package.
+The implementation is `gateway.responses`, a layer above this package.
 """
 
 from collections.abc import Sequence
@@ -21,37 +21,39 @@ UNINSPECTED = "the prompt could not be inspected, and what was not inspected is 
 
 
 class KeptResponses(Protocol):
-    """All raise ContentUnavailable, AuditUnavailable where the stores or the record do not answer."""
+    """Store of responses. All methods raise ContentUnavailable or AuditUnavailable if a store or the record fails."""
 
     async def expanded(self, principal: Principal, raw: bytes) -> tuple[bytes, Earlier]:
-        """The body `raw`, which names items that are kept, with these in place of their names. Raises ObjectNotFound,
-        InvalidRequest."""
+        """Return the body `raw` with the stored items that it refers to in place of their references.
+
+        Raises ObjectNotFound, InvalidRequest.
+        """
         ...
 
     async def keep(self, accepted: Accepted, answer: bytes) -> None:
-        """Keep the whole answer of a call and what it was asked."""
+        """Store the complete answer of a call and its input."""
         ...
 
     async def discard(self, accepted: Accepted) -> None:
-        """Undo `keep`, for a call whose outcome could not be recorded."""
+        """Undo `keep` for a call whose outcome could not be recorded."""
         ...
 
     async def queue(self, redacted: Redacted) -> bytes:
-        """Keep a call for later, and answer what says so. Raises PolicyDenied, LimitReached."""
+        """Store a call for later, and return the answer that says so. Raises PolicyDenied, LimitReached."""
         ...
 
 
 def is_queued(request: Parsed) -> bool:
-    """Whether the call is to be answered later. False for the worker's call that answers it then."""
+    """Return whether the call is to be answered later. False for the worker's call that then answers it."""
     translation, line = request.call.translation, request.client.batch
     storage = None if translation is None else translation.storage
     return storage is not None and storage.background and (line is None or line.response is None)
 
 
 def storage_of(request: Parsed, days: int, refusal: str = NOTHING_KEPT) -> tuple[Translation | None, bool]:
-    """How the call is answered, and whether the answer is to be kept, where content is kept for `days`.
+    """Return how the call is answered and whether the answer is stored, if content is retained for `days`.
 
-    Raises PolicyDenied with the words of `refusal` where the client asks for what is not kept.
+    Raises PolicyDenied with the message `refusal` if the client requests storage that is not possible.
     """
     translation, line = request.call.translation, request.client.batch
     storage = None if translation is None else translation.storage
@@ -59,13 +61,14 @@ def storage_of(request: Parsed, days: int, refusal: str = NOTHING_KEPT) -> tuple
         return translation, False
     if not days and (storage.wanted or (storage.earlier is not None and refusal is NOTHING_KEPT)):
         raise PolicyDenied([Reason("retention.content", None, refusal, "GDPR 5(1)(e)")])
-    if line is not None and line.response is not None:  # the worker keeps it with the end of the work
+    if line is not None and line.response is not None:  # the worker stores it when it has finished
         return translation.kept(), False
-    # The answer to a line of a batch is in the batch's file already.
+    # The answer to a batch line is already in the batch's file.
     if not days or not (line is None if storage.wanted is None else storage.wanted):
         return translation, False
     return translation.kept(), True
 
 
 def queued_headers(body: bytes, more: Sequence[Header]) -> list[Header]:
+    """Return the headers of the answer to a queued call."""
     return [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *more]

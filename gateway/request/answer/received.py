@@ -1,4 +1,4 @@
-"""What has been received of a backend's answer so far, for metering, metrics and the record."""
+"""Data received of a backend's answer so far, for metering, metrics and the record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +12,16 @@ from gateway.openai.answer import count_tool_calls
 from gateway.openai.usage import MAX_TOKENS
 
 CHARACTERS_PER_TOKEN = 3
-"""On the safe side for the languages of the EU; an estimate, where no real count is known."""
+"""Characters per token, low enough for the languages of the EU. Used if the real count is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Tokens of one call. `cached`: those of the prompt that the backend had computed before. `estimated`: the backend
-    did not report them, so they are derived from the text of the answer, as far as that came."""
+    """Tokens of one call.
+
+    `cached`: prompt tokens that the backend had computed before. `estimated`: the backend did not report tokens, so
+    they are derived from the text received.
+    """
 
     prompt: int
     answer: int
@@ -51,8 +54,10 @@ class ReceivedAnswer:
     events: EventWriter | None = None
 
     def note_first_token(self, choice: Mapping[str, Any]) -> None:
-        """Note when the first chunk of a stream came that has text or a tool call: servers open a stream with a role
-        alone, some of them before they have computed a token."""
+        """Note the time of the first chunk with text or a tool call.
+
+        Servers open a stream with only a role, some before they have computed a token.
+        """
         if self.first_token is not None:
             return
         delta = choice.get("delta")
@@ -61,11 +66,11 @@ class ReceivedAnswer:
             self.first_token = perf_counter()
 
     def count_tool_calls(self, message: object) -> None:
-        """Count the tool calls that begin in `message`, a message or a delta: later deltas of a call have no id."""
+        """Count the tool calls that begin in a message or delta. Later deltas of a call have no id."""
         self.tool_calls += count_tool_calls(message)
 
     def note(self, told: AnswerSummary) -> None:
-        """Note what a whole answer holds for the meter and the record."""
+        """Note the data of a complete answer for metering and the record."""
         self.usage, self.fingerprint = told.usage, told.fingerprint
         self.characters_out += told.characters
         self.tool_calls += told.tool_calls
@@ -73,9 +78,9 @@ class ReceivedAnswer:
         self.watermarks.update(enumerate(told.watermarks))
 
     def used(self, prompt_estimate: int) -> Used | None:
-        """The tokens that are charged. An answer that was cut costs the prompt and what was sent of it.
+        """Return the tokens to charge; None if no backend answered.
 
-        None, and so nothing, where no backend answered.
+        A truncated answer costs the prompt and what was sent of it.
         """
         if self.usage is not None:
             details = self.usage.prompt_tokens_details
@@ -89,18 +94,21 @@ class ReceivedAnswer:
 
     @property
     def energy_mj(self) -> int | None:
-        """Millijoules that the backend reported; None where it reported none."""
+        """Energy reported by the backend, in millijoules; None if it reported none."""
         joules = None if self.usage is None else self.usage.energy_joules
         return None if joules is None else round(joules * 1000)
 
     @property
     def backend_ms(self) -> int | None:
-        """Milliseconds since the backend was called; None where it was not, or failed."""
+        """Milliseconds since the backend was called; None if it was not, or failed."""
         return None if self.called is None else round((perf_counter() - self.called) * 1000)
 
     def first_token_s(self, started: float) -> float | None:
-        """Seconds from `started` to the first token: as the engine reports it, after the time that the call took to
-        reach it; else when the first text of a stream came; None where that is not known."""
+        """Return the seconds from `started` to the first token; None if unknown.
+
+        Uses the engine's report, plus the time until the backend was called, or else the arrival of the first text of a
+        stream.
+        """
         said = self.usage.first_token_ms if self.usage is not None else None
         if said is not None and self.called is not None:
             return self.called - started + said / 1000
@@ -108,5 +116,5 @@ class ReceivedAnswer:
 
 
 def _bounded(said: int) -> int:
-    """Between nothing and what a call may have: metering does not rely on who read the usage."""
+    """Limit a token count to 0 and MAX_TOKENS, so that metering does not depend on the check by the reader."""
     return min(max(said, 0), MAX_TOKENS)

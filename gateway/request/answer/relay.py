@@ -1,10 +1,10 @@
-"""A streamed answer on its way from the backend to the client.
+"""Relay of a streamed answer from the backend to the client.
 
-Keeps three promises: text leaves only through the output filter; `[DONE]` leaves only after the record is closed, and
-never after an error; usage is always asked for, and shown only to a client that asked. Clients of another API get its
-events for the same chunks (`gateway.api_format`). Servers that are not ours may
-send no `[DONE]` (``transformers serve``, some versions of TGI): an answer of theirs is whole where every choice has
-said why it ended and the body then ended as HTTP has it end.
+It guarantees that text is sent only through the output filter; that `[DONE]` is sent only after the record is closed,
+and never after an error; and that usage is always requested, but shown only to a client that asked for it. Clients of
+another API receive its events for the same chunks (`gateway.api_format`). Other servers may send no `[DONE]`
+(``transformers serve``, some versions of TGI): their answer is complete if every choice has a finish reason and the
+body then ends as HTTP requires.
 """
 
 import asyncio
@@ -28,16 +28,20 @@ from gateway.openai.usage import usage_of
 from gateway.request.answer.received import ReceivedAnswer
 
 CHANCES: Final = 8
-"""Chunks in a row that may be like none before them until no repetition is looked for any more in a stream: some
-servers put other bytes into each (padding, timings)."""
+"""Consecutive chunks unlike the previous one after which repetition is no longer looked for in a stream.
+
+Some servers add different bytes to each chunk (padding, timings).
+"""
 
 INLINE_EVENT_BYTES = 8 << 10
-"""Of one event that is filtered in the event loop. Tokens take some hundred bytes each."""
+"""Maximum size of an event that is filtered in the event loop. Tokens take some hundred bytes each."""
 
 
 class StreamRelay:
-    """The streamed answer to `call`, noted in `received`. Iterate `pieces` for what may be sent at once; then `ending`
-    once the record is closed."""
+    """The streamed answer to `call`; updates `received`.
+
+    Iterate `pieces` for what may be sent immediately. Call `ending` after the record is closed.
+    """
 
     def __init__(
         self,
@@ -46,22 +50,24 @@ class StreamRelay:
         rewriter: StreamRewriter | None,
         events: EventWriter | None = None,
     ) -> None:
-        """`events`: of the API that the client speaks; None for chunks."""
+        """`events`: writer for the client's API; None for chunks."""
         self._call = call
         self._received = received
         self._rewriter = rewriter
         self._events = events
         self._splitter = EventSplitter()
-        self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
+        self._template: dict[str, Any] | None = None  # the last chunk, as a template for chunks made here
         self._done = False
-        self._ends: dict[int, str | None] = {}  # by choice: why it ended, in the word for the record
-        self._repeated: RepeatedChunk | None = None  # what the last chunk repeats
-        self._feed: Callable[[str], str] | None = None  # the filter of its text, where there is one
+        self._ends: dict[int, str | None] = {}  # finish reason for the record, by choice
+        self._repeated: RepeatedChunk | None = None  # the chunk that the next ones repeat
+        self._feed: Callable[[str], str] | None = None  # filter of its text, if any
         self._chances = CHANCES
 
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Bytes for the client, as they come; none where what came is not for the client, or not yet. Raises
-        BackendFailed when the stream ends before the answer does."""
+        """Yield bytes for the client; empty if the received data is not for the client, or not yet.
+
+        Raises BackendFailed if the stream ends before the answer does.
+        """
         async for data in source:
             frames: list[bytes] = []
             failure: BackendFailed | None = None
@@ -69,12 +75,12 @@ class StreamRelay:
                 for payload in self._splitter.feed(data):
                     if len(payload) <= INLINE_EVENT_BYTES:
                         frames += self._frames(payload)
-                    else:  # in a thread, from which the event loop takes the interpreter back again and again
+                    else:  # in a thread, from which the event loop can regain the interpreter lock
                         await _counted(payload)
                         frames += await asyncio.to_thread(self._frames, payload)
             except BackendFailed as error:
                 failure = error
-            if frames or failure is None:  # also what came before the fault
+            if frames or failure is None:  # includes what came before the error
                 yield b"".join(frames)
             if failure is not None:
                 raise failure
@@ -89,19 +95,19 @@ class StreamRelay:
         )
 
     def remainder(self) -> bytes:
-        """Text still held back by the filter when a stream is cut: it was filtered, so it may be sent."""
+        """Return text still buffered by the filter when a stream is aborted. It is filtered, so it may be sent."""
         if self._rewriter is None or self._template is None:
             return b""
         return b"".join(self._written(self._rewriter.rest(self._template)))
 
     def _end(self) -> bytes:
-        """The same at the end of a whole stream, with the ends of its choices."""
+        """Return the text still buffered at the end of a complete stream, with the ends of its choices."""
         if self._rewriter is None or self._template is None:
             return b""
         return b"".join(self._written(self._rewriter.end(self._template)))
 
     def ending(self) -> bytes:
-        """The last bytes of a complete stream: usage if asked for, then ``[DONE]``."""
+        """Return the last bytes of a complete stream: usage if requested, then ``[DONE]``."""
         usage = self._received.usage
         if self._events is not None:
             return self._events.end(usage)
@@ -123,7 +129,7 @@ class StreamRelay:
         return frames
 
     def _more_text(self, repeated: RepeatedChunk, payload: bytes, text: str) -> list[bytes]:
-        """The frames of a chunk that is as the one before it but for its text."""
+        """Return the frames of a chunk that differs from the previous one only in its text."""
         self._chances = CHANCES
         received = self._received
         received.chunks_out += 1
@@ -139,7 +145,7 @@ class StreamRelay:
         return [sse_data(payload)]
 
     def _learn(self, payload: bytes) -> None:
-        """Expect more chunks like this one, if it says a text and nothing else."""
+        """Expect more chunks like this one, if it contains only a text."""
         self._chances -= 1
         if (repeated := RepeatedChunk.of(payload)) is None:
             return
@@ -160,7 +166,7 @@ class StreamRelay:
         except ValueError:
             raise BackendFailed("The backend sent an event that is not JSON") from None
         if isinstance(chunk, dict) and chunk.get("error"):
-            raise BackendFailed("The backend failed inside its answer", elsewhere=True)
+            raise BackendFailed("The backend failed while it answered", elsewhere=True)
         choices = choices_of(chunk, DELTA)
         payload = self._take_usage(chunk, payload)
         if not payload:
@@ -184,7 +190,7 @@ class StreamRelay:
         return [sse_data(to_json(chunk, inf_nan_mode="null")) for chunk in chunks]
 
     def _note(self, choice: dict[str, Any], place: int) -> None:
-        """What the meter and the record need to know of a choice."""
+        """Note the data of a choice for metering and the record."""
         received, said = self._received, choice.get("delta")
         received.characters_out += count_characters(choice if said is None else said)
         received.note_first_token(choice)
@@ -197,7 +203,7 @@ class StreamRelay:
             received.finish_reasons = [word for word in self._ends.values() if word is not None]
 
     def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
-        """Note the usage, in whatever chunk it comes, and take it out; empty when nothing else was in that chunk."""
+        """Note the usage of a chunk and remove it. Empty if the chunk contained nothing else."""
         if chunk.get("usage") is None:
             return payload
         self._received.usage = usage_of(chunk.pop("usage")) or self._received.usage
@@ -208,4 +214,4 @@ async def _counted(payload: bytes) -> None:
     try:
         await counted(payload)
     except BodyTooComplex:
-        raise BackendFailed("The backend sent an event with more values than one may hold") from None
+        raise BackendFailed("The backend sent an event with more values than an event may have") from None

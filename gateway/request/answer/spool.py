@@ -1,7 +1,7 @@
-"""The rest of a large answer whose client reads slowly: on disk until it is read, encrypted, in a file without a name.
+"""Disk buffer for the rest of a large answer whose client reads slowly: encrypted, in an unnamed file.
 
-The key is in this process's memory alone and used for one answer, so what is left of the file after a crash says
-nothing. Each piece is sealed by AES-256-GCM under its number.
+The key exists only in this process's memory and is used for one answer, so a file left after a crash cannot be read.
+Each piece is encrypted with AES-256-GCM, with its number as the nonce.
 """
 
 import tempfile
@@ -13,15 +13,15 @@ from typing import Self
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 PIECE = 64 << 10
-"""Bytes of the answer that are in memory at once."""
+"""Bytes of the answer that are in memory at a time."""
 _TAG = 16
 
 
 class Spool:
-    """Blocking; use as a context, which ends the file."""
+    """Encrypted temporary file. Blocking; use as a context manager, which closes the file."""
 
     def __init__(self, folder: Path, data: bytes | memoryview) -> None:
-        """Raises OSError where the folder takes no file, or the disk is full."""
+        """Write `data`. Raises OSError if the folder is not writable or the disk is full."""
         self._seal = AESGCM(AESGCM.generate_key(256))
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # closed by `__exit__`
         try:
@@ -41,7 +41,7 @@ class Spool:
         self._file.close()
 
     def pieces(self) -> Iterator[bytes]:
-        """The data, at most PIECE bytes at a time. Raises OSError, and InvalidTag where the file was changed."""
+        """Yield the data, at most PIECE bytes at a time. Raises OSError, and InvalidTag if the file was changed."""
         number = 0
         while sealed := self._file.read(PIECE + _TAG):
             yield self._seal.decrypt(_nonce(number), sealed, None)

@@ -1,4 +1,4 @@
-"""What is done with a find: the plan of a policy, placeholders, and how they are restored.
+"""Actions on findings: redaction plans, placeholders and their restoration.
 
 The modules of `policy.redact` may import it.
 """

@@ -1,9 +1,9 @@
-"""The forms in which a model gives a placeholder back, and what could still become one as a text goes on.
+"""Recognition of placeholders in the forms in which a model repeats them, complete or still incomplete in a stream.
 
-A placeholder is known by its number and its nonce, which are this request's alone; the label is ignored. Read are:
-another case, lost or other joints (blanks, hyphens, a line's end), lost brackets, a label that was translated, renamed
-or made part of an identifier, an inflected form's ending, and escapes of JSON, URLs and HTML. Everything is searched
-for outwards from the nonce, so text without it costs one search for a substring.
+A placeholder is identified by its number and its nonce, which are unique to the request; the label is ignored. Accepted
+variations are: different case; missing or other separators (spaces, hyphens, line breaks); missing brackets; a label
+that was translated, renamed or embedded in an identifier; an inflectional ending; escapes of JSON, URLs and HTML. The
+search starts at each occurrence of the nonce, so text without it costs one substring search.
 """
 
 import re
@@ -17,12 +17,12 @@ from policy.redact.text.json_text import compose, escaped, unescape
 from policy.redact.text.normalise import View, lowered
 from policy.redact.text.web_text import revealed
 
-REACH = 240  # characters of a form before and behind its nonce, at most: a label of four words, escaped
+REACH = 240  # maximum number of characters of a form before and after its nonce: a label of four words, escaped
 MOST_DIGITS = 12
-LONGEST_ENDING = 4  # letters of an inflected form behind a placeholder
+LONGEST_ENDING = 4  # letters of an inflectional ending after a placeholder
 _LONGEST_LABEL = 40
-_LONGEST_ESCAPE = 12  # JSON's in JSON in JSON: `\\\\\\\\u003c`
-_MOST_ESCAPES = 3  # JSON in JSON in JSON
+_LONGEST_ESCAPE = 12  # JSON nested in JSON, three levels: `\\\\\\\\u003c`
+_MOST_ESCAPES = 3  # JSON nested in JSON, three levels
 
 _GAP = r"[\s_\-.:\\]{0,4}"
 _IN_LABEL = r"[\w\-.:/\\'’]"
@@ -36,7 +36,8 @@ _OPEN_CLOSE = re.compile(rf"[0-9]{{0,4}}(?:['’]?[{LETTER}]{{0,{LONGEST_ENDING}
 _NUMBER = re.compile(rf"(?<![0-9%])([0-9]{{1,{MOST_DIGITS}}})({_GAP})\Z")
 _END = re.compile(rf"([0-9]{{0,4}})[{LETTER}]{{0,{LONGEST_ENDING}}}(?![{ALNUM}])")
 _OPEN_END = re.compile(rf"[0-9]{{0,4}}[{LETTER}]{{0,{LONGEST_ENDING}}}\Z")
-# Read backwards: what joins a label to its number, and the label. One more sign than a label has shows that it is none.
+# Matched backwards: the separator between label and number, then the label. One character more than the longest label
+# shows that it is not a label.
 _LABEL_BACKWARDS = re.compile(rf"(\s{{0,3}}[_\-\\]{{0,3}}\s{{0,2}})([{LETTER}_\-\\]{{0,{_LONGEST_LABEL + 1}}})")
 _PARTIAL_ESCAPE = re.compile(
     r"(?:\\{1,4}(?:u[0-9A-Fa-f]{0,3})?"
@@ -54,8 +55,11 @@ _SAFE_IN_URL = "@:/!$'()*,;=~?"
 class Mention(NamedTuple):
     """A placeholder at ``text[start:end]``.
 
-    ``word``: nonce and digits of the spelling. ``ending``: what stays behind the value. ``encode``: how a value is
-    written there.
+    Attributes:
+        number: number of the value.
+        word: nonce and digits of the spelling.
+        ending: inflectional ending to keep after the value.
+        encode: escapes a value as the placeholder is escaped.
     """
 
     start: int
@@ -67,37 +71,42 @@ class Mention(NamedTuple):
 
 
 class Known(Protocol):
-    """What a request's placeholders are known by."""
+    """What is needed to recognise the placeholders of a request."""
 
     @property
     def nonce(self) -> str: ...
 
     @property
     def names(self) -> Mapping[str, int]:
-        """The labels given so far, in capitals."""
+        """The labels issued so far, in upper case, with their counts."""
 
     @property
     def begun(self) -> Container[str]:
-        """Every beginning of every number given so far."""
+        """Every prefix of every number issued so far."""
 
     def value(self, number: int, word: str) -> str | None:
-        """What is restored for a number and the word behind it; None for what this request did not give."""
+        """Return the value to restore for a number and the word after it; None if this request did not issue it."""
 
     def name_of(self, number: int) -> str | None:
-        """The label a number was given with; None for a number that is not this request's."""
+        """Return the label with which a number was issued; None for an unknown number."""
 
 
 class Search(NamedTuple):
-    """``mentions`` in order; ``open_at``: where text begins that may become one when it goes on, or its end."""
+    """Result of `search`.
+
+    ``mentions``: placeholders in order. ``open_at``: offset of text that may still become a placeholder, or the text's
+    length.
+    """
 
     mentions: list[Mention]
     open_at: int
 
 
 def search(text: str, start: int, known: Known, *, final: bool, own: bool = True) -> Search:
-    """Every placeholder of ``text[start:]``, normalised text; characters before are context.
+    """Find every placeholder in ``text[start:]`` of a normalised text. Characters before `start` are context.
 
-    ``own``: only those that this request gave; else any that has its nonce, which it may yet give.
+    ``final``: no text follows. ``own``: return only placeholders that this request issued; otherwise any with its
+    nonce, which the request might issue later.
     """
     mentions: list[Mention] = []
     open_at = len(text)
@@ -119,12 +128,15 @@ def search(text: str, start: int, known: Known, *, final: bool, own: bool = True
 
 
 def may_be_open(text: str, start: int, known: Known) -> int:
-    """`Search.open_at` of a text from `start` on that holds no whole nonce."""
+    """Return `Search.open_at` for the part of a text after `start` that contains no complete nonce."""
     return _open_at(text, start, known)
 
 
 def _around(text: str, low: str, bound: int, at: int, known: Known, *, final: bool) -> Mention | int | None:
-    """The placeholder whose nonce stands at `at`; where it begins, if what follows decides; None if there is none."""
+    """Return the placeholder whose nonce is at `at`.
+
+    Returns its offset instead if the following text decides, and None if there is no placeholder.
+    """
     behind = at + len(known.nonce)
     floor = max(0, at - REACH)
     left = _decoded(text[floor:at])
@@ -153,13 +165,14 @@ def _around(text: str, low: str, bound: int, at: int, known: Known, *, final: bo
 
 
 def _label_start(text: str, least: int, known: Known, number: str | None = None) -> int:
-    """Where the label begins that ends with `text`, which stands before a number; the text's end if there is none.
+    """Return where the label at the end of `text`, before a number, begins; ``len(text)`` if there is no label.
 
-    Whatever word touches the number is its label. A word before a blank is one only if it is a label of this request.
-    Of an identifier (`send_to_email_1_...`) only the label is taken, where it is the number's own.
+    A word directly attached to the number is always its label. A word separated by a space is one only if this request
+    uses that label. Within an identifier (`send_to_email_1_...`) only the label with which the number was issued is
+    included.
     """
     match = _LABEL_BACKWARDS.match(text[-_LONGEST_LABEL - 12 :][::-1])
-    if match is None:  # it may match nothing, so it always matches
+    if match is None:  # for the type checker: the pattern can match the empty text
         return len(text)
     joint, word = match[1][::-1], match[2][::-1]
     stem = len(text) - len(joint)
@@ -178,11 +191,11 @@ def _label_start(text: str, least: int, known: Known, number: str | None = None)
 
 
 def _open_at(text: str, start: int, known: Known) -> int:
-    """Where ``text[start:]`` begins to be what may become a placeholder, or its end."""
+    """Return where text that may become a placeholder begins in ``text[start:]``, or ``len(text)``."""
     if not known.names:
         return len(text)
     floor = max(start, len(text) - REACH)
-    if not _SIGNS.search(text, floor):  # words alone, as nearly all text is
+    if not _SIGNS.search(text, floor):  # only words, the common case
         return _label_start(text, floor, known)
     if _ESCAPE_SIGNS.search(text, max(0, floor - _LONGEST_ESCAPE)):
         partial = _PARTIAL_ESCAPE.search(text, max(floor, len(text) - _LONGEST_ESCAPE))
@@ -196,7 +209,10 @@ def _open_at(text: str, start: int, known: Known) -> int:
 
 
 def _open_number(text: str, least: int, known: Known) -> int:
-    """The same for what has no brackets: a label, a label and a number, or both and the beginning of a nonce."""
+    """Return where a form without brackets that may become a placeholder begins, or ``len(text)``.
+
+    Such a form is a label, a label with a number, or both with a prefix of the nonce.
+    """
     opened = _label_start(text, least, known)
     if not _DIGIT.search(text, max(least, len(text) - MOST_DIGITS - 16)):
         return opened
@@ -226,7 +242,7 @@ def _open_brackets(text: str, least: int) -> int:
 
 
 def _decoded(text: str) -> View:
-    """`text` with the escapes of JSON, URLs and HTML as what they spell."""
+    """Return `text` with JSON, URL and HTML escapes decoded."""
     view = View(text)
     for _ in range(_MOST_ESCAPES):
         if "\\" not in view.text:
@@ -238,14 +254,14 @@ def _decoded(text: str) -> View:
 
 
 def _index(view: View, written: int, length: int) -> int:
-    """The first character of a view that was written at `written` or behind."""
+    """Return the first index of a view whose original offset is `written` or greater."""
     if view.starts is None:
         return min(written, length)
     return next((i for i, start in enumerate(view.starts) if start >= written), len(view.starts))
 
 
 def _encoder(written: str) -> Callable[[str], str]:
-    """How a value is written in place of `written`: escaped as that is."""
+    """Return a function that escapes a value as the placeholder text `written` is escaped."""
     if _PERCENT.search(written):
         return lambda value: quote(value, safe=_SAFE_IN_URL)
     if json_escape := _JSON_ESCAPE.search(written):

@@ -1,4 +1,4 @@
-"""What is looked for and what is done when it is found, each way."""
+"""Redaction plans: which labels are searched for and which action is applied, for prompts and for answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ LABELS: tuple[Label, ...] = (
     "secret", "email", "iban", "card", "vat", "imei", "national_id", "phone", "mac", "ip", "date_of_birth",
     "bic", "plate", "address",
 )  # fmt: skip
-# A stream would have to hold back several words for an address or a plate, and any word for a BIC.
+# A stream would have to buffer several words for an address or a plate, and every word for a BIC.
 OUTPUT_LABELS: tuple[Label, ...] = tuple(label for label in LABELS if label not in ("bic", "plate", "address"))
 INPUT_LABELS: tuple[Label, ...] = (*LABELS, PERSON)
-"""Names of persons are looked for in prompts only, where the extra `ner` is installed."""
+"""Names of persons are searched for in prompts only, and require the extra `ner`."""
 KINDS: tuple[Label, ...] = (
     *(f"national_id.{kind}" for kind in IDS),
     *(f"card.{kind}" for kind in (VERIFICATION, EXPIRY)),
 )
-"""Labels that say which id it is, or what of a card. A policy names these, or their first part for all of them."""
+"""Labels with a kind of id or a card detail. A policy may name these, or their first part for all of them."""
 
-# How little leaves: `tag` only counts; `hash` still joins calls of one tenant; a pseudonym joins within one request;
-# a mask joins nothing; `block` sends nothing.
+# Strictness by what leaves the gateway: `tag` only counts; `hash` links calls of one tenant; a pseudonym links values
+# within one request; a mask links nothing; `block` sends nothing.
 STRICTNESS: Mapping[str, int] = MappingProxyType({action: rank for rank, action in enumerate(get_args(Action))})
 
 A = TypeVar("A", bound=str)
@@ -38,8 +38,11 @@ _SAME: Mapping[Label, tuple[Label, ...]] = MappingProxyType(
 
 
 def action_for(actions: Mapping[Label, A], label: Label) -> A | None:
-    """What is done with a `label`: the strictest of what is named for its kind, for a kind of another state that is the
-    same number (a text may not show which of them it holds), and for its first part."""
+    """Return the strictest action that applies to `label`, or None.
+
+    Considered are the actions of its kind, of the same number under another country's kind (a text may not show which
+    of them it contains), and of its first part.
+    """
     if "." not in label:
         return actions.get(label)
     asked = (*_SAME.get(label, (label,)), general_label(label))
@@ -47,14 +50,15 @@ def action_for(actions: Mapping[Label, A], label: Label) -> A | None:
 
 
 def general_label(label: Label) -> Label:
+    """Return the part of a label before the dot."""
     return label.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RedactionPlan:
-    """Label to action for prompts (``input``) and answers (``output``); a label that is absent is left alone.
+    """Action by label for prompts (``input``) and answers (``output``). Labels without an action are left unchanged.
 
-    ``words`` and ``patterns``: the tenant's own, by name; the label of what they find is ``custom.NAME``.
+    ``words`` and ``patterns``: the tenant's own, by name; findings have the label ``custom.NAME``.
     """
 
     input: Mapping[Label, Action] = field(default_factory=dict)
@@ -68,4 +72,5 @@ class RedactionPlan:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the plan has no action, for prompts or for answers."""
         return not self.input and not self.output

@@ -1,8 +1,8 @@
 """Placeholders such as ``<EMAIL_1_k7f3>`` and the values they stand for.
 
-Grammar: ``<LABEL_NUMBER_NONCE>``. The nonce belongs to one request, so nothing a user typed and no other request's
-placeholder is ever taken for one of ours. How models bend what they repeat, see
-`policy.redact.actions.placeholder_forms`.
+Grammar: ``<LABEL_NUMBER_NONCE>``. The nonce belongs to one request, so text typed by a user and placeholders of other
+requests are never mistaken for ours. `policy.redact.actions.placeholder_forms` handles the variations that models
+introduce.
 """
 
 import hmac
@@ -13,28 +13,28 @@ from types import MappingProxyType
 from policy.errors import RedactionError
 from policy.redact.actions.placeholder_forms import MOST_DIGITS
 
-LITERAL = "LITERAL"  # label of what a user typed that looks like a placeholder; it comes back as typed
+LITERAL = "LITERAL"  # label of user text that looks like a placeholder; it is restored as typed
 
 _JOINT = r"(?: ?\\?[_-] ?| )"
 PLACEHOLDER = re.compile(
     rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,{MOST_DIGITS}}}){_JOINT}([A-Za-z0-9]{{4,16}}) ?\\?>"
 )
-"""What looks like a placeholder, of whichever request."""
+"""Matches text that looks like a placeholder of any request."""
 
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
-_NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
+_NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters without look-alikes
 _NONCE_CHARACTERS = bytes(ord(_NONCE_ALPHABET[byte & 31]) for byte in range(256))  # a table for `bytes.translate`
 _NONCE_BEGINS = "ghijkmpqsvwxyz"
 
-_MOST = 10**12 - 1  # so many numbers that no two values of a conversation meet, and the order would not count
+_MOST = 10**12 - 1  # large enough that collisions in a conversation are rare and the order of values does not matter
 _MOST_SPELLINGS = 9_999
 
 
 def nonce_from(random_bytes: bytes) -> str:
-    """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough.
+    r"""Return a nonce with one character (5 bits) per byte of `random_bytes`; 4 to 12 bytes, 6 are enough.
 
-    It begins with a letter that no digit and no backslash before it makes an escape of (`%3a`, `\\n`), so that a number
-    that lost its joint ends before it.
+    The first letter cannot form an escape with a preceding digit or backslash (`%3a`, `\n`), so a number that lost its
+    separator still ends before the nonce. Raises RedactionError for another number of bytes.
     """
     first = random_bytes[0] if random_bytes else 0
     nonce = _NONCE_BEGINS[first % len(_NONCE_BEGINS)] + random_bytes[1:].translate(_NONCE_CHARACTERS).decode("ascii")
@@ -44,19 +44,20 @@ def nonce_from(random_bytes: bytes) -> str:
 
 
 def _derived(key: bytes, text: str, most: int) -> int:
+    """Return a number from 1 to `most` derived from the key and `text` with HMAC-SHA256."""
     digest = hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256")
     return int.from_bytes(digest[:8]) % most + 1
 
 
 class Pseudonyms:
-    """The placeholders of one request and their values. Its repr shows how many there are, never the values.
+    """The placeholders of one request and their values. ``repr`` shows only their number, never the values.
 
-    A number stands for one value whatever its label, so that a label which a model translates or drops is not missed.
-    Each spelling of a value has a placeholder of its own with the value's number: the first is ``<IBAN_1_k7f3>``,
-    another ``<IBAN_1_k7f32>``, with digits behind the nonce. So the text that comes back is the spelling that was sent.
+    A number identifies one value regardless of the label, so a label that a model translates or drops does not matter.
+    Each spelling of a value has its own placeholder with the value's number: the first is ``<IBAN_1_k7f3>``, another
+    ``<IBAN_1_k7f32>``, with digits after the nonce. The restored text therefore has the spelling that was sent.
 
-    With a ``key`` that several requests of a conversation share, number and digits follow from value and spelling
-    alone: the same in each of them, whatever stands before and however much of the history is sent again.
+    With a ``key`` shared by the requests of a conversation, number and digits depend only on value and spelling. They
+    are the same in each request, whatever precedes them and however much history is repeated.
     """
 
     __slots__ = ("_begun", "_counts", "_key", "_names", "_nonce", "_numbers", "_placeholders", "_values")
@@ -66,7 +67,7 @@ class Pseudonyms:
             raise RedactionError("a nonce is 4 to 12 lower-case letters and digits")
         self._nonce = nonce
         self._key = key
-        self._values: dict[int, dict[str, str]] = {}  # of each number, its spellings by the digits behind the nonce
+        self._values: dict[int, dict[str, str]] = {}  # number -> digits after the nonce -> spelling
         self._numbers: dict[tuple[str, str], int] = {}
         self._placeholders: dict[tuple[str, str, str], str] = {}
         self._counts: dict[str, int] = {}
@@ -74,10 +75,10 @@ class Pseudonyms:
         self._begun: set[str] = set()
 
     def placeholder(self, label: str, written: str, canonical: str | None = None) -> str:
-        """The placeholder for `written`, which is what it is restored to.
+        """Return the placeholder for `written`, the text that will be restored.
 
-        ``canonical``: what all spellings of the value share (see `policy.redact.text.value_identity`); none: `written`
-        alone.
+        ``canonical``: the identity shared by all spellings of the value (see `policy.redact.text.value_identity`);
+        defaults to `written`.
         """
         name = label.partition(".")[0].replace("_", "").upper()
         canonical = written if canonical is None else canonical
@@ -100,12 +101,15 @@ class Pseudonyms:
         if self._key is None:
             return len(self._values) + 1
         number = _derived(self._key, f"{name}|{canonical}", _MOST)
-        while number in self._values:  # of 10,000 values, two meet in one conversation of 20,000
+        while number in self._values:  # with 10,000 values, two collide in 1 of 20,000 conversations
             number = number % _MOST + 1
         return number
 
     def _new_spelling(self, number: int, canonical: str, written: str) -> str:
-        """Digits that no other spelling of the value has: none for the first, in a conversation for the canonical."""
+        """Return digits not used by another spelling of the value.
+
+        Empty for the first spelling or, in a conversation, for the canonical one.
+        """
         taken = self._values[number]
         if self._key is None:
             return str(len(taken) + 1) if taken else ""
@@ -117,9 +121,9 @@ class Pseudonyms:
         return str(spelling)
 
     def value(self, number: int, word: str) -> str | None:
-        """What is restored for a number and the word behind it: this request's nonce and digits of a spelling.
+        """Return the value to restore for a number and the word after it (nonce and digits of the spelling).
 
-        A model that drops those digits gets the spelling that came first.
+        None if this request did not issue it. Without digits, which a model may drop, the result is the first spelling.
         """
         spellings = self._values.get(number)
         if spellings is None or not word.startswith(self._nonce):
@@ -129,25 +133,26 @@ class Pseudonyms:
 
     @property
     def nonce(self) -> str:
+        """The nonce of these placeholders."""
         return self._nonce
 
     @property
     def names(self) -> Mapping[str, int]:
-        """The labels of placeholders given so far."""
+        """The labels issued so far, with their counts."""
         return self._counts
 
     @property
     def begun(self) -> Container[str]:
-        """Every beginning of every number given so far."""
+        """Every prefix of every number issued so far."""
         return self._begun
 
     def name_of(self, number: int) -> str | None:
-        """The label a number was given with; None for a number that is not this request's."""
+        """Return the label with which a number was issued; None for an unknown number."""
         return self._names.get(number)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Distinct values by placeholder name."""
+        """Number of distinct values by placeholder label."""
         return MappingProxyType(self._counts)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Postal addresses, one grammar a country.
+"""Postal addresses, with one grammar per country.
 
 Only `policy.redact.detectors` may import it.
 """

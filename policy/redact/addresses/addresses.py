@@ -1,9 +1,9 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Postal addresses as Europe writes them: a street of a known kind with its number, then postal code and town.
+"""European postal addresses: a street of a known kind with its house number, then postal code and town.
 
-Pattern level only; the words are those of `address_grammar`. Number before or behind, and, without any word for a
-street, name, number, comma, postal code and town together. An address is several words, so it is looked for in prompts
-and not in streams, which would have to hold them back.
+Addresses are matched by pattern only; the words come from `grammar`. The house number may be before or after the
+street. Without a word for a street, the sequence name, number, comma, postal code and town counts. An address has
+several words, which a stream would have to buffer, so addresses are detected in prompts only.
 """
 
 import re
@@ -28,7 +28,7 @@ _ENGLISH = re.compile(
     rf"[0-9]{{1,4}}[A-Za-z]?,? (?:{NAME} ){{1,3}}(?:{'|'.join(_GRAMMAR.before_number)})(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {NAME}){{1,2}})?"
 )
-# `3 Maja`, `17. Juni`, `25 de Abril`: the day of a street's name.
+# `3 Maja`, `17. Juni`, `25 de Abril`: a date as the name of a street.
 _DAY = (
     rf"[0-9]{{1,2}}(?:\.|[º°]|er)? (?:de |di )?(?i:{'|'.join(_GRAMMAR.months)})[{LETTER}]{{0,9}}"
     rf"(?: (?:18|19)[0-9]{{2}})?"
@@ -52,23 +52,24 @@ _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
     rf"(?:{NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. |no\. )?\Z"
 )
-# `Pod bregom 987, 2991 Tržič`: in small letters behind a preposition or a way, where code and town follow.
+# `Pod bregom 987, 2991 Tržič`: lower-case words after a preposition or a kind of way, if code and town follow.
 _SMALL_NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:{'|'.join(_GRAMMAR.small_heads)}) (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
 )
 _ROMAN, _ROMAN_ENDS = re.compile(r" [IVX]{1,5}\.?\Z"), frozenset("IVX.")
-# Small words inside a street's name; others, as in `Anna Bergman woont op Lindering 5`, are none of it.
+# Particles inside a street's name. Other small words, as in `Anna Bergman woont op Lindering 5`, are not part of it.
 _PARTICLE = (
     r"(?:d[eu]r?|de[mns]|het|'t|te[nr]?|v[ao]n|vom|a[mn]|im|zu[mr]|auf|unter|la|le|og|och|i|på|a[fv]|n[ao]|pri|p[oř]d?|u|v[e]?|ke?|ze?|od"
     r"|do|the|of|el|y|e|en|al|sv|svet\w{1,4})"
 )
-# A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
+# At least one capital: `by the way 12` is not a street, but `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
     rf"(?<![{LETTER}]){NAME}[ -](?:(?:{UPPER}[{LETTER}.'’]{{0,24}}|{_PARTICLE})[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z"
     rf"|(?<![{LETTER}]){NAME}(?: [{LETTER}]{{1,16}} (?:utca|út|útja|tér|tere|körút))?\Z"
 )
 _ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, sorted(_GRAMMAR.behind, key=len, reverse=True)))})\Z")
-# Here no letters stand in front of a code but a country's, and no comma is a decimal's: `BWV 1007, KV 525`, `145,650 MHz`.
+# Here only a country code may precede a postal code, and no decimal comma may follow: `BWV 1007, KV 525`, `145,650
+# MHz`.
 _PLAIN_CODE = (
     r"(?:(?:[A-Z]{1,2}-|[A-Z] (?=[0-9]{4,5} [A-Z]))?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?|[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}"
     r"|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2})(?![0-9A-Z])(?!(?<![0-9]{5}),)"
@@ -79,25 +80,26 @@ _CODE_AND_TOWN = re.compile(
     rf"|{_INSIDE.pattern}(?:, ?| ?\n ?){TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
 )
 _LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, )(?:{CODE} {TOWN}(?![{LETTER}])|{TOWN}, [0-9]{{6}}(?![0-9]))")
-# `Ulica svornosti 489, 845 61 Čižatice`: in small letters a street's name counts where postal code and town follow.
+# `Ulica svornosti 489, 845 61 Čižatice`: a lower-case street name counts if postal code and town follow.
 _SMALL_WORDS = re.compile(
     rf"(?: [0-9]{{1,2}}\.)?(?: [{LETTER}]{{2,16}}){{1,3}} {NUMBER}(?:, ?|,? ?\n ?){CODE} {TOWN}(?![{LETTER}])"
 )
-# In front of a name only with an article: `Straße des 17. Juni 135`, `Platz der Republik 1, 11011 Berlin`.
+# Kinds that precede a name only with an article: `Straße des 17. Juni 135`, `Platz der Republik 1, 11011 Berlin`.
 _ARTICLE = re.compile(r" (?:de[srm]|am|im) ")
-# `Apt 12, `, `Résidence Les Pins, `, `Stiege 2 Tür 15, ` before the house.
+# `Apt 12, `, `Résidence Les Pins, `, `Stiege 2 Tür 15, ` before the house number.
 _UNIT_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:(?:{'|'.join(_GRAMMAR.units_before)})\.? ?(?:[0-9]{{1,4}}[A-Za-z]?|[A-Z])(?: ?[-/,]? |, ?| ?\n)"
     rf"|(?:{'|'.join(_GRAMMAR.houses)})(?: (?:{_OF}))?(?: {NAME}){{1,3}}(?:, ?| ?\n)){{1,3}}\Z"
 )
 _LONGEST_UNIT = 60
-# `Rožna dolina, cesta IV 1c`: such a road has only a number, and its quarter belongs to it.
+# `Rožna dolina, cesta IV 1c`: such a road has only a number, and its quarter is part of the address.
 _ROMAN_NAME = re.compile(" [IVX]{1,5} ")
 _QUARTER_BEFORE = re.compile(rf"(?<![{LETTER}]){NAME}(?: [{LETTER}]{{2,14}})?, \Z")
-# `Ob potoku 6c\n4763 Ljubljana`, `Mlynské nivy 55, 040 01 Košice`: only on a line of its own or before a long postal code.
+# `Ob potoku 6c\n4763 Ljubljana`, `Mlynské nivy 55, 040 01 Košice`: only on a separate line or before a long postal
+# code.
 _SMALL_NAME_BEFORE = re.compile(rf"(?<![{LETTER}]){NAME} (?:(?![A-Z])[{LETTER}]{{3,16}} ){{1,2}}(?:[IVX]{{1,4}} )?\Z")
 _SHORT_CODE = 4  # digits
-_THREE_DIGITS = re.compile("[0-9]{3}")  # of Iceland
+_THREE_DIGITS = re.compile("[0-9]{3}")  # postal code of Iceland
 _YEAR = re.compile("(?:19|20)[0-9]{2}")
 _POSTAL_CODE = re.compile(r"(?<![0-9])(?!(?:19|20)[0-9]{2}(?![0-9A-Z -]))[0-9]{2,3}[ -]?[0-9]{2,3}")
 _NO_STREET = re.compile(
@@ -111,7 +113,7 @@ _TOWN_FIRST_ENDS = tuple(f"{kind}{dot} " for kind in _GRAMMAR.behind_town for do
 _BOX = re.compile(rf"(?:{'|'.join(_GRAMMAR.boxes)})(?: n[.°ro]{{1,2}})? [0-9][0-9 ]{{0,9}}")
 _BOX_INITIALS = frozenset(match[0][:3] for each in _GRAMMAR.boxes if (match := re.match("[a-z]+", each)))
 _BOX_TOWN = re.compile(rf"(?: {NAME})?(?:,? ?\n|, ?){CODE} {TOWN}(?![{LETTER}])")
-# `1061 Budapest, ` in front of the street.
+# `1061 Budapest, ` before the street.
 _TOWN_BEFORE = re.compile(rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {NAME}, ?\Z")
 _LONGEST_NAME = 96
 _FIELD = re.compile(
@@ -119,25 +121,28 @@ _FIELD = re.compile(
 )
 _FIELD_INITIALS = frozenset(field[:3] for field in _GRAMMAR.fields)
 _OTHER_ADDRESS = re.compile(r"(?:mail|ip|mac|web|bus|http|hardware|memory|server|net|speicher|wallet)[ _.-]{0,2}\Z")
-# A word and then a house's number, up to the end of the line, the field or the sentence.
+# A word and then a house number, up to the end of the line, the field or the sentence.
 _VALUE = re.compile(
     rf"[{LETTER}][{LETTER}0-9 ,.'’/ºª°&-]{{2,60}}?[ ,][0-9]{{1,4}}(?![0-9.:])[{LETTER}0-9 ,'’/ºª°-]{{0,48}}?(?=\.? ?(?:[\n\r;\"<>|]|\Z)|\. [A-Z])"
 )
 _NO_HOUSE = re.compile(r"[0-9]{6}|[0-9]\.[0-9]|(?:19|20)[0-9]{2}-|\b(?:of|bytes?|bits?|is|was|see)\b")
 _LAST_WORD = re.compile(rf"([{LETTER}]+\.?),? ?\Z")
 _CITED = re.compile(rf"§+ ?[0-9]{{1,4}}[a-z]?(?:[, ]{{1,2}}[{LETTER}0-9.]{{1,10}}){{0,6}}[, ]{{0,2}}\Z")
-_QUOTE_AND_COMMA = re.compile(r"['\"][,)](?: |$)|['\"], ?['\"]")  # where one value of a list ends
+_QUOTE_AND_COMMA = re.compile(r"['\"][,)](?: |$)|['\"], ?['\"]")  # the end of one value in a list
 
 
 class _Street(NamedTuple):
-    """A street's name of so many characters before its number, and the languages of its kind."""
+    """The name of a street before its house number.
+
+    ``length``: characters up to the house number. ``languages``: languages of its kind of street.
+    """
 
     length: int
     languages: frozenset[str]
 
 
 def find_addresses(text: str, start: int) -> Iterator[Found]:
-    """Spans of postal addresses from `start` on, town included where it follows."""
+    """Yield the spans of postal addresses from `start` on, including the town if it follows."""
     if not _FIRST_DIGIT.search(text, start):
         return
     reading = text if isinstance(text, Reading) else Reading(text)
@@ -151,13 +156,16 @@ def find_addresses(text: str, start: int) -> Iterator[Found]:
 
 
 def _before_a_quote(text: str, first: int, last: int) -> int:
-    """Where an address ends at the latest that a list of quoted values holds: no value goes on behind its quote."""
+    """Return the end of an address, cut at the end of a quoted list value.
+
+    No value continues after its closing quote.
+    """
     cut = _QUOTE_AND_COMMA.search(text, first, last)
     return cut.start() if cut else last
 
 
 def _houses(reading: Reading, start: int) -> Iterator[Found]:
-    """Those with a number behind the street's name, and English ones, with the number before it."""
+    """Yield addresses with the number after the street, and English ones with the number before it."""
     text: str = reading
     may_be_english = not _ENGLISH_INITIALS.isdisjoint(reading.initials)
     for house in _HOUSE.finditer(text, start):
@@ -179,7 +187,7 @@ def _houses(reading: Reading, start: int) -> Iterator[Found]:
 
 
 def _behind_a_kind(reading: Reading, start: int, house: re.Match[str], before: str) -> Found | None:
-    """`Hauptstraße 5`, `1061 Budapest, Andrássy út 12`"""
+    """Match a number after a kind of street: `Hauptstraße 5`, `1061 Budapest, Andrássy út 12`."""
     street = _street_before(before)
     if street is None:
         return None
@@ -201,7 +209,7 @@ def _behind_its_town(text: str, house: re.Match[str], before: str) -> Found | No
 
 
 def _before_a_code(reading: Reading, house: re.Match[str], before: str) -> Found | None:
-    """A name that is no kind of street, where a postal code and a town follow the number."""
+    """Match a number after a name without a kind of street, if a postal code and a town follow."""
     if _YEAR.fullmatch(house[0]):
         return None
     town = _CODE_AND_TOWN.match(reading, house.end())
@@ -216,7 +224,7 @@ def _before_a_code(reading: Reading, house: re.Match[str], before: str) -> Found
 
 
 def _is_citation(before: str) -> bool:
-    """Whether the word before a number cites a place in a law or a book: `Satz 1, 172 FGO`, `Slg. 1993, I-4023`."""
+    """Return whether the word before a number makes it a citation: `Satz 1, 172 FGO`, `Slg. 1993, I-4023`."""
     word = _LAST_WORD.search(before)
     return (word is not None and word[1].lower() in _GRAMMAR.not_streets) or (
         "§" in before and _CITED.search(before) is not None
@@ -239,7 +247,7 @@ def _led_back(text: str, start: int, rule: LeadingCode) -> Iterator[Found]:
 
 
 def _boxes(reading: Reading, start: int) -> Iterator[Found]:
-    """`Postfach 12 34, 10115 Berlin`"""
+    """Yield post office boxes: `Postfach 12 34, 10115 Berlin`."""
     for at in reading.words_from(_BOX_INITIALS):
         box = _BOX.match(reading.folded, at) if at >= start else None
         if box and (line := _BOX_TOWN.match(reading, at + len(box[0].rstrip()))):
@@ -258,7 +266,7 @@ def _of_block(reading: Reading, start: int, block: Block) -> Iterator[Found]:
 
 
 def _kinds_in_front(reading: Reading, start: int) -> Iterator[Found]:
-    """`12 rue de la Paix`, `Via Roma 5`, `ul. Długa 7`"""
+    """Yield addresses that begin with a kind of street: `12 rue de la Paix`, `Via Roma 5`, `ul. Długa 7`."""
     for at in reading.words_from(_KIND_INITIALS):
         word = _KIND.match(reading, at)
         if at >= start and word and (kind := _kind_in(word[0].lower())):
@@ -266,7 +274,7 @@ def _kinds_in_front(reading: Reading, start: int) -> Iterator[Found]:
 
 
 def _kind_in(written: str) -> str | None:
-    """The kind of street that a word is, with the part behind its hyphen or without."""
+    """Return the kind of street that a word is, with or without the part after its hyphen; None if it is none."""
     for kind in (written, written.partition("-")[0]):
         if kind in _GRAMMAR.in_front:
             return kind
@@ -274,7 +282,7 @@ def _kind_in(written: str) -> str | None:
 
 
 def _in_front(reading: Reading, start: int, at: int, end: int, kind: str) -> Iterator[Found]:
-    """Addresses whose kind of street is ``reading[at:end]``."""
+    """Yield addresses whose kind of street is ``reading[at:end]``."""
     name = _WORDS.match(reading, end)
     if kind in _GRAMMAR.articled and not (name and name["number"] and _ARTICLE.match(reading, end)):
         return
@@ -294,10 +302,10 @@ def _in_front(reading: Reading, start: int, at: int, end: int, kind: str) -> Ite
 
 
 def _with_number(reading: Reading, start: int, begin: int, name: re.Match[str], kind: str) -> Found | None:
-    """The address from `begin` on of a street that has a house number, its town included.
+    """Return the address from `begin` on of a street with a house number, including its town.
 
-    None for a kind of street that is also another word, where neither a town behind it nor a day that it is named
-    after shows a street.
+    Returns None for a kind of street that is also another word, unless a following town or a date as the street's name
+    confirms the street.
     """
     whole = _with_town(reading, name.end(), _GRAMMAR.in_front[kind])
     is_bare = kind in _GRAMMAR.bare or kind in _GRAMMAR.articled
@@ -310,7 +318,7 @@ def _with_number(reading: Reading, start: int, begin: int, name: re.Match[str], 
 
 
 def _fields(reading: Reading, start: int) -> Iterator[Found]:
-    """The value of a field that is called an address, in small letters too: `Domicilio: Calle la bañeza 38, 9A`"""
+    """Yield values of address fields, also in lower case: `Domicilio: Calle la bañeza 38, 9A`."""
     for at in reading.words_from(_FIELD_INITIALS):
         name = _FIELD.match(reading.folded, at) if at >= start else None
         if name is None or _OTHER_ADDRESS.search(reading.folded, max(0, at - 12), at):
@@ -324,7 +332,7 @@ _FORMS = (_fields, _houses, _leading_codes, _boxes, _blocks, _kinds_in_front)
 
 
 def _street_before(before: str) -> _Street | None:
-    """The street whose name `before` ends in, if there is one."""
+    """Return the street whose name `before` ends in, or None."""
     words = before.removesuffix(" ").removesuffix(",")
     for suffix in (" nr", " nr.", " Nr."):
         words = words.removesuffix(suffix)
@@ -340,12 +348,12 @@ def _street_before(before: str) -> _Street | None:
 
 
 def _has_code(text: str, start: int, end: int) -> bool:
-    """Whether a postal code, and no year, belongs to what follows a house."""
+    """Return whether a postal code, not a year, is in ``text[start:end]``."""
     return _POSTAL_CODE.search(text, start, end) is not None
 
 
 def _with_town(text: str, end: int, languages: frozenset[str]) -> int:
-    """Where an address ends whose house ends at `end`: behind floor and door, and the town where one follows."""
+    """Return the end of an address whose house number ends at `end`, including floor, door and town."""
     inside = _GRAMMAR.inside_of(languages).match(text, end)
     within = inside.end() if inside else end
     for last in (within, end) if within > end else (end,):

@@ -1,8 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""How each country writes a postal address: the words of `address_rules/*.toml`, compiled.
+"""Address grammars: the words of `address_rules/*.toml`, compiled to patterns.
 
-A file is one language's: its kinds of street, words for floor and door, boxes, and the shape of what only it has. A new
-language is one file and one test.
+Each file belongs to one language and lists its kinds of street, words for floor and door, boxes, and formats that only
+it has. A new language needs one file and one test.
 """
 
 import re
@@ -33,16 +33,16 @@ TOWN = (
     rf"(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )
 _PLACES = {"%NAME%": NAME, "%LETTER%": LETTER, "%CODE%": CODE, "%TOWN%": TOWN}
-# What any language may put behind a house: a number with its ordinal sign, and what stands beside it there.
+# Allowed after a house number in any language: a number with an ordinal mark, and words next to it.
 _ANY_INSIDE = (r"[0-9]{1,2}(?:\.|\.?[oaºª](?![A-Za-z]))",)
 _BESIDE_INSIDE = r" ?(?:planta|esq\.?|Esq\.?|dto\.?|Dto\.?|dcha\.?|izda?\.?|[0-9A-Za-zºª]{0,5})"
 _MOST_INSIDE = 5
 
 
 class LeadingCode(NamedTuple):
-    """An address known by its postal code, which leads back to its ``head``, at most `reach` characters before it.
+    """An address found by its postal code, which comes last; ``head`` begins at most `reach` characters before it.
 
-    ``quick``: what every such code ends in; ``whole``: all of the address, whose end is the code's.
+    ``quick``: matches the end of every such code. ``whole``: matches the complete address, which ends with the code.
     """
 
     quick: re.Pattern[str]
@@ -53,7 +53,7 @@ class LeadingCode(NamedTuple):
 
 
 class Block(NamedTuple):
-    """An address without a street: quarter, block, entrance. ``letters``: what it begins with."""
+    """An address without a street: quarter, block, entrance. ``letters``: its possible first letters."""
 
     initials: frozenset[str]
     letters: str
@@ -62,7 +62,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """All rules together. ``in_front`` and ``behind`` name the languages of each kind of street."""
+    """The rules of all languages. ``in_front`` and ``behind`` list kinds of street, mapped to their languages."""
 
     in_front: Mapping[str, frozenset[str]]
     behind: tuple[str, ...]
@@ -84,13 +84,16 @@ class Grammar:
     inside: Mapping[str, tuple[str, ...]]
 
     def inside_of(self, languages: Iterable[str]) -> re.Pattern[str]:
-        """Floor, door and staircase as `languages` write them behind a house; of all of them where none is known."""
+        """Return a pattern for floor, door and staircase after a house number, as written in `languages`.
+
+        Without languages, the pattern covers all of them.
+        """
         return _inside(frozenset(languages))
 
 
 @cache
 def grammar() -> Grammar:
-    """The rules of every file; read once. Raises ValueError naming a file that is none."""
+    """Return the rules of every file; cached. Raises ValueError with the name of an invalid file."""
     rules = _rules()
 
     def words(key: str) -> tuple[str, ...]:
@@ -134,7 +137,7 @@ def grammar() -> Grammar:
 
 
 def initials_of(words: Iterable[str]) -> frozenset[str]:
-    """What `Reading.initials` holds in a text with one of `words`."""
+    """Return what `Reading.initials` contains for a text of `words`."""
     return frozenset(initial for word in words for initial in Reading(word).initials)
 
 
@@ -148,12 +151,12 @@ def _rules() -> dict[str, dict[str, Any]]:
             try:
                 rules[file.name.removesuffix(".toml")] = tomllib.loads(file.read_text(encoding="utf-8"))
             except tomllib.TOMLDecodeError as error:
-                raise ValueError(f"address_rules/{file.name}: {error}; mend the file") from None
+                raise ValueError(f"address_rules/{file.name}: {error}; correct the file") from None
     return rules
 
 
 def _languages(rules: Mapping[str, dict[str, Any]], *keys: str) -> dict[str, frozenset[str]]:
-    """The languages that have each word."""
+    """Return the languages that list each word."""
     known: dict[str, set[str]] = {}
     for language, rule in rules.items():
         for key in keys:
@@ -170,12 +173,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @cache
 def _inside(languages: frozenset[str]) -> re.Pattern[str]:
-    """The longer elements of `languages` come before the words of all others, so that `3º B` is one."""
+    """Return the pattern of `Grammar.inside_of`.
+
+    The longer elements of `languages` come before the words of all others, so `3º B` is matched as one element.
+    """
     inside = grammar().inside
     own = [element for language in sorted(languages) for element in inside.get(language, ())]
     others = [each for language, elements in inside.items() if language not in languages for each in elements]
-    # Of another language only what is a word: `6 A` is a floor and a door in Spain alone.
+    # From other languages only words are used: `6 A` is a floor and a door only in Spain.
     known = own + [each for each in others if not each.startswith(("[0-9]", "(?:[0-9]", "/"))]
     elements = "|".join(dict.fromkeys((*known, *_ANY_INSIDE)))
-    point = r"\.?" if "hu" in languages else ""  # behind every number there: `20. II. em. 5.`
+    point = r"\.?" if "hu" in languages else ""  # follows every number in Hungarian: `20. II. em. 5.`
     return re.compile(rf"{point}(?:(?:[, ]{{1,2}}| ?- ?)(?:{elements}){_BESIDE_INSIDE}){{0,{_MOST_INSIDE}}}\.?")

@@ -1,5 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""IP addresses (RFC 791, RFC 4291) that may lead to a person: not those of no host, of every host, or of a manual."""
+"""IP addresses (RFC 791, RFC 4291) that may identify a person.
+
+Unspecified, loopback, multicast, documentation and well-known addresses are excluded.
+"""
 
 import ipaddress
 import re
@@ -21,16 +24,16 @@ _DOT_DIGIT = re.compile(r"\.[0-9]")
 _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:(?:[0-9A-Fa-f]{0,4}:){2,7}"
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
-    r"|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}(?=:[0-9]{2,5}(?![0-9A-Fa-f:])))"  # a port behind a whole one
+    r"|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}(?=:[0-9]{2,5}(?![0-9A-Fa-f:])))"  # a port after a complete address
 )
 _IPV6_GROUP, _IPV6_DIGITS = re.compile(":[0-9A-Fa-f]{0,4}:"), 4
 _LOOPBACK_PORT = re.compile("::1:[0-9]{2,5}")  # `http://::1:8000`
-_WRITTEN_GROUP = re.compile("[0-9A-Fa-f]{3}|[.]")  # of an address in use: `fe80::1`, `::ffff:192.0.2.1`
-# Inside the brackets of an index: `a[100::200]`, `x[..., 1::2]`. A URL's bracket follows a slash or an at sign.
+_WRITTEN_GROUP = re.compile("[0-9A-Fa-f]{3}|[.]")  # part of an address in use: `fe80::1`, `::ffff:192.0.2.1`
+# Inside the brackets of an index: `a[100::200]`, `x[..., 1::2]`. In a URL, the bracket follows a slash or an at sign.
 _INDEX_BEFORE = re.compile(r"[A-Za-z0-9_)\]]\[[^\[\]\n]{0,24}\Z")
 _PREFIX_LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
-_WIDEST_HOST_BITS = 8  # a network of fewer hosts may be one household's
-# Addresses of documentation (RFC 5737, RFC 3849, RFC 9637): a person's only where the text calls them so.
+_WIDEST_HOST_BITS = 8  # a network with fewer hosts may belong to one household
+# Documentation addresses (RFC 5737, RFC 3849, RFC 9637) count only if the text presents them as a person's.
 _DOCUMENTATION = tuple(
     map(
         ipaddress.ip_network,
@@ -42,7 +45,7 @@ _CALLED_A_PERSONS = re.compile(
     r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]|\bis\b){1,8})\[?\Z"
 )
 _CALLED_REACH, _RECORD_REACH = 40, 64
-# Resolvers that anybody may ask: Google, Cloudflare, Quad9, OpenDNS, AdGuard, DNS.SB.
+# Public resolvers: Google, Cloudflare, Quad9, OpenDNS, AdGuard, DNS.SB.
 _PUBLIC_RESOLVERS = frozenset(
     map(
         ipaddress.ip_address,
@@ -74,12 +77,12 @@ _PUBLIC_RESOLVERS = frozenset(
         ],
     )
 )
-_METADATA_SERVICE = ipaddress.ip_address("169.254.169.254")  # of a machine in a cloud
+_METADATA_SERVICE = ipaddress.ip_address("169.254.169.254")  # of a virtual machine in a cloud
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans from `start` on of addresses that `ipaddress` accepts and that may be somebody's."""
+    """Yield the spans of addresses from `start` on that `ipaddress` accepts and that may identify a person."""
     if _DOT_DIGIT.search(text, start):
         for match in _IPV4.finditer(text, start):
             address = _parsed(match[0])
@@ -102,7 +105,7 @@ def _parsed(written: str) -> _Address | None:
 
 
 def _is_index(text: str, match: re.Match[str]) -> bool:
-    """Whether it is the slice of an index: two plain numbers at most, in brackets behind a name."""
+    """Return whether the match is the slice of an index: at most two plain numbers in brackets after a name."""
     groups = [group for group in match[0].split(":") if group]
     if len(groups) > 2 or not all(map(str.isdigit, groups)):
         return False
@@ -110,14 +113,17 @@ def _is_index(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_everybodys(address: _Address) -> bool:
-    """Whether it is no single host's or means the same everywhere: loopback, netmask, group, public resolver."""
+    """Return whether the address is not one host's or means the same everywhere.
+
+    These are loopback, unspecified, netmask, multicast, public resolver and metadata service addresses.
+    """
     if address.is_loopback or address.is_unspecified or address.is_multicast or address in _PUBLIC_RESOLVERS:
         return True
     return address == _METADATA_SERVICE or (address.version == 4 and address.packed[0] in (0, 255))
 
 
 def _may_be_somebodys(text: str, match: re.Match[str], address: _Address) -> bool:
-    """Whether it leads to one host that is not known to everybody: no loopback, netmask, network, group, resolver."""
+    """Return whether the address identifies one host and is not a well-known address or a network."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     if _is_everybodys(address):
@@ -132,13 +138,13 @@ def _may_be_somebodys(text: str, match: re.Match[str], address: _Address) -> boo
 
 
 def _is_network(address: _Address, length: int) -> bool:
-    """Whether `address` is the first one of a network with that prefix, wide enough to be no household's."""
+    """Return whether `address` is the first of a network with that prefix length, too large for one household."""
     host_bits = address.max_prefixlen - length
     return host_bits >= _WIDEST_HOST_BITS and int(address) % (1 << host_bits) == 0
 
 
 def _stands_in_a_record(text: str, match: re.Match[str]) -> bool:
-    """Whether a column of addresses holds it, or its line something else of a person or a device right before it."""
+    """Return whether the address is in a column of addresses, or follows another finding on its line."""
     columns = getattr(text, "columns", ())
     if any(
         _HOST.search(lowered(text[column.start : column.end]))
@@ -151,7 +157,10 @@ def _stands_in_a_record(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_version(text: str, match: re.Match[str]) -> bool:
-    """Whether it is a release or a section: the words before it name one, or four small numbers are not called a host."""
+    """Return whether the match is a version or section number.
+
+    True if the words before it say so, or if it is four small numbers that are not called a host.
+    """
     written = text[max(0, match.start() - _BEFORE) : match.start()]
     before = lowered(written)
     if _VERSION.search(before) or _PRODUCT.search(written):

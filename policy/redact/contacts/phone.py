@@ -1,9 +1,10 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Phone numbers, judged by the numbering plans in `phonenumbers` (ITU-T E.164), asked only about digit-rich spans.
+"""Phone numbers, validated by the numbering plans in `phonenumbers` (ITU-T E.164) for candidates with enough digits.
 
-International numbers (+ or 00) stand alone. A number that the text calls a phone is one, whatever the plans say: people
-give extensions, old numbers and numbers with a slip. A number that nothing names must be valid: anywhere in Europe with
-a trunk 0 and separators, or in a country whose language the text speaks where nothing calls it an order or an invoice.
+International numbers (+ or 00) need no context. A number that the text calls a phone is one regardless of the plans,
+because people write extensions, old numbers and numbers with typing errors. Any other number must be valid: either in a
+European plan, with a trunk 0 and separators, or in a country whose language the text uses, where nothing calls it an
+order or an invoice.
 """
 
 import re
@@ -21,7 +22,7 @@ from policy.redact.text.alphabet import LETTER
 from policy.redact.text.counts import is_count
 from policy.redact.text.reading import Reading
 
-# EEA plans and their neighbours, those with many speakers first: most numbers are settled by the first few.
+# EEA plans and their neighbours, those with many speakers first: the first few match most numbers.
 REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ", "RO", "HU", "DK", "FI", "IE", "BG",
            "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
 
@@ -43,12 +44,13 @@ _FILE = re.compile(
     r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, an appeal in France, a date
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
-_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
+# Date of birth and serial number, as in the Nordic countries
+_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
-# Four numbers up to 255 of which one has three digits: no phone is grouped so.
+# Four numbers up to 255, one with three digits: phones are not grouped like this.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
 _CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\n]{0,16}\Z")
-_LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # of `1,234,567 (2022)`
+_LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # the end of `1,234,567 (2022)`
 _VERSION = re.compile(
     r"[0-9]{1,3}\.(?:[0-9]{1,5}\.)?[0-9]\.(?:[0-9]{1,5}\.)?[0-9]{1,5}"
 )  # one digit between two points
@@ -61,12 +63,15 @@ _AMERICAN = re.compile(
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
-_AMERICA = "1"  # calling code of its north
+_AMERICA = "1"  # calling code of North America
 _FIXED_OR_MOBILE = _USES[:2]
 
 
 class _Candidate(NamedTuple):
-    """A run of digits at ``reading[begin:end]``. ``bare``: without the brackets before it; ``digits``: how many."""
+    """A run of digits at ``reading[begin:end]``.
+
+    ``bare``: the run without leading brackets. ``digits``: number of digits.
+    """
 
     reading: Reading
     begin: int
@@ -77,19 +82,21 @@ class _Candidate(NamedTuple):
 
     @property
     def is_grouped(self) -> bool:
+        """Whether the digits are written in groups."""
         return _GROUPED.search(self.span) is not None
 
     @property
     def number(self) -> str:
+        """The digits without separators and extension."""
         return "".join(filter(str.isdigit, _EXTENSION.sub("", self.span)))
 
 
 def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of phone numbers from `start` on."""
+    """Yield the spans of phone numbers from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for match in _SPAN.finditer(reading, start):
         span, begin = match[0], match.start()
-        if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
+        if span.startswith("(") and span.count("(") > span.count(")"):  # the bracket contains more than the number
             span, begin = span[1:], begin + 1
         number = _EXTENSION.sub("", span) if match["extension"] else span
         digits = len(number.encode().translate(None, _SEPARATORS))
@@ -101,7 +108,7 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_never_a_phone(it: _Candidate) -> bool:
-    """Whether it is a time, a date, a host, a file's number, a share or a span of years, whatever calls it a phone."""
+    """Return whether it is a time, date, host, file number, ratio or range of years, whatever the text calls it."""
     before = it.reading[max(0, it.begin - 2) : it.begin]
     if before[:1].isdigit() and (before[1:] == ":" or (before[1:] == "," and _LAST_AND_YEAR.fullmatch(it.span))):
         return True  # `07:06:01.491989` is a time
@@ -117,7 +124,7 @@ def _is_host(it: _Candidate) -> bool:
 
 
 def _is_written_otherwise(it: _Candidate) -> bool:
-    """Whether its form is that of a date, a file's number, a sum, a version or a share."""
+    """Return whether it has the form of a date, a file number, a sum, a version or a ratio."""
     return (
         _DATE.fullmatch(it.span) is not None
         or _FILE.fullmatch(it.span) is not None
@@ -130,7 +137,7 @@ def _is_written_otherwise(it: _Candidate) -> bool:
 
 
 def compile_plans() -> None:
-    """All that `find_phones` otherwise compiles with the first number that needs it."""
+    """Compile the patterns that `find_phones` would otherwise compile with the first number that needs them."""
     _plans(REGIONS, _USES)
     for region in REGIONS:
         _plans((region,), _FIXED_OR_MOBILE)
@@ -147,7 +154,7 @@ def _is_phone(it: _Candidate) -> bool:
         return not is_another and not _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin)
     if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
-    if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # what speaks against it costs more to ask
+    if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # the checks below cost more
         return False
     return not (
         is_figure(it.reading, it.begin, it.end)
@@ -157,7 +164,7 @@ def _is_phone(it: _Candidate) -> bool:
 
 
 def _speaks_for_a_phone(it: _Candidate) -> bool:
-    """Whether its place or a plan makes a number one that no word before it calls so."""
+    """Return whether the position or a numbering plan makes the number a phone, without a word before it."""
     return (
         _AMERICAN.fullmatch(it.span) is not None
         or (it.digits >= 8 and _stands_in_a_record(it.reading, it.begin, it.end))
@@ -169,9 +176,10 @@ def _speaks_for_a_phone(it: _Candidate) -> bool:
 
 
 def _is_planned(it: _Candidate) -> bool:
-    """Whether a plan assigns a number in groups: any country's behind a trunk 0, else that of a language of the text.
+    """Return whether a plan assigns a grouped number.
 
-    In one piece it may as well be a count, a size or a key: that needs a name, or a place that speaks for a phone.
+    With a trunk 0, the plan of any country counts; otherwise only those of the text's countries. An unbroken number may
+    as well be a count, a size or a key, and needs a name or a position that indicates a phone.
     """
     if _PERSONAL.fullmatch(it.span) or not it.is_grouped:
         return False
@@ -187,7 +195,10 @@ def _is_planned(it: _Candidate) -> bool:
 
 
 def countries_of_number(written: str) -> frozenset[str]:
-    """Countries whose plan assigns a number, by its calling code where it has one; ISO 3166 codes in small letters."""
+    """Return the countries whose plan assigns a number, as ISO 3166 codes in lower case.
+
+    A number with a calling code has the countries of that code.
+    """
     digits = "".join(filter(str.isdigit, written))
     if written.startswith(("+", "00")):
         for width in (2, 3):
@@ -201,7 +212,7 @@ def countries_of_number(written: str) -> frozenset[str]:
 
 
 def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
-    """Whether a number fills a cell of a line that holds an e-mail address too: `Anna;4580 7302;anna@example.org`."""
+    """Return whether the number fills a cell on a line with an e-mail address: `Anna;4580 7302;anna@example.org`."""
     if not stands_in_a_record(reading, begin, end):
         return False
     first = reading.rfind("\n", 0, begin) + 1
@@ -209,7 +220,7 @@ def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
 
 
 def _stands_behind_a_name(it: _Candidate) -> bool:
-    """`Kirsten Steffensen (2276 6155)`"""
+    """Return whether the number is in brackets after a name: `Kirsten Steffensen (2276 6155)`."""
     if it.digits < 8 or it.reading[it.end : it.end + 1] != ")":
         return False
     is_grouped = it.is_grouped and not _AMOUNT.fullmatch(it.span)
@@ -219,9 +230,9 @@ def _stands_behind_a_name(it: _Candidate) -> bool:
 
 
 def _is_international(bare: str) -> bool:
-    """Whether a number has the length that the plan of its country's code allows, a trunk 0 left in or out."""
+    """Return whether the number has a length that its country code's plan allows, with or without a trunk 0."""
     digits = "".join(filter(str.isdigit, _EXTENSION.sub("", bare).replace("(0)", ""))).removeprefix("00")
-    if digits.startswith("0"):  # no code does
+    if digits.startswith("0"):  # no country code begins with 0
         return False
     for width in (2, 3, 1):
         if lengths := _lengths(digits[:width]):
@@ -232,7 +243,7 @@ def _is_international(bare: str) -> bool:
 
 @cache
 def _lengths(code: str) -> frozenset[int]:
-    """How long the national numbers behind a country's calling code may be; none for what is no code."""
+    """Return the possible lengths of national numbers after a country's calling code; empty for an invalid code."""
     regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0), ())
     lengths: set[int] = set()
     for region in regions:
@@ -248,9 +259,10 @@ def _lengths(code: str) -> frozenset[int]:
 
 @cache
 def _plans(regions: tuple[str, ...], uses: tuple[str, ...]) -> re.Pattern[str]:
-    """Every national number, trunk prefix in front or not, that a plan of `regions` assigns to one of `uses`.
+    """Return a pattern for every national number that a plan of `regions` assigns to one of `uses`.
 
-    One expression, because asking the library region by region costs a millisecond a number.
+    The trunk prefix is optional. A single pattern is used because asking the library for each region takes a
+    millisecond per number.
     """
     plans = ["(?!)"]
     for region in regions:

@@ -1,11 +1,11 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""What people call a phone number, in the languages of the EU, before it or at the head of its column."""
+"""Names of phone numbers in the languages of the EU, before the number or in its column heading."""
 
 import re
 
 from policy.redact.text.reading import Reading
 
-# In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
+# In lower case without diacritics. Up to 28 characters other than digits may stand between such a word and its number.
 _CONTEXT = re.compile(
     r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
@@ -17,7 +17,7 @@ _CONTEXT = re.compile(
     r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
-# Words that begin as one of these and mean no phone: what stands right behind them decides.
+# Phrases that begin like one of these words but do not mean a phone. Text up to the end of one is ignored.
 _OTHER_THINGS = re.compile(
     r"(?<![^\W_])(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
     r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
@@ -25,11 +25,11 @@ _OTHER_THINGS = re.compile(
     r"|counts?|sdk|api|costs?|kosten|users?|machine|gerate?)|(?:tele(?:ph|f)on|phone|mobile?)[_-](?:api|sdk|js|ts|py|app|service|lib)\w*)"
     r"(?![^\W_])"
 )
-# No digit stands between a word and its number: most numbers of a table have nothing before them to look at.
+# No digit may stand between a word and its number. Most numbers of a table have no text before them to examine.
 _LAST_WITH_A_DIGIT = re.compile(r".*(?<![^\W_])(?P<word>\w*?[0-9])(?<=[0-9])", re.DOTALL)
 _SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"
-# What may be called so as well, but not right before eight digits.
+# Names that also have other meanings, and therefore count only directly before the number.
 _CLOSE = re.compile(
     r"(?<![^\W_])(?:my (?:[^\W\d_]{2,10} )?number|(?:meine|unsere) (?:[^\W\d_]{2,10} )?nummer|mon numero|mi numero|il mio numero|mijn nummer"
     r"|moj[ae]? (?:numer|cislo|broj|stevilka)|mitt? (?:nummer|numer)|numeroni|szamom|o meu numero|numarul meu|моят номер|αριθμος μου"
@@ -52,9 +52,10 @@ _HEADING = re.compile(
 
 
 def is_called_phone(reading: Reading, begin: int) -> bool:
-    """Whether the number that begins at `begin` is called a phone."""
+    """Return whether the text calls the number that begins at `begin` a phone."""
     folded, first = reading.folded, max(0, begin - _REACH)
-    if word := _LAST_WITH_A_DIGIT.match(folded, first, begin):  # the word with the digit may be the name: `phone2: `
+    # The word with the digit may itself be the name: `phone2: `
+    if word := _LAST_WITH_A_DIGIT.match(folded, first, begin):
         first = word.start("word")
         says = _SAYS.search(folded, word.end(), begin)
     else:
@@ -68,19 +69,22 @@ def is_called_phone(reading: Reading, begin: int) -> bool:
 
 
 def heads_phones(reading: Reading, begin: int) -> bool:
-    """Whether the number stands in a column whose heading calls it a phone."""
+    """Return whether the number is in a column whose heading means phones."""
     return reading.is_below(
         begin, "phones", lambda column: _HEADING.search(reading.folded, column.start, column.end) is not None
     )
 
 
 def is_called_phone_behind(reading: Reading, end: int) -> bool:
-    """Whether what follows the number that ends at `end` calls it a phone: `… is my mobile`."""
+    """Return whether the text after the number that ends at `end` calls it a phone: `… is my mobile`."""
     return _BEHIND.match(reading.folded, end) is not None
 
 
 def stands_in_a_signature(reading: Reading, begin: int, end: int) -> bool:
-    """Whether the number fills its line, beside a line with an e-mail address or below a sign-off and a name."""
+    """Return whether the number is alone on its line of a signature.
+
+    The line is adjacent to one with an e-mail address, or follows a closing phrase, with at most one line between.
+    """
     first = reading.rfind("\n", max(0, begin - 3), begin) + 1
     last = reading.find("\n", end, end + 3)
     last = len(reading) if last < 0 else last

@@ -1,4 +1,4 @@
-"""A person's record: a row whose cells hold an e-mail address, a phone, and numbers that no heading names."""
+"""Records of persons: table rows with an e-mail address, a phone number, and numbers without a heading."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,18 @@ _FEWEST_CELLS, _MOST_CELLS = 3, 24
 _PADDING = " \"'\r"
 _PHONE = re.compile(r"\(?\+?\(?[0-9][0-9 ()./-]{5,18}[0-9]")
 _MAIL = re.compile(r"[^\s@]+@[^\s@]+\.([a-z]{2,24})")
-_CALLED = re.compile(r"\(?(?:\+|00)|\((?=[1-9][0-9]{1,2}\))")  # `(351) 932 930 080` too
+_CALLED = re.compile(r"\(?(?:\+|00)|\((?=[1-9][0-9]{1,2}\))")  # also `(351) 932 930 080`
 
 
 class Record(NamedTuple):
-    """``phone``: the place of the cell that is its phone; ``others``: those of later cells; ``countries``: those
-    that its phone, its e-mail address and its text speak of, with how much does. ``is_sure``: the phone or the address
-    names its country."""
+    """A row that describes one person.
+
+    Attributes:
+        phone: span of the cell with the phone number.
+        others: spans of the non-empty cells after it.
+        countries: countries indicated by the phone, the e-mail address and the text, with a score.
+        is_sure: whether the phone or the address identifies its country.
+    """
 
     phone: tuple[int, int]
     others: tuple[tuple[int, int], ...]
@@ -28,7 +33,7 @@ class Record(NamedTuple):
 
 
 def records_in(reading: Reading, start: int) -> Iterator[Record]:
-    """Every record from `start` on."""
+    """Yield every record from `start` on."""
     at = reading.find("@", start)
     while at >= 0:
         first = reading.rfind("\n", max(start, at - _LONGEST_ROW), at) + 1
@@ -41,7 +46,7 @@ def records_in(reading: Reading, start: int) -> Iterator[Record]:
 
 
 def _cells(row: str, separator: str, first: int) -> list[tuple[int, int]]:
-    """Where each cell of a row begins and ends, without blanks and quotes. ``first``: where the row begins."""
+    """Return the span of each cell of a row, without padding and quotes. ``first``: offset of the row."""
     cells: list[tuple[int, int]] = []
     at = first
     for cell in row.split(separator):
@@ -81,7 +86,7 @@ def _record(reading: Reading, first: int, last: int) -> Record | None:
 
 
 def _countries_of(written: str) -> frozenset[str]:
-    """Countries whose plan assigns what a cell holds; none where it is no phone."""
+    """Return the countries whose plan assigns the number in a cell; empty if it is not a phone number."""
     if _PHONE.fullmatch(written) is None:
         return frozenset()
     called = _CALLED.match(written)

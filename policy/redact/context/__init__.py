@@ -1,4 +1,4 @@
-"""What the surroundings of a number say it is: a figure, an invoice, a cell of a named column.
+"""Context of a number: whether it is a figure, an invoice number or a cell of a named column.
 
 `policy.redact.contacts`, `policy.redact.payment` and `policy.redact.detectors` may import it.
 """

@@ -1,6 +1,7 @@
-"""Where the value of a named field may be: behind its name, or below it in its column.
+"""Location of a named field's value: after its name, or below it in its column.
 
-However a form, a page or a program sets the two apart. For what has no check digit, and counts only where it is named.
+Handles the separators of forms, pages and programs. Used for values without a check digit, which count only with a
+name.
 """
 
 import re
@@ -11,18 +12,19 @@ from operator import itemgetter
 from policy.redact.text.reading import Reading
 from policy.redact.text.tables import Column
 
-# Dots and blanks of a form, a line's end, tags of HTML, `=>`, `"field": "BIC", "value": "`, `BIC?` and who answers.
+# Dots and spaces of a form, line ends, HTML tags, `=>`, `"field": "BIC", "value": "`, a question `BIC?` and who
+# answers.
 _GLUE = re.compile(
     r"[\"'*_`)\]]{0,4}(?:</[a-z]{1,10}>)?\s{0,2}(?:<input[^<>]{0,80}?value=[\"']|[^\w<>]{0,3}(?:</?[a-z][^<>]{0,60}>\s{0,4}){1,4}"
     r"|\"? ?value=[\"']|,\s{0,3}[\"']?(?:value|wert|valeur|valor)[\"']?\s?[:=]\s?[\"']"
     r"|\.?\?\s{0,3}\n[^\W\d_]{2,12}: |[^\w\n]{0,48}(?:\n[^\w\n]{0,4}){0,2})"
 )
 _WORDS = re.compile(r"(?:[ _-][^\W\d_]{1,12}){1,2}(?=[^\w ])")  # `Geburtsdatum des Kindes:`
-_MOST_NESTED = 4  # headings that begin before one place: a line's and a statement's, and empty ones
+_MOST_NESTED = 4  # headings that begin before one position: of a line, of a statement, and empty ones
 
 
 def places(reading: Reading, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Stretches, in which the value of a field called ``reading[start:end]`` would stand first."""
+    """Yield the spans in which the value of a field named ``reading[start:end]`` would come first."""
     words = _WORDS.match(reading, end)
     for last in (end, words.end()) if words else (end,):
         if glue := _GLUE.match(reading, last):
@@ -32,7 +34,7 @@ def places(reading: Reading, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def columns_at(reading: Reading, at: int) -> Iterator[Column]:
-    """The columns whose heading holds the character at `at`."""
+    """Yield the columns whose heading contains the character at `at`."""
     if not reading.columns:
         return
     known: tuple[list[int], list[Column]] | None = reading.__dict__.get("columns_in_order")

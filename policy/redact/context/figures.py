@@ -1,9 +1,9 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are figures: decimals, years, versions, times and process ids, cells of a table of numbers.
 
-A figure's own shape, or the shape of its line or column, distinguishes it from a phone, a card and an identity number, also
-where a label precedes it: a score of the label `PHONE_NUMBER` is no phone. Everything here looks at the number, at
-the 64 characters before it and, in whole texts, at what follows; never at what a stream would have to wait for.
+The format of a figure, of its line or of its column distinguishes it from a phone, a card and an identity number, even
+after a label: a score of the label `PHONE_NUMBER` is not a phone. The functions examine the number, the 64 characters
+before it and, in complete texts, what follows; never text for which a stream would have to wait.
 """
 
 import re
@@ -11,7 +11,7 @@ import re
 from policy.redact.text.reading import Reading
 
 _DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,5})\.[0-9]{1,17}\)?")
-# A share, a score or a percentage: no number of a person is written so, whatever label it stands behind.
+# A ratio, a score or a percentage. No personal number has this format, whatever label precedes it.
 _SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
 _CELL_SIGNS = frozenset(",;\t")
 _DECIMAL_CELL = re.compile(r"[0-9]{1,6}\.[0-9]{1,17}")
@@ -19,11 +19,11 @@ _SCORE = re.compile(r"[01]\.[0-9]{1,17}|[1-9][0-9]?\.[0-9]{4,5}")
 _POINT_BEFORE = re.compile(r"[0-9]\.\Z")
 _WHOLE_AND_COMMA_BEFORE = re.compile(r"(?:^|[;\t\n (\[=:-])[0-9]{1,6},\Z")
 _PARTS_OF_AN_HOUR = re.compile(r".*[ :][0-9]{1,3}\.[0-9]{1,6}")  # `0 38 36.493`
-# A year that begins no earlier than the other ends: lives, reigns, wars. No phone is split into two such numbers.
+# Two years, the first not after the second: lives, reigns, wars. Phones are not split into two such numbers.
 _YEARS = re.compile(r"\(?([1-9][0-9]{2,3}) ?[-–/] ?([1-9][0-9]{2,3})\)?")
 _LATEST_YEAR, _LONGEST_SPAN = 2100, 400
 _EARLIEST_OF_FOUR = 1000
-# `2019/1021`, an act of the European Union; `30 2013 045`, a file of a trade mark.
+# `2019/1021`, an act of the European Union; `30 2013 045`, a trade mark file.
 _ACT = re.compile(r"(?:1[89]|20)[0-9]{2}/[0-9]{1,6}")
 _VERSION_FIRST = re.compile(r"v?[0-9]{1,2}(?:\.[0-9]{1,4}){1,3} ?[/(-] ?(?:[0-9].*)")
 _VERSION_WITH_DAY = re.compile(
@@ -35,7 +35,7 @@ _COMPACT_DAY = re.compile(
 )
 _POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
-# Day and time at the head of a line, with the process and thread behind them: `081109 203615 148 INFO`.
+# Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
 _DAY_AND_TIME = re.compile(
     r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
     r"(?: {1,3}[0-9]{1,7}){0,3}"
@@ -57,18 +57,18 @@ _KEY_BEFORE = re.compile(
     r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
 )
 _REACH = 64
-_RECORD = 240  # characters of a line to either side
+_RECORD = 240  # characters of a line on each side
 
 
 def is_score(reading: Reading, begin: int, end: int) -> bool:
-    """Whether it is a share between 0 and 1, a percentage of several places, or the part behind its point."""
+    """Return whether it is a ratio between 0 and 1, a percentage with several decimals, or the decimals of one."""
     if _POINT_BEFORE.search(reading, max(0, begin - 2), begin):
         begin -= 2
     return _SCORE.fullmatch(reading, begin, end) is not None
 
 
 def is_share(reading: Reading, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` is a share, a score or a percentage, the part behind its point, or a decimal cell."""
+    """Return whether ``reading[begin:end]`` is a ratio, a score or a percentage, its decimals, or a decimal cell."""
     if reading[begin - 1 : begin] in _CELL_SIGNS and _DECIMAL_CELL.fullmatch(reading, begin, end):
         return True
     if _POINT_BEFORE.search(reading, max(0, begin - 2), begin):
@@ -77,7 +77,7 @@ def is_share(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_figure(reading: Reading, begin: int, end: int) -> bool:
-    """Whether a number that nothing calls a phone is something that is measured, a day or a second of an epoch."""
+    """Return whether a number that nothing calls a phone is a measurement, a day, epoch seconds or a postal code."""
     written = reading[begin:end]
     return (
         is_measured(reading, begin, end)
@@ -90,7 +90,7 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_measured(reading: Reading, begin: int, end: int) -> bool:
-    """Whether an unnamed number is a decimal, a time at a line's head, or stands behind a time as a process does."""
+    """Return whether a number without a name is a decimal, a time stamp, or follows a time as a process id does."""
     return (
         _DECIMAL.fullmatch(reading, begin, end) is not None
         or _CLOCK_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
@@ -103,7 +103,10 @@ def is_measured(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_dated(written: str) -> bool:
-    """Whether it is a span of years, an act by its year, or a version next to a day: also where a word calls a phone."""
+    """Return whether it is a range of years, an act with its year, or a version with a day.
+
+    This holds even if a word calls it a phone.
+    """
     if years := _YEARS.fullmatch(written):
         first, last = int(years[1]), int(years[2])
         is_span = first <= last <= min(_LATEST_YEAR, first + _LONGEST_SPAN)
@@ -117,7 +120,7 @@ def is_dated(written: str) -> bool:
 
 
 def is_stamp(reading: Reading, begin: int, end: int) -> bool:
-    """Whether a line begins with it and it is a day and a time, perhaps with a process behind."""
+    """Return whether it starts a line and is a day and time, possibly followed by a process."""
     stamp = _DAY_AND_TIME.match(reading, begin)
     return (
         stamp is not None and stamp.end() >= end and _LINE_BEFORE.search(reading, max(0, begin - 3), begin) is not None
@@ -125,7 +128,7 @@ def is_stamp(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
-    """Whether bytes in hexadecimal stand right before or behind it."""
+    """Return whether hexadecimal bytes are directly before or after it."""
     before = _BYTES_BEFORE.search(reading, max(0, begin - 8), begin)
     if before and not before[0].replace(" ", "").isdigit():
         return True
@@ -134,12 +137,15 @@ def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_keyed(reading: Reading, begin: int) -> bool:
-    """Whether a key or an element that is no page's stands right before the number, and says what it is."""
+    """Return whether a key, or an element that is not HTML, is directly before the number and names it."""
     return _KEY_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
 
 
 def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
-    """Whether a neighbouring cell holds nothing but a number, and no e-mail address makes the line a person's record."""
+    """Return whether an adjacent cell holds only a number and the line has no e-mail address.
+
+    A line with an e-mail address may be a person's record.
+    """
     if not (
         _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
         or _NUMERIC_CELL_AFTER.match(reading, end, end + _REACH)
@@ -149,14 +155,14 @@ def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
 
 
 def stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
-    """Whether the line of a number holds an e-mail address."""
+    """Return whether the line of a number contains an e-mail address."""
     first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
     until = reading.find("\n", end, end + _RECORD)
     return "@" in reading[first : min(len(reading), end + _RECORD) if until < 0 else until]
 
 
 def _is_behind_a_comma(reading: Reading, begin: int, end: int) -> bool:
-    """`0,246783997558;` where a comma parts the whole from its parts: what follows is no comma."""
+    """Return whether the digits are the decimals after a decimal comma, not a list: `0,246783997558;`."""
     if not reading[begin:end].isdigit() or reading[end : end + 1] == ",":
         return False
     return _WHOLE_AND_COMMA_BEFORE.search(reading, max(0, begin - 9), begin) is not None

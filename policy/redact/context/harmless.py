@@ -1,8 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are called something else: orders, invoices, articles, versions, hashes, prices, failed accounts.
 
-A detector that would otherwise guess (a number without a name) leaves them alone. What is named as personal data, or
-proves itself by a strong check, is not asked.
+Detectors that would otherwise guess, because the number has no name, skip them. Numbers named as personal data, or
+verified by a strong check, are not tested.
 """
 
 import re
@@ -32,13 +32,13 @@ _NOUNS = (
     r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|vde|din|iso|iec|astm|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
     r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
-# The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
+# The shortest match whole words only: `Mallet, 06 95 51 80 86` is not a Danish case number (`mal`).
 _WHOLE = "|".join(f"{noun}(?![^\\W\\d_])" if len(noun) <= 3 else noun for noun in _NOUNS.split("|"))
 _NAMED = re.compile(
     rf"(?<![^\W_])(?:{_WHOLE})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
     r"(?:</t[hd]>\s{0,4}<t[hd]>)?[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
 )
-# What a word begins with that one of them begins with, as `Reading.heads` has it.
+# First letters of the words above, as in `Reading.heads`.
 _INITIALS = frozenset(re.match(r"[^\W\d_]{1,3}", noun)[0] for noun in _NOUNS.split("|"))  # type: ignore[index]
 _HEADING = re.compile(rf"[^\w]{{0,3}}(?:{_WHOLE})")
 _REACH = 64
@@ -63,8 +63,10 @@ _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
 
 
 def called_otherwise(reading: Reading, start: int, end: int) -> bool:
-    """Whether ``text[start:end]`` is called something else, there or at the head of its column, is a price or begins as
-    a date."""
+    """Return whether ``reading[start:end]`` has another name, is a price, or begins as a date.
+
+    The name may be before it or at the head of its column.
+    """
     return (
         _heads_otherwise(reading, start)
         or _is_named_otherwise(reading, start)
@@ -92,8 +94,10 @@ def _heads_otherwise(reading: Reading, start: int) -> bool:
 
 
 def shaped_otherwise(reading: Reading, start: int, end: int) -> bool:
-    """Whether any of ``text[start:end]`` has the shape of something else than a national number: an account, an address
-    of a host, an international phone, a hash."""
+    """Return whether part of ``reading[start:end]`` has the format of something other than a national number.
+
+    These formats are accounts, host addresses, international phones and hashes.
+    """
     known: Spans | None = reading.__dict__.get("shaped")
     if known is None:
         known = reading.__dict__["shaped"] = Spans(match.span() for match in _SHAPES.finditer(reading))

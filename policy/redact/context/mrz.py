@@ -1,4 +1,4 @@
-"""Machine-readable zones of passports, identity cards and visas (ICAO 9303 parts 4 to 7), by their check digits."""
+"""Machine-readable zones of passports, identity cards and visas (ICAO 9303 parts 4 to 7), verified by check digits."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _LINE = re.compile(r"[A-Z0-9<]+")
 
 
 def find_zones(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of zones whose document number, date of birth and date of expiry bear their check digits."""
+    """Yield the spans of zones whose document number, date of birth and expiry date have valid check digits."""
     if ZONE_SIGN in text:
         for zone in _ZONE.finditer(text, start):
             lines = _LINE.findall(zone[0])
@@ -31,6 +31,6 @@ def _fields(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def _holds(field: str, check: str) -> bool:
-    """Weights 7, 3, 1; a filler counts 0, letters from A = 10."""
+    """Return whether `check` is the check digit of `field`: weights 7, 3, 1; fillers count 0, letters from A = 10."""
     total = sum((0 if sign == "<" else int(sign, 36)) * (7, 3, 1)[at % 3] for at, sign in enumerate(field))
     return str(total % 10) == check.replace("<", "0")

@@ -1,4 +1,4 @@
-"""The set of all detectors, and those of secrets, devices, plates, births and national numbers.
+"""The list of all detectors, and those of secrets, devices, plates, dates of birth and national numbers.
 
 The modules of `policy.redact` and `policy.redact.actions` may import it.
 """

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Dates of birth: a date in digits or with its month in words, behind words for being born in the languages of the EU."""
+"""Dates of birth: a date with a numeric or spelled month, next to a word for birth in a language of the EU."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _VERBS = frozenset(
         "narozena",
         "ur.",
     }
-)  # heads of no line
+)  # not table headings
 _FIELD = re.compile(rf"[\"'`* ]{{0,3}}(?P<date>{_DATE.pattern})")
 _BEFORE = re.compile(
     rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}}[ -]){{0,2}}\Z"
@@ -46,13 +46,13 @@ _BORN = re.compile(
 )
 INITIALS = frozenset({"bor", "bir", "bre", "dob", "d", "geb", "nee", "ne", "nai", "nat", "nas", "nac", "ur", "uro", "fod", "fad", "syn", "nar", "szu", "rod", "roj", "γεν", "род", "рож", "раж", "sun", "dzi", "gim", "twi", "twe", "rug", "dat", "bda"})  # fmt: skip
 _BETWEEN = re.compile(r"[^0-9\n]*\Z")
-_REACH = 36  # letters and signs between the word and its date
+_REACH = 36  # characters between the word and its date
 
 
 def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of dates of birth from `start` on."""
+    """Yield the spans of dates of birth from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
-    found: dict[tuple[int, int], None] = {}  # once each: `date of birth` is two names
+    found: dict[tuple[int, int], None] = {}  # unique spans: `date of birth` matches as two names
     done = start
     for at in reading.words_from(INITIALS):
         born = _BORN.match(reading.folded, at)

@@ -1,7 +1,7 @@
-"""What a tenant looks for beyond the rest: its own words (projects, code names) and patterns (customer numbers).
+"""A tenant's own detector: words (projects, code names) and patterns (customer numbers).
 
-Patterns run in RE2 (Cox 2007): time is linear in the text whatever the pattern, and its memory is bounded, so a
-tenant's pattern can slow no other tenant down. There are no look-arounds and no back-references.
+Patterns run in RE2 (Cox 2007): time is linear in the text for every pattern, and memory is bounded, so one tenant's
+pattern cannot slow down another tenant. RE2 has no lookarounds and no backreferences.
 """
 
 import re
@@ -21,7 +21,10 @@ _MEMORY = 8 << 20  # bytes for one compiled expression
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern` if RE2 takes it and it cannot match nothing; raises ValueError saying why not."""
+    """Return `pattern` if RE2 accepts it and it cannot match the empty text.
+
+    Raises ValueError with the reason if not.
+    """
     if not 0 < len(pattern) <= LONGEST_PATTERN:
         raise ValueError(
             f"the pattern is empty or longer than {LONGEST_PATTERN} characters; give 1 to {LONGEST_PATTERN}"
@@ -29,19 +32,20 @@ def check_pattern(pattern: str) -> str:
     try:
         compiled = _compile(pattern)
     except re2.error as error:
-        raise ValueError(f"RE2 does not take this pattern: {_reason(error)}; write it in the syntax of RE2") from None
+        raise ValueError(f"RE2 does not accept this pattern: {_reason(error)}; use RE2 syntax") from None
     if compiled.match(""):
         raise ValueError("the pattern matches the empty text, and so everything; let it match at least one character")
     return pattern
 
 
 def custom_detector(words: Mapping[str, Sequence[str]], patterns: Mapping[str, str]) -> Detector:
-    """Finds whole words of the lists, in any case, and matches of the patterns; a finding's kind is its list's name.
+    """Return a detector for whole words of the lists, in any case, and for matches of the patterns.
 
-    Raises RedactionError for a pattern that RE2 does not take.
+    The kind of a finding is the name of its list or pattern. Raises RedactionError for a pattern that RE2 does not
+    accept.
     """
     try:
-        # The longest first: of `Falke` and `Falke Nord` the text's own is the longer.
+        # Longest first, so that `Falke Nord` takes precedence over `Falke`.
         listed = {
             name: _compile("(?i)(?:" + "|".join(re2.escape(word) for word in sorted(many, key=len, reverse=True)) + ")")
             for name, many in words.items()
@@ -72,7 +76,7 @@ def _compile(pattern: str) -> "re2._Regexp[str]":
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    """Not inside a longer word: `Adler` is none in `Adlerauge`."""
+    """Return whether the match is not inside a longer word, as `Adler` is in `Adlerauge`."""
     return not (start and text[start - 1].isalnum() and text[start].isalnum()) and not (
         end < len(text) and text[end].isalnum() and text[end - 1].isalnum()
     )

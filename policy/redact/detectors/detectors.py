@@ -1,8 +1,8 @@
-"""Finders of personal data and secrets in normalised text: pattern first, then what proves it (check digits, plans).
+"""Detectors of personal data and secrets in normalised text.
 
-A detector takes a text and a place to start, and yields spans; characters before the place are context only. They are
-tried in the order of `DETECTORS`. Where spans overlap, the earlier detector names the whole of both: nothing that any
-of them found is left over.
+Each detector matches a pattern, then verifies it (check digits, numbering plans). It takes a text and a start offset
+and yields spans; characters before the offset are context only. Detectors run in the order of `DETECTORS`. Overlapping
+spans are merged under the label of the earlier detector, so no part of any finding is left.
 """
 
 import re
@@ -38,13 +38,17 @@ Finder = Callable[[str, int], Iterable[tuple[int, int] | tuple[int, int, str]]]
 
 
 class Detector(NamedTuple):
-    """``needs_digits``: it finds nothing where no seven digits stand close together, and need not look there.
+    """A detector and its properties.
 
-    ``reads_through``: what it looks for is Latin, so Cyrillic and Greek letters of the same look count as Latin ones.
-    ``initials``: it finds nothing where there is no digit, or no word that begins with one of these (see
-    `Reading.initials`); none: it may.
-    ``identity``: when two spellings of what it finds are one value. ``kinds``: the identities of kinds behind the dot
-    that have their own.
+    Attributes:
+        label: label of its findings.
+        find: yields (start, end) or (start, end, kind).
+        needs_digits: finds nothing in a text without digit-rich spans, and is skipped there.
+        reads_through: searches Latin text, so Cyrillic and Greek look-alike letters are read as Latin.
+        initials: if not empty, finds nothing in a text without digits or without a word that begins with one of these
+            (see `Reading.initials`), and is skipped there.
+        identity: when two spellings of a finding are one value.
+        kinds: identities by kind, for kinds that have their own.
     """
 
     label: str
@@ -57,7 +61,7 @@ class Detector(NamedTuple):
 
 
 class Span(NamedTuple):
-    """``text[start:end]`` is a `label`: a detector's, with the kind behind a dot where the detector knows it."""
+    """A finding at ``text[start:end]``. ``label``: the detector's label, with the kind after a dot if known."""
 
     start: int
     end: int
@@ -71,7 +75,7 @@ _DOMAIN = re.compile(
     rf"@(?:[{ALNUM}](?:[{ALNUM}_-]{{0,61}}[{ALNUM}])?\.){{1,8}}(?:[{LETTER}]{{2,24}}|xn--[a-z0-9-]{{2,59}})"
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
-# `alice (at) example [dot] org`; without brackets `at` is a word.
+# `alice (at) example [dot] org`. Without brackets, `at` is an ordinary word.
 _SPELT_AT = re.compile(r"[\[({] ?(?:at|ät|arroba|chez|@) ?[\])}] ?(?=[A-Za-z0-9])", re.IGNORECASE)
 _SPELT_DOT = r"(?:\.| ?[\[({] ?(?:dot|punkt|point|punto|\.) ?[\])}] ?)"
 _SPELT_DOMAIN = re.compile(
@@ -79,8 +83,9 @@ _SPELT_DOMAIN = re.compile(
 )
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
-# Five digits close together, or the number of a document, which may be letters for the most part.
-_FIVE_DIGITS = re.compile("[0-9](?:[0-9]{4}|" + "[^0-9\n]{0,8}[0-9]" * 4 + ")")  # of most that are rich
+# Five digits close together, or a document number, which may consist mostly of letters.
+# Quick test that matches most digit-rich texts
+_FIVE_DIGITS = re.compile("[0-9](?:[0-9]{4}|" + "[^0-9\n]{0,8}[0-9]" * 4 + ")")
 _DIGIT = re.compile("[0-9]")
 _DIGIT_RICH = re.compile(
     r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}|[0-9](?![A-Za-z0-9])(?:(?<=[A-Za-z][A-Za-z0-9]{8})|(?<=[A-Za-z][A-Za-z0-9]{9}))"
@@ -88,7 +93,10 @@ _DIGIT_RICH = re.compile(
 
 
 def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """RFC 5321 addresses with a dotted domain, walked outwards from each `@`: linear in the text."""
+    """Yield the spans of e-mail addresses (RFC 5321) with a dotted domain from `start` on.
+
+    The search extends outwards from each `@`, so it is linear in the text.
+    """
     at = text.find("@", start)
     while at >= 0:
         if domain := _DOMAIN.match(text, at):
@@ -101,7 +109,7 @@ def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _spelt_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Addresses whose `@` is spelt in brackets, against collectors: `alice (at) example.org`."""
+    """Yield addresses whose `@` is obfuscated in brackets: `alice (at) example.org`."""
     for at in _SPELT_AT.finditer(text, start):
         first = at.start() - (text[at.start() - 1 : at.start()] == " ")
         local = _LOCAL_BEFORE.search(text[max(start, first - _LOCAL_MAX) : max(start, first)])
@@ -133,7 +141,7 @@ DETECTORS: tuple[Detector, ...] = (
 
 
 class Identities:
-    """Of each label that `detectors` find, when two spellings are one value; `EXACT` for a label that is not theirs."""
+    """Identity rules by label of `detectors`; `EXACT` for other labels."""
 
     __slots__ = ("_by_label",)
 
@@ -144,21 +152,30 @@ class Identities:
             self._by_label.update({f"{detector.label}.{kind}": each for kind, each in detector.kinds.items()})
 
     def canonical(self, label: str, seen: str, written: str) -> str:
-        """What all spellings of a value share: `seen` as detectors read it, `written` as it stands in the text."""
+        """Return the text that all spellings of a value share.
+
+        ``seen``: the value as detectors read it. ``written``: the value in the original text.
+        """
         identity = self._by_label.get(label) or self._by_label.get(_first(label), EXACT)
         return identity.reduce(seen, written)
 
 
 @cache
 def warm() -> None:
-    """Do what detectors otherwise do with the first text that needs it, so that no caller waits for it."""
+    """Load and compile what detectors would otherwise load with the first text that needs it.
+
+    The first caller then does not have to wait.
+    """
     compile_plans()
     load_structures()
     load_checks()
 
 
 def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Span]:
-    """Disjoint spans from `start` on, in order. A detector that fails raises RedactionError, without the text."""
+    """Return disjoint spans from `start` on, in order.
+
+    Raises RedactionError, without the text, if a detector fails.
+    """
     reading = Reading(text)
     has_digits = (_FIVE_DIGITS.search(text, start) or _DIGIT_RICH.search(text, start)) is not None
     found = _run(reading, start, detectors, has_digits=has_digits)
@@ -174,9 +191,9 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
 
 
 def _around_changes(text: str, changed: str, start: int, found: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    """Stretches of a text with room for context around the places from `start` on where the two differ.
+    """Yield spans of the text, with context, around positions from `start` on at which the two texts differ.
 
-    What a proven span holds was read rightly, and is no reason to read it again.
+    Differences inside a verified finding are ignored: that text was read correctly.
     """
     known = Spans((span.start, span.end) for span in found if _first(span.label) in _PROVEN)
     first = last = -1
@@ -208,7 +225,7 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
                 found.append(Span(first, last, f"{label}.{kind[0]}" if kind else label))
             if len(found) > before:
                 reading.taken += found[before:]
-    except Exception as error:  # whatever it was, the text is not known to be clean
+    except Exception as error:  # after any error the text is not known to be clean
         raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
     return found
 
@@ -216,7 +233,7 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
 def _merged(spans: list[Span], detectors: Sequence[Detector]) -> list[Span]:
     merged: list[Span] = []
     order: dict[str, int] = {}
-    for span in sorted(spans, key=itemgetter(0)):  # of two that begin together, what was found first
+    for span in sorted(spans, key=itemgetter(0)):  # stable: of two that begin together, the first found
         if merged and span.start < merged[-1].end:
             order = order or {each.label: index for index, each in enumerate(detectors)}
             last = merged[-1]

@@ -1,4 +1,4 @@
-"""Numbers of devices: IMEI (3GPP TS 23.003, Luhn) behind its name, and IEEE 802 MAC addresses."""
+"""Device identifiers: IMEI (3GPP TS 23.003, Luhn) after its name, and IEEE 802 MAC addresses."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ INITIALS = frozenset({"ime"})
 
 
 def find_imeis(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of valid IMEIs from `start` on, where the text calls them so."""
+    """Yield the spans of valid IMEIs from `start` on that follow their name."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for at in reading.words_from(INITIALS):
         match = _IMEI.match(reading, at)
@@ -28,7 +28,10 @@ def find_imeis(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def find_macs(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of MAC addresses from `start` on, written with colons, hyphens or dots. One of a single digit is none."""
+    """Yield the spans of MAC addresses from `start` on, with colons, hyphens or dots.
+
+    An address that repeats one digit is skipped.
+    """
     if (text.count(":") > 4 or text.count("-") > 4 or text.count(".") > 1) and _MAC_SIGN.search(text, start):
         for match in _MAC.finditer(text, start):
             if len(set(match[0]) - set(":.-")) > 1:

@@ -1,7 +1,7 @@
-"""Text inside base64 (RFC 4648 §4 and §5; lines as in RFC 2045 §6.8): an attachment's body, a header, a token of a log.
+"""Findings inside base64 (RFC 4648 §4 and §5; lines as in RFC 2045 §6.8): attachments, headers, tokens in logs.
 
-What decodes to text and holds a finding is a finding as a whole: nothing inside can be replaced without changing the
-rest. What decodes to anything else (an image, a hash, a word of prose) is left alone.
+An encoded text that contains a finding is a finding as a whole, because no part of it can be replaced without changing
+the rest. Data that does not decode to text (an image, a hash, an ordinary word) is ignored.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from policy.redact.detectors.detectors import Detector, Span, find_spans
 from policy.redact.text.json_text import as_read
 
-# At least 16 signs: an address of 12 characters. Lines of a body are of one length.
+# At least 16 characters, which encode 12: a short e-mail address. The lines of a body have equal length.
 _BASE64 = re.compile(
     r"(?<![A-Za-z0-9+/_=-])(?:[A-Za-z0-9+/]{60,76}\r?\n)*[A-Za-z0-9+/_-]{16,}={0,2}(?![A-Za-z0-9+/_=-])"
 )
@@ -21,13 +21,13 @@ _URL_SAFE = str.maketrans("+/", "-_", "\r\n")
 
 
 class Encoded(Span):
-    """A span whose text is an encoding: every sign of it counts, whatever the spelling rules of its label."""
+    """A span of encoded text. Every character counts for its identity, regardless of the label's rules."""
 
     __slots__ = ()
 
 
 def find_encoded(text: str, detectors: Sequence[Detector]) -> Iterator[Encoded]:
-    """Every base64 text in which a detector finds something that its own shape or check proves, under that label."""
+    """Yield base64 spans that contain a finding verified by its own format or check, with the label of that finding."""
     for match in _BASE64.finditer(text):
         plain = _decoded(match[0])
         if plain is None:
@@ -41,10 +41,10 @@ def _is_proven(span: Span) -> bool:
 
 
 def _decoded(written: str) -> str | None:
-    """The text that `written` spells; None where it spells none."""
+    """Return the text that `written` encodes; None if it is not encoded text."""
     signs = written.translate(_URL_SAFE).rstrip("=")
     try:
         text = urlsafe_b64decode(signs + "=" * (-len(signs) % 4)).decode()
-    except ValueError:  # no base64, or no UTF-8
+    except ValueError:  # not base64, or not UTF-8
         return None
     return None if _CONTROL.search(text) else text

@@ -1,10 +1,10 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""National identification numbers: digits that pass the check of a kind (`id_kinds`), and what speaks for that kind.
+"""National identification numbers: candidates that pass the check of a kind (`ids.kinds`), and the context they need.
 
-A number whose shape and check are rare enough stands alone. One with a weaker check counts in a text of its country
-where nothing calls it an order or an invoice; one with a check that one in ten random numbers passes, or none, only
-behind a word that names it. Such a word also decides: the first number behind it is that kind or none, so that a PESEL
-with a slip is not taken for somebody's OIB.
+A number whose format and check are rare enough needs no context. One with a weaker check counts in a text of its
+country where nothing calls it an order or an invoice. One whose check one in ten random numbers passes, or that has no
+check, counts only next to its name. A name is also decisive: the first number after it is of that kind or none, so a
+PESEL with a typing error is not mistaken for an OIB.
 """
 
 import re
@@ -23,8 +23,8 @@ from policy.redact.ids.names import Named, named_numbers, numbers_before_names
 from policy.redact.text.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
-# The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
-_NEXT = "[ ./+-]{0,3}[0-9]"  # written out, which is quicker than counted
+# First digit of a candidate: nine digits, eight after a letter, or six to eight and a letter; not a date.
+_NEXT = "[ ./+-]{0,3}[0-9]"  # repeated literally, which is faster than a counted group
 _FIRST_DIGIT = re.compile(
     rf"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?={_NEXT * 5}(?:{_NEXT * 3}"
     r"|(?:[ ./+-]{0,3}[0-9]){1,2}[ ./+-]{0,3}[A-Za-z]{1,2}(?![A-Za-z])"
@@ -38,8 +38,8 @@ _LETTERS_BEFORE = re.compile(
     r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z"
 )
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
-_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
-_AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
+_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # of a document: `CDB 600336`
+_AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # area code of a phone number
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
     r"[A-Z](?:[ ./+-]?[0-9LMNPQRSTUV]){3}[ ./+-]?[A-Z](?![A-Za-z0-9_])",
@@ -55,8 +55,10 @@ for _kind, _each in IDS.items():
 
 
 class _Alone(NamedTuple):
-    """Kinds of one shape that need no name: those that need nothing else, those that may be written in their own way,
-    and those of each country."""
+    """Kinds of one shape that need no name.
+
+    ``anywhere``: need no context. ``written``: need none if written in their country's format. ``at_home``: by country.
+    """
 
     anywhere: tuple[str, ...]
     written: tuple[str, ...]
@@ -72,15 +74,15 @@ def _alone(kinds: list[str]) -> _Alone:
 
 _ALONE = {shape: _alone(kinds) for shape, kinds in _BY_SHAPE.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
-# Kinds that count without a name only where the text speaks the language of their home, if it speaks any.
+# Kinds that count without a name only if the text uses the language of their country or no known language.
 _HOME_ONLY = {kind: each.home for kind, each in IDS.items() if each.home}
 _ONE_IN_TWENTY = with_trait("one_in_twenty")
-_RARE = with_trait("rare")  # which no number of a program is by chance
+_RARE = with_trait("rare")  # which generated numbers do not pass by chance
 _DATE_CODED = with_trait("date_coded")
 
 
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
-    """Spans of valid numbers from `start` on, with their kind (a key of `IDS`)."""
+    """Yield the spans of valid numbers from `start` on, with their kind (a key of `IDS`)."""
     reading = text if isinstance(text, Reading) else Reading(text)
     settled: set[int] = set()
     yield from _named(reading, start, settled)
@@ -100,7 +102,10 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _named(reading: Reading, start: int, settled: set[int]) -> Iterator[tuple[int, int, str]]:
-    """Numbers behind their names; adds to `settled` where one begins that is of its name's kind or of none."""
+    """Yield numbers after their names.
+
+    Adds to `settled` the offset of each number that is of its name's kind or of none.
+    """
     named = named_numbers(reading)
     for begin in sorted(named):
         if begin < start:
@@ -113,7 +118,7 @@ def _named(reading: Reading, start: int, settled: set[int]) -> Iterator[tuple[in
 
 
 def _unnamed(reading: Reading, start: int, settled: set[int], known: Spans | None) -> Iterator[tuple[int, int, str]]:
-    """Numbers that nothing names, outside what is `settled` or `known`."""
+    """Yield numbers without a name, outside the `settled` offsets and `known` spans."""
     done = start
     for match in _FIRST_DIGIT.finditer(reading.latin, start):
         digit = match.start()
@@ -124,7 +129,7 @@ def _unnamed(reading: Reading, start: int, settled: set[int], known: Spans | Non
                 continue
             if begin != digit and reading.is_taken(begin):
                 continue
-            if shaped_otherwise(reading, begin, begin + 1):  # no number that begins there counts unnamed
+            if shaped_otherwise(reading, begin, begin + 1):  # no number that begins there counts without a name
                 continue
             if found := _best_alone(reading, begin):
                 yield found
@@ -133,14 +138,14 @@ def _unnamed(reading: Reading, start: int, settled: set[int], known: Spans | Non
 
 
 def _begins(latin: str, start: int, digit: int) -> list[int]:
-    """Where a number may begin whose first digit this is: with the letters before it, or without."""
+    """Return where a number with its first digit at `digit` may begin: at letters before it, or at the digit."""
     if digit < start:
         return []
     if not digit or not (latin[digit - 1].isalnum() or latin[digit - 1] in "_+ .-"):
         return [digit]
     letters = _LETTERS_BEFORE.search(latin, max(start, digit - 4), digit)
     if letters and letters[0][1:2].isalpha() and not _BRITISH.match(latin, letters.start()):
-        letters = None  # no other number begins with two
+        letters = None  # no other number begins with two letters
     glued = latin[digit - 1] in "_+" or (latin[digit - 1].isascii() and latin[digit - 1].isalnum())
     return [*([letters.start()] if letters else ()), *(() if glued else (digit,))]
 
@@ -163,13 +168,13 @@ def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, s
 
 
 def _is_a_slip(reading: Reading, begin: int, named: Named) -> bool:
-    """Whether a number that holds no check has the shape of what its name means."""
+    """Return whether a number that passes no check has the format of what its name means: a typing error."""
     chains = chains_at(reading.latin, begin)
     return bool(chains) and chains[-1].shape in _shapes_meant(reading, named)
 
 
 def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
-    """Numbers that a name follows, each from the earliest place that gives a valid one."""
+    """Yield numbers before their names, each from the earliest offset that gives a valid one."""
     latin = reading.latin
     for end, named in numbers_before_names(reading).items():
         for token in _TOKEN.finditer(latin, max(start, end - _LONGEST_WRITTEN), end):
@@ -185,7 +190,10 @@ def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> tuple[int, int, str] | None:
-    """The first kind that a name allows and a chain holds: of a name that any kind may have, those without a check last."""
+    """Return the first kind that the name allows and a chain satisfies.
+
+    For a general name, kinds without a check are tried last.
+    """
     if not chains:
         return None
     for kind, chain in _named_order(reading, named, chains):
@@ -205,17 +213,17 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
 
 
 def _is_something_else(written: str, kind: str) -> bool:
-    """Whether a date, or words next to a number, would pass for a number whose check lets much pass."""
+    """Return whether a date, or a number with adjacent words, would pass as a `kind` with a weak check."""
     return _A_DATE.fullmatch(written) is not None or (kind in _MIXED and _LONE_LETTERS.match(written) is not None)
 
 
 def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
-    """What may be tried, first to last: kinds of the text's countries before others, checked before unchecked ones."""
+    """Yield kinds and chains to try: kinds of the text's countries before others, checked before unchecked ones."""
     return _general_order(reading, named, chains) if named.is_general else _own_order(reading, named, chains)
 
 
 def _own_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
-    """The order for a name that means its own kinds alone."""
+    """Yield the order for a name that means only its own kinds."""
     fitting = [
         (kind, chain)
         for kind in named.kinds
@@ -235,16 +243,20 @@ def _own_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[
 
 
 class _Rank(NamedTuple):
-    """What speaks against trying a kind, so that the least comes first. Where ``first`` is equal, the chain's place
-    decides, and after it ``then``."""
+    """Sort key of a kind; lower values are tried first.
+
+    If ``first`` is equal, the position of the chain decides, then ``then``.
+    """
 
     first: tuple[bool, bool, bool]
     then: tuple[bool, bool]
 
 
 def _general_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
-    """The order for a name that any kind may have, which allows others than its own: those that need no name, and its
-    country's."""
+    """Yield the order for a general name.
+
+    Such a name also allows kinds that need no name, and the kinds of the text's countries.
+    """
     mistaken = _shapes_meant(reading, named)
     ranked: list[tuple[tuple[bool, bool, bool], int, tuple[bool, bool], Needs, str]] = []
     for index, chain in enumerate(chains):
@@ -260,7 +272,7 @@ def _general_order(reading: Reading, named: Named, chains: list[Chain]) -> Itera
 
 
 def _rank_unchecked(reading: Reading, named: Named, kind: str, chain: Chain) -> _Rank | None:
-    """The rank of a kind without a check; None where a general name does not allow it."""
+    """Return the rank of a kind without a check; None if a general name does not allow it."""
     is_foreign, is_american = kind[:2] not in reading.countries, kind == "us_ssn"
     is_strange = is_foreign and not is_american and len(chain.compact) > _SHORT_NUMBER
     if kind not in named.kinds or is_strange or goes_on(reading.latin, chain):
@@ -270,8 +282,10 @@ def _rank_unchecked(reading: Reading, named: Named, kind: str, chain: Chain) -> 
 
 
 def _rank_checked(reading: Reading, named: Named, kind: str, chain: Chain, mistaken: frozenset[str]) -> _Rank | None:
-    """The rank of a kind with a check; None where a general name does not allow it. ``mistaken``: shapes of which a
-    number is one of the name's own kinds or none."""
+    """Return the rank of a kind with a check; None if a general name does not allow it.
+
+    ``mistaken``: shapes of the name's own kinds; a number of such a shape is one of those kinds or none.
+    """
     is_foreign, is_own = kind[:2] not in reading.countries, kind in named.kinds
     needs = IDS[kind].needs
     if not is_own:
@@ -286,7 +300,10 @@ def _rank_checked(reading: Reading, named: Named, kind: str, chain: Chain, mista
 
 
 def _shapes_meant(reading: Reading, named: Named) -> frozenset[str]:
-    """Shapes of the kinds that a name means in the text's countries: a number of such a shape is of that kind or none."""
+    """Return the shapes of the kinds that a name means in the text's countries.
+
+    A number of such a shape is one of those kinds or none.
+    """
     return frozenset(
         shape
         for kind in named.kinds
@@ -300,12 +317,12 @@ def _is_written(kind: str, latin: str, chain: Chain) -> bool:
 
 
 def _may_be_written(kind: str, latin: str, chain: Chain) -> bool:
-    """Whether a number stands in one piece, or in the groups of its country where that has its own."""
+    """Return whether a number is unbroken, or grouped as in its country if the country has a format."""
     return chain.groups == 1 or kind not in _WRITTEN or _is_written(kind, latin, chain)
 
 
 def _is_written_apart(kind: str, latin: str, chain: Chain) -> bool:
-    """Whether its country's separators, which are no blanks, set it apart from numbers next to it."""
+    """Return whether the separators of its country, which are not spaces, separate it from adjacent numbers."""
     return " " not in latin[chain.begin : chain.end] and _is_written(kind, latin, chain)
 
 
@@ -333,7 +350,7 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
 
 
 def _in_records(reading: Reading, start: int) -> Iterator[tuple[int, int, str] | tuple[int, int, None]]:
-    """Cells of persons' records that are numbers, each with its kind; with none, the cell that is the record's phone."""
+    """Yield the number cells of person records with their kinds, then the phone cell of such a record with None."""
     for record in records_in(reading, start):
         found = [(*cell, kind) for cell in record.others if (kind := _kind_of_cell(reading, cell, record))]
         yield from found
@@ -342,7 +359,7 @@ def _in_records(reading: Reading, start: int) -> Iterator[tuple[int, int, str] |
 
 
 def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> str | None:
-    """The kind that a cell behind a phone fits: of the record's countries before others."""
+    """Return the kind that a cell after a phone matches, preferring the record's countries; None if it matches none."""
     begin, end = cell
     chain = next((each for each in chains_at(reading.latin, begin) if each.end == end), None)
     if chain is None or chain.compact.isalpha():
@@ -365,9 +382,9 @@ def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> st
 
 
 def _kinds_in_record(chain: Chain, record: Record) -> list[str]:
-    """Kinds of a chain's shape that may stand in a record of those countries."""
+    """Return the kinds of a chain's shape that may be in a record of its countries."""
     scores = record.countries
-    # Where nothing names its country, a cell may be of any; one in two numbers of nine digits is some country's.
+    # If nothing identifies the country, a cell may be of any. One in two nine-digit numbers is valid in some country.
     is_open = not record.is_sure and len(chain.compact) >= _SHORT_NUMBER and chain.compact[0].isdigit()
     kinds = [
         kind
@@ -382,7 +399,7 @@ def _kinds_in_record(chain: Chain, record: Record) -> list[str]:
 
 
 def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
-    """Whether a valid number that nothing names is written as people write one."""
+    """Return whether a valid number without a name is written as people write it."""
     if kind in _DATED and not _DATED[kind].match(chain.compact):
         return False
     if chain.groups == 1:
@@ -398,7 +415,7 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
 
 
 def _ranked(reading: Reading, chain: Chain) -> Iterator[str]:
-    """Those for which enough speaks where nothing names the number, by how much does."""
+    """Yield the kinds that may count without a name, most likely first."""
     for kind, is_by_spelling in _candidates(chain.shape, chain.groups > 1, reading.countries):
         if kind in _FIRST and not is_by_spelling and chain.compact[0] not in _FIRST[kind]:
             continue
@@ -411,8 +428,10 @@ def _ranked(reading: Reading, chain: Chain) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _candidates(shape: str, is_grouped: bool, countries: frozenset[str]) -> tuple[tuple[str, bool], ...]:
-    """Kinds of a shape that may count unnamed in a text of so many countries, first to last, and whether each does only
-    if the number is written as its country writes it."""
+    """Return the kinds of a shape that may count without a name in a text of these countries, most likely first.
+
+    The second value says whether the kind counts only if the number is written in its country's format.
+    """
     alone = _ALONE[shape]
     strong = [(2, kind, False) for kind in alone.anywhere]
     if is_grouped:
@@ -430,14 +449,17 @@ def _candidates(shape: str, is_grouped: bool, countries: frozenset[str]) -> tupl
 
 
 def _is_old(kind: str, chain: Chain) -> bool:
-    """Whether it may be a birth number from before 1954, or a Latvian code since 2017, which have no check digit."""
+    """Return whether the number may lack a check digit.
+
+    These are birth numbers from before 1954, and Latvian codes since 2017.
+    """
     if kind == "lv_pk":
         return chain.compact.startswith("32")
     return len(chain.compact) == _OLD_BIRTH_NUMBER and kind in ("cz_rc", "sk_rc")
 
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole: bool) -> bool:
-    """Whether nothing speaks against it: other digits around it, another shape, another name."""
+    """Return whether nothing contradicts the kind: adjacent digits, another format, another name."""
     if _is_of_another_kind(reading, kind, begin, chain):
         return False
     if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY and kind not in _ONE_IN_TWENTY:
@@ -450,7 +472,10 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
 
 
 def _is_of_another_kind(reading: Reading, kind: str, begin: int, chain: Chain) -> bool:
-    """Whether its surroundings show a date, a phone, a dump of bytes or a program's key, however rare its check is."""
+    """Return whether the context shows a date, a phone, a hex dump or a program's key.
+
+    This applies however rare the kind's check is.
+    """
     is_grouped = chain.groups > 1
     if is_grouped and is_dated(reading[begin : chain.end]):
         return True
@@ -463,17 +488,18 @@ def _is_of_another_kind(reading: Reading, kind: str, begin: int, chain: Chain) -
 
 _FEW_GROUPS = 3
 _GROUPS_OF_A_DATE = 3
-_GERMAN_DOCUMENT = 10  # signs with the check digit
-_SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
+_GERMAN_DOCUMENT = 10  # characters with the check digit
+_SHORT_NUMBER = 9  # digits; few numbers with a check are this short, so a match is unlikely to be chance
 _A_DATE = re.compile(
     r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9]"
     r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
 _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
-_A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?")  # thousands, perhaps beside a year
+# Thousands, possibly followed by a year
+_A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?")
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
-)  # next to a number: no part of it
+)  # adjacent to a number but not part of it
 _DATED = {kind: re.compile(each.plausible) for kind, each in IDS.items() if each.plausible}
 _SIGNS = frozenset(" ./-")
 _ONE_SIGN = with_trait("one_sign")
@@ -486,7 +512,7 @@ _FIRST = {kind: each.first for kind, each in IDS.items() if each.first}
 
 
 def _italian(latin: str, start: int) -> Iterator[tuple[int, int, str]]:
-    """Codice fiscale: its sixteen signs begin with six letters, so it is looked for from its year on."""
+    """Yield codici fiscali. Their sixteen characters begin with six letters, so the search starts at the year."""
     for head in _ITALIAN_HEAD.finditer(latin, start):
         at = head.start()
         name = _ITALIAN_NAME.search(latin, max(start, at - 14), at)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Licence plates of Europe. They have no check digit, so they count only behind their name."""
+"""European licence plates. They have no check digit, so they count only next to their name."""
 
 import re
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ INITIALS = frozenset(
         "nr",
     ]
 )
-# Two to four groups at most, nine signs at most, a digit somewhere and a letter, or digits alone where they are many.
+# At most four groups and nine characters, with a digit and a letter, or only digits if there are enough.
 _LETTER = "A-Z\u00c4\u00d6\u00dc\u0391-\u03a9\u0410-\u042f\u0160\u017d\u010c"
 _SIGNS = (
     rf"(?P<plate>(?=[{_LETTER} .-]{{0,9}}[0-9])(?=[0-9 .-]{{0,9}}[{_LETTER}]|[0-9]{{1,2}}-?[0-9]{{4}})"
@@ -61,18 +61,18 @@ _SIGNS = (
 )
 _PRICE = r"(?![0-9.]{1,8} (?:EUR|USD|GBP|CHF|PLN|SEK|NOK|DKK|CZK|HUF|RON)(?![A-Z]))"
 _PLATE = re.compile(rf"\W{{1,4}}(?:\w{{1,10}}\W{{1,4}}){{0,2}}?{_PRICE}{_SIGNS}(?![A-Za-z0-9_])")
-# `A NEG-476 rendszámú autó`: the article is no part of it.
+# `A NEG-476 rendszámú autó`: the article is not part of the plate.
 _BEFORE = re.compile(
     rf"(?<![A-Za-z0-9_-])(?:Az? (?=[A-Z]{{2}}))?{_SIGNS}[\"'»”)]{{0,2}}[ -]{{1,2}}(?:\((?:\w{{1,8}}\.? )?)?\Z"
 )
-# A whole field: what stands behind it ends a cell, a string, a tag or a line.
+# A complete field, followed by the end of a cell, a string, a tag or a line.
 _FIELD = re.compile(rf"[\"'`* ]{{0,3}}{_PRICE}{_SIGNS}(?=[\"'`*\\]{{0,3}} {{0,2}}(?:[<;,|\t\n)\]}}]|\Z| |/>|[\"']))")
 _LONGEST_BEFORE = 26
 _NAMED_BEFORE = ("rendszam", "kennzeichen", "kenteken", "number plate", "plate")
 
 
 def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of licence plates from `start` on."""
+    """Yield the spans of licence plates from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
     done = start
     for at in reading.words_from(INITIALS):
@@ -92,12 +92,12 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _beside_its_name(reading: Reading, start: int, at: int, name: re.Match[str]) -> re.Match[str] | None:
-    """The plate right before or behind the name at `at`, on its line."""
+    """Return the plate directly before or after the name at `at`, on the same line."""
     is_bracketed = "(" in reading[max(0, at - 10) : at]
     plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at) if is_bracketed else None
     if not any(columns_at(reading, at)):
         plate = plate or _PLATE.match(reading, name.end())
-    if plate and "\n" in plate[0]:  # of the next line, which `places` knows better
+    if plate and "\n" in plate[0]:  # on the next line, which `places` handles better
         plate = None
     if not plate and name[0].startswith(_NAMED_BEFORE):
         plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at)
@@ -105,7 +105,7 @@ def _beside_its_name(reading: Reading, start: int, at: int, name: re.Match[str])
 
 
 def _in_fields(reading: Reading, start: int, at: int, end: int) -> Iterator[tuple[int, int]]:
-    """Plates that fill a field which the name at ``reading[at:end]`` may head."""
+    """Yield plates that fill a field named by ``reading[at:end]``."""
     for first, last in places(reading, at, end):
         field = _FIELD.match(reading, first, last)
         if field and field.start("plate") >= start and not is_score(reading, *field.span("plate")):

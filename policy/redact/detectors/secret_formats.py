@@ -1,9 +1,9 @@
-"""The shapes of keys as their vendors publish them, from `secret_rules/*.toml`: one file a vendor.
+"""Key formats as published by their vendors, from `secret_rules/*.toml`: one file per vendor.
 
-A key is known by the prefix it begins with (``[[prefix]]``: what follows it, and whether a digit is always among that)
-or by a sign inside (``[[inside]]``: an expression searched from up to ``before`` characters in front of the sign; a
-group ``secret`` is what counts). Keys without a mark of their own (Hetzner, OVH, older Heroku and Cloudflare ones)
-count next to a word: `secrets`. A new key is one entry and one test.
+A key is recognised by its prefix (``[[prefix]]``: the pattern that follows it, and whether that always contains a
+digit) or by a substring (``[[inside]]``: a pattern searched from up to ``before`` characters in front of the substring;
+if it has a group ``secret``, only that is the key). Keys without such a mark (Hetzner, OVH, older Heroku and Cloudflare
+ones) need a word next to them: see `secrets`. A new key needs one entry and one test.
 """
 
 import re
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-# Of what follows a prefix some sign is a digit: prose with hyphens has none. Where one key in seventy has none,
-# capitals and small letters are mixed instead.
+# The part after a prefix must contain a digit, because hyphenated prose does not. Where one key in seventy has none,
+# mixed upper and lower case is accepted instead.
 _HAS_DIGIT = {
     "always": r"(?=[A-Za-z_./+$-]{0,64}[0-9])",
     "or_mixed_cases": r"(?=[A-Za-z_./+$-]{0,64}[0-9]|[A-Z_-]{0,16}[a-z_-]{1,16}[A-Z]{1,16}[a-z])",
@@ -22,7 +22,7 @@ _HAS_DIGIT = {
 
 
 class Inside(NamedTuple):
-    """A key known by `sign` inside it: searched from up to ``before`` characters in front of that."""
+    """A key recognised by the substring `sign`, searched from up to ``before`` characters in front of it."""
 
     sign: str
     before: int
@@ -30,7 +30,7 @@ class Inside(NamedTuple):
 
 
 def _read() -> tuple[dict[str, re.Pattern[str]], tuple[Inside, ...]]:
-    """The entries of every file. Raises ValueError naming the file with one that is none."""
+    """Read the entries of every file. Raises ValueError with the name of a file that has an invalid entry."""
     prefixed: dict[str, re.Pattern[str]] = {}
     inside: list[Inside] = []
     for file in sorted(files("policy.redact.detectors").joinpath("secret_rules").iterdir(), key=lambda each: each.name):
@@ -44,7 +44,7 @@ def _read() -> tuple[dict[str, re.Pattern[str]], tuple[Inside, ...]]:
                 for entry in rules.get("inside", ())
             )
         except (KeyError, ValueError, TypeError, re.error) as error:
-            raise ValueError(f"secret_rules/{file.name}: {error}; mend the entry") from None
+            raise ValueError(f"secret_rules/{file.name}: {error}; correct the entry") from None
     return prefixed, tuple(inside)
 
 

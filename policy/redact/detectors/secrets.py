@@ -1,6 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Secrets that show what they are: keys by their vendor's shape (`secret_formats`), JSON Web Tokens (RFC 7519), private
-keys (RFC 7468), log-ins in URLs, and random values next to a word such as `password`.
+"""Secrets recognised by their format or name.
+
+These are keys in their vendor's format (`secret_formats`), JSON Web Tokens (RFC 7519), private keys (RFC 7468), log-ins
+in URLs, and random values next to a word such as `password`.
 """
 
 import math
@@ -16,14 +18,14 @@ from policy.redact.text.normalise import LOOK_ALIKES, contains_any, lowered
 
 PEM_PREFIX = "-----BEGIN"
 
-# By the first two signs of the word that each begins with: most texts have no such word.
+# Prefixes by the first two characters of their first word, because most texts have no such word.
 _BY_HEAD: dict[str, list[str]] = {}
 for _prefix in PREFIXED:
     _BY_HEAD.setdefault(re.split("[^A-Za-z0-9_]", _prefix, maxsplit=1)[0][:2], []).append(_prefix)
 
-_MAYBE_LETTERS = ("glpat-", "AIza", "hvs.", "SG.")  # of the few keys that may be nothing but letters, without a _
+_MAYBE_LETTERS = ("glpat-", "AIza", "hvs.", "SG.")  # keys that may consist only of letters, without an underscore
 
-_LONG = re.compile(r"[A-Za-z0-9_./+=$:-]{16,}")  # shorter is no key
+_LONG = re.compile(r"[A-Za-z0-9_./+=$:-]{16,}")  # shorter tokens are not keys
 _DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
 _IN_WORD, _WORDS = re.compile("[A-Za-z0-9_]"), re.compile("[A-Za-z0-9_]+")
 _LONGEST_INSIDE = 160
@@ -31,7 +33,7 @@ _URL = re.compile(
     r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'<>]{0,64}:[^\s/\"'<>]{1,128}@(?=[A-Za-z0-9\[_-])"
     rf"[{WORD}\[\]]{{1,256}}(?<![.:)='\]])"
 )
-_PAROLA = "парола".translate(LOOK_ALIKES)  # as `Reading.latin` has it
+_PAROLA = "парола".translate(LOOK_ALIKES)  # as in `Reading.latin`
 _JOINTS = "is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa"
 _NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
@@ -47,7 +49,7 @@ _NAME = (
     + r")\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
 )
-# What a value is made of; a quote or a backslash is part of it where the value goes on behind it.
+# Characters of a value. A quote or a backslash is part of it if the value continues after it.
 _PLAIN = r"[^\s\"'`<>,;|\\]"
 _GOES_ON = r"[\"'`\\](?=[^\s\"'`<>,;|\\}\])(:=/])"
 _NAMED = re.compile(
@@ -56,17 +58,19 @@ _NAMED = re.compile(
     + rf"(?P<value>(?!\$[a-z_{{(]|[a-z_.]{{3,}}[(\[{{])(?:{_PLAIN}|{_GOES_ON}){{5,255}}[^\s\"'`<>,;(){{}}\[\]|\\.:])",
 )
 _JOINT_REACH = 16
-"""Between the beginning of what joins a name to its value (`lautet`, `password `) and the value, with blanks and quotes:
-2 + 9 at most."""
+"""Maximum length from the word that joins a name to its value (`lautet`, `password `) to the value.
+
+2 + 9 characters with spaces and quotes.
+"""
 _JOINT_WORD = re.compile(r"[^\W_]+")
-_SHORT = 8  # signs; a shorter value counts behind the name of a password alone
+_SHORT = 8  # characters; a shorter value counts only after the name of a password
 _PASSWORD_NAME = re.compile(
     r"pass|pwd|kennwort|contrase|mdp|wachtwoord|has[lł]o|senha|senord|lösenord|adgangskode|salasana|heslo|jelsz|parol|lozinka|geslo|slapta"
     r"|zugang|toegang|code |codes |codice|c[oó]digo|clave(?! p[uú]blica)"
 )
 _CLOSING = {")": "(", "]": "[", "}": "{"}
 _OBJECT = re.compile(r"(?:[A-Za-z_][\w$]*\.)+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?")  # `android.os.BinderProxy@2bd79ce`
-# Options of commands: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. Other programs' `-p` is a port or a path.
+# Command options: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. In other programs, `-p` is a port or a path.
 _OPTION_NAME = (
     r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
     r"(?: [^\s|;&]{1,16}){0,4} (?:-p|-a|--pass) ?|(?:curl|wget|http) (?:[^\s|;&]{1,12} ){0,3}(?:-u|--user)[ =]?['\"]?[^\s:'\"/]{1,16}:)"
@@ -74,34 +78,36 @@ _OPTION_NAME = (
 )
 _OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
 _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
-# One of these is in every name; most texts hold none.
+# Every name contains one of these; most texts contain none.
 _STEMS = ("pass", "mdp", "code secret", "codes secret", "confidentiel", "d'acc", "d’acc", "codice", "digo secreto", "digo de ace", "digo de acc", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _JOINT_WORDS = frozenset(_JOINTS.split("|"))
 _STEM = re2.compile("|".join(_STEMS))
-# In RE2 a word's edge is one of ASCII letters, so it is left out where it would be another one.
+# RE2's word boundary is defined for ASCII letters only, so other words are matched without it.
 _JOINED = re2.compile(
     f"(?s)(?:{'|'.join(_STEMS)}).*?(?:[:=>]|"
     + "|".join(rf"\b{word}\b" if word.isascii() else word for word in sorted(_JOINT_WORDS))
     + ")|(?:bearer|basic|password|token) "
 )
-"""Part of a secret's name, and something behind it that joins it to a value. RE2, because Python's own engine tries
-every word at every place: 240 us for 1,000 characters instead of 8."""
+"""Matches part of a secret's name, followed by something that joins it to a value.
+
+Uses RE2 because Python's engine tries every word at every position: 240 us per 1,000 characters instead of 8.
+"""
 _NAMES_REACH = 48
-# A value is made of more than letters, digits and what joins them: a stream has to know where one begins, and ends.
+# Values contain more than word characters, so a stream must know where one begins and ends.
 _VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
 _OPTION_NEXT = re.compile(_OPTION_NAME + r"(?=[^\s'\"`<>|])")
-_MAY_GO_ON = r"[\"'`\\](?:(?=[^\s\"'`<>,;|\\}\])(:=/])|\Z)"  # a stream does not know yet
+_MAY_GO_ON = r"[\"'`\\](?:(?=[^\s\"'`<>,;|\\}\])(:=/])|\Z)"  # a stream cannot decide this yet
 _VALUE = re.compile(rf"(?:{_PLAIN}|{_MAY_GO_ON})*")
 _QUOTED_VALUE = re.compile(rf"(?:[^\s\"'`<>]|{_MAY_GO_ON})*[\"'`]?")
 _LONGEST_VALUE = 260
-_LOGIN = re.compile(rf"[^\s/\"'<>]*[{WORD}]*")  # behind `://`, with host and path
+_LOGIN = re.compile(rf"[^\s/\"'<>]*[{WORD}]*")  # after `://`, with host and path
 _LONGEST_URL = 640
-_ENTROPY = 2.5  # words and repeated signs have less
-_SURE = 3.0  # where only a blank stands between a name and its value
+_ENTROPY = 2.5  # ordinary words and repeated characters have less
+_SURE = 3.0  # if only a space separates a name and its value
 _SIGN = re.compile(r"[!$%^&*?#@+~]")
-_BREAK = r"(?:\s|\\n|\\r)"  # an environment file writes the line break as two characters
+_BREAK = r"(?:\s|\\n|\\r)"  # an environment file writes a line break as two characters
 _KIND = r"(?:[A-Z0-9]{2,16} ){0,3}"
 PEM_HEAD = re.compile(rf"-----BEGIN {_KIND}PRIVATE KEY(?: BLOCK)?-----")
 PEM_BODY = re.compile(
@@ -111,7 +117,10 @@ PEM_BODY = re.compile(
 
 
 def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of secrets from `start` on. A PEM block counts without its end: what was sent so far is bad enough."""
+    """Yield the spans of secrets from `start` on.
+
+    A PEM block counts without its end, because the part already sent is critical enough.
+    """
     if any(map(_may_be_key, _LONG.findall(text, start))):
         yield from _keys(text, start)
     if "://" in text:
@@ -130,18 +139,18 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _named_values(text: str, small: str, start: int) -> Iterator[tuple[int, int]]:
-    """Secrets behind a name such as `password`. ``small``: `text` in small letters."""
+    """Yield secrets after a name such as `password`. ``small``: `text` in lower case."""
     named = _NAMED.search(small, max(0, start - _NAMES_REACH))
     while named:
         first, last = named.span("quoted" if named["quoted"] else "value")
         last = _with_closing(text, first, last)
         if first >= start and _is_secret(text, named, first, last):
             yield first, last
-        named = _NAMED.search(small, named.start("value"))  # a value may end in the name of the next one
+        named = _NAMED.search(small, named.start("value"))  # a value may end with the name of the next one
 
 
 def _option_values(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Passwords that an option of a command gives: `curl -u name:…`."""
+    """Yield passwords in command options: `curl -u name:…`."""
     for option in _OPTION.finditer(text, max(0, start - _NAMES_REACH)):
         first, last = option.span("value")
         if first >= start and first - option.start() <= _NAMES_REACH and _is_random(text[first:last], _ENTROPY):
@@ -149,7 +158,7 @@ def _option_values(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:
-    """Whether a named value is random, and long enough for what it is called."""
+    """Return whether a named value is random, and long enough for its name."""
     if last - first < _SHORT and (named["bare"] or not _PASSWORD_NAME.search(named.string, named.start(), first)):
         return False
     if _OBJECT.fullmatch(text, first, last):
@@ -159,17 +168,20 @@ def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:
 
 
 def _with_closing(text: str, first: int, last: int) -> int:
-    """`last`, or behind a bracket there that closes one of the value's own: `abc(2024)`."""
+    """Return `last`, moved past a bracket there that closes one inside the value: `abc(2024)`."""
     opening = _CLOSING.get(text[last : last + 1])
     return last + 1 if opening and opening in text[first:last] else last
 
 
 def values_from(text: str, start: int) -> list[int]:
-    """Where values of names begin, from `start` on; text before it is looked at for names alone."""
+    """Return the offsets from `start` on at which named values begin.
+
+    Text before `start` is searched for names only.
+    """
     near = start - _JOINT_REACH
     is_joined = _may_join(text[near if near > 0 else 0 :])
     is_option = (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS)
-    if not (is_joined or is_option):  # nearly always: this is asked for every piece of a stream
+    if not (is_joined or is_option):  # the common case; this runs for every chunk of a stream
         return []
     small, reach = lowered(text), max(0, start - _NAMES_REACH)
     heads = list(_VALUE_NEXT.finditer(small, reach)) if is_joined and _has_name(small[reach:]) else []
@@ -181,7 +193,7 @@ def values_from(text: str, start: int) -> list[int]:
 
 
 def _may_join(text: str) -> bool:
-    """Whether something may be in `text` that joins a name to a value."""
+    """Return whether `text` may contain something that joins a name to a value."""
     if ":" in text or "=" in text or ">" in text:
         return True
     small = lowered(text)
@@ -191,7 +203,7 @@ def _may_join(text: str) -> bool:
 
 
 def count_names(small: str) -> int:
-    """How often part of the name of a secret may be in a text of small letters."""
+    """Return how often part of a secret's name may occur in a lower-case text."""
     try:
         return len(_STEM.findall(small))
     except UnicodeEncodeError:
@@ -199,22 +211,22 @@ def count_names(small: str) -> int:
 
 
 def _has_name(small: str) -> bool:
-    """Whether the name of a secret, joined to a value, may be in a text of small letters."""
+    """Return whether a lower-case text may contain the name of a secret joined to a value."""
     try:
         return _JOINED.search(small) is not None
-    except UnicodeEncodeError:  # half of a surrogate pair, of which RE2 knows nothing
+    except UnicodeEncodeError:  # half of a surrogate pair, which RE2 cannot encode
         return True
 
 
 def value_end(text: str, at: int) -> int:
-    """Where the value that begins at `at` ends at the latest: behind its quote, if it has one before it."""
+    """Return the latest end of the value that begins at `at`: after its closing quote if it is quoted."""
     shape = _QUOTED_VALUE if at and text[at - 1] in "\"'`" else _VALUE
     match = shape.match(text, at, at + _LONGEST_VALUE)
     return match.end() if match else at
 
 
 def login_end(text: str, at: int, end: int) -> int:
-    """Where ``text[at:end]`` ends if it is the beginning of a URL whose name and password go on."""
+    """Return the end of ``text[at:end]``, extended if it begins a URL whose user name and password continue."""
     behind = text.find("://", at, end)
     match = _LOGIN.match(text, behind + 3, behind + _LONGEST_URL) if behind >= 0 else None
     return max(end, match.end()) if match else end
@@ -227,7 +239,10 @@ def _may_be_key(token: str) -> bool:
 
 
 def begins_a_key(token: str, before: int) -> bool:
-    """Whether a vendor's key begins in the first `before` characters of `token`, a text without blanks, and goes on."""
+    """Return whether a vendor's key begins in the first `before` characters of `token` and continues after them.
+
+    ``token``: a text without spaces.
+    """
     for head in _BY_HEAD.keys() & {word[:2] for word in _WORDS.findall(token)}:
         for prefix in _BY_HEAD[head]:
             at = token.find(prefix)
@@ -258,8 +273,11 @@ def _keys(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_random(value: str, least: float) -> bool:
-    """Letters and digits mixed, or cases and signs, with the entropy (Shannon, bits a character) of a password rather
-    than of a word."""
+    """Return whether a value looks like a password rather than a word.
+
+    It must mix letters and digits, or cases and symbols, and have at least `least` bits of Shannon entropy per
+    character.
+    """
     digits, letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))
     if not letters or not (digits or (value.lower() != value != value.upper() and _SIGN.search(value))):
         return False

@@ -1,4 +1,4 @@
-"""Runs of letters and digits that may be one number, and whether such a run holds a valid number of a kind."""
+"""Chains: runs of letters and digits that may be one number, and whether a chain is a valid number of a kind."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ SHAPES_OF = {kind: each.shapes for kind, each in IDS.items()}
 
 
 class Chain(NamedTuple):
-    """A number's letters and digits in ``text[begin:end]``, their shape, and how many groups they are written in."""
+    """The letters and digits of a candidate in ``text[begin:end]``, with their shape and number of groups."""
 
     begin: int
     end: int
@@ -35,7 +35,7 @@ class Chain(NamedTuple):
 
 
 def chains_at(latin: str, begin: int) -> list[Chain]:
-    """Every way to read a number from `begin` on, shortest first."""
+    """Return every candidate that begins at `begin`, shortest first."""
     run = _RUN.match(latin, begin)
     if run is None:
         return []
@@ -51,7 +51,8 @@ def chains_at(latin: str, begin: int) -> list[Chain]:
         end = latin.index(word, end) + len(word)
         if length >= _SHORTEST:
             behind = latin[end : end + 1]
-            if behind > _LAST_ASCII and _WORD_GOES_ON.match(behind):  # as `på` does behind its p
+            # As in `på`, where the p is followed by a letter outside ASCII
+            if behind > _LAST_ASCII and _WORD_GOES_ON.match(behind):
                 break
             if behind not in _SIGNS_INSIDE or not _GOES_ON.match(latin, end):
                 shape = _DIGITS_ONLY[length] if compact.isdigit() else compact.translate(_SHAPE)
@@ -60,12 +61,15 @@ def chains_at(latin: str, begin: int) -> list[Chain]:
 
 
 def goes_on(latin: str, chain: Chain) -> bool:
-    """Whether more digits stand right behind it."""
+    """Return whether more digits follow directly."""
     return _NUMBER_GOES_ON.match(latin, chain.end) is not None
 
 
 def holds(kind: str, latin: str, chain: Chain) -> bool:
-    """Whether a number is a valid `kind`, signs that look like digits read as digits where it has some."""
+    """Return whether a chain is a valid number of `kind`.
+
+    Letters that look like digits are read as digits where the kind has digits.
+    """
     shapes, compact = SHAPES_OF[kind], chain.compact
     if not shapes or chain.shape in shapes:
         is_valid = IDS[kind].is_valid
@@ -73,7 +77,7 @@ def holds(kind: str, latin: str, chain: Chain) -> bool:
             return True
         if kind in _SIGNED and chain.groups > 1:
             written = latin[chain.begin : chain.end]
-            if kind != "de_stnr":  # whose groups may be held apart by blanks
+            if kind != "de_stnr":  # its groups may be separated by spaces
                 written = written.replace(" ", "")
             if written != compact and is_valid(written):
                 return True
@@ -87,13 +91,13 @@ def holds(kind: str, latin: str, chain: Chain) -> bool:
 
 
 def _spelled(compact: str, written: str) -> str:
-    """`compact` with the separators of `written`."""
+    """Return `compact` with the separators of `written`."""
     signs = iter(compact)
     return "".join(next(signs) if sign.isalnum() else sign for sign in written)
 
 
 def _plain(compact: str, shapes: Iterable[str]) -> Iterator[str]:
-    """`compact` with digits where a shape of its length has them."""
+    """Yield `compact` with look-alike letters replaced by digits, for each shape of its length."""
     for shape in shapes:
         if len(shape) == len(compact):
             plain = "".join(

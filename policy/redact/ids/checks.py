@@ -1,6 +1,6 @@
-"""Check digits of national numbers that `python-stdnum` does not know.
+"""Check digits of national numbers that `python-stdnum` does not support.
 
-Every function takes letters and digits without separators and returns whether the check holds; none raises.
+Every function takes letters and digits without separators and returns whether the number is valid. None raises.
 """
 
 import re
@@ -17,13 +17,13 @@ from stdnum.pt import cc, nif
 from stdnum.ro import cnp
 from stdnum.si import emso
 
-_CASES = re.compile("[0-9][A-Z]+[0-9]|[A-Z][0-9]+[A-Z]")  # mixed, as no word beside a year is
-_VOWELS = frozenset("AEIOU")  # no German document has them, so that it spells no word
+_CASES = re.compile("[0-9][A-Z]+[0-9]|[A-Z][0-9]+[A-Z]")  # letters and digits alternate, unlike a word next to a year
+_VOWELS = frozenset("AEIOU")  # not used in German document numbers, so that they never form a word
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def is_german_health_insurance_number(number: str) -> bool:
-    """Krankenversichertennummer: a letter, eight digits, check digit (SGB V 290; weights 1 and 2, cross-sums)."""
+    """Krankenversichertennummer: a letter, eight digits, check digit (SGB V 290; weights 1 and 2, digit sums)."""
     if len(number) != 10 or number[0].upper() not in _LETTERS or not _digits(number[1:]):
         return False
     digits = f"{_LETTERS.index(number[0].upper()) + 1:02}{number[1:9]}"
@@ -31,7 +31,7 @@ def is_german_health_insurance_number(number: str) -> bool:
 
 
 def is_german_pension_number(number: str) -> bool:
-    """Rentenversicherungsnummer: area, date of birth, letter, serial, check digit (VKVV 2; weights with cross-sums)."""
+    """Rentenversicherungsnummer: area, date of birth, letter, serial, check digit (VKVV 2; weights, digit sums)."""
     if len(number) != 12 or number[8].upper() not in _LETTERS or not _digits(number[:8] + number[9:]):
         return False
     if not (1 <= int(number[4:6]) <= 12 and 1 <= int(number[2:4]) % 50 <= 31):
@@ -41,7 +41,10 @@ def is_german_pension_number(number: str) -> bool:
 
 
 def is_document_number(number: str) -> bool:
-    """Identity card or passport number: nine signs, with or without check digit (ICAO 9303 part 3, weights 7, 3, 1)."""
+    """Identity card or passport number: nine characters, with or without check digit.
+
+    ICAO 9303 part 3, weights 7, 3, 1.
+    """
     if not (number.isascii() and number.isalnum()):
         return False
     if len(number) == 9:
@@ -54,10 +57,11 @@ def is_document_number(number: str) -> bool:
 
 
 def is_travel_document(number: str) -> bool:
-    """Passports, identity cards and driving licences of any state.
+    """Passports, identity cards and driving licences of any country.
 
-    Six to twelve signs, at least five digits, at most three letters; or eight to eleven digits and capitals mixed. Ten
-    that end in a digit would be a German number (`is_document_number`), and have its check or are none.
+    Six to twelve characters with at least five digits and at most three letters, or eight to eleven characters with
+    digits and upper-case letters mixed. In the second form, ten characters that end in a digit are excluded: that is a
+    German number, which must pass `is_document_number`.
     """
     digits, length = sum(map(str.isdigit, number)), len(number)
     if not (number.isascii() and number.isalnum()):
@@ -70,17 +74,20 @@ def is_travel_document(number: str) -> bool:
 
 
 def is_hungarian_health_number(number: str) -> bool:
-    """TAJ: eight digits weighted 3 and 7, check digit modulo 10."""
+    """TAJ: eight digits with weights 3 and 7, check digit modulo 10."""
     return _digits(number, 9) and _weighted(number[:8], (3, 7) * 4) % 10 == int(number[8])
 
 
 def is_hungarian_tax_number(number: str) -> bool:
-    """Adóazonosító jel: begins with 8; positions 1 to 9 as weights, check digit modulo 11."""
+    """Adóazonosító jel: first digit 8, weights 1 to 9 by position, check digit modulo 11."""
     return _digits(number, 10) and number[0] == "8" and _weighted(number[:9], range(1, 10)) % 11 == int(number[9])
 
 
 def is_hungarian_personal_number(number: str) -> bool:
-    """Személyi szám: sex and century, date of birth, serial; weights rise before 1997 and fall since, modulo 11."""
+    """Személyi szám: sex and century, date of birth, serial, check digit modulo 11.
+
+    Weights increase for births before 1997 and decrease after.
+    """
     if not _digits(number, 11) or not _is_date(2000 + int(number[1:3]), number[3:5], number[5:7]):
         return False
     weights = range(1, 11) if number[0] in "1256" else range(10, 0, -1)
@@ -88,10 +95,10 @@ def is_hungarian_personal_number(number: str) -> bool:
 
 
 def is_finnish_identity_code(number: str) -> bool:
-    """Henkilötunnus: date of birth, the century's sign, serial, check sign (modulo 31).
+    """Henkilötunnus: date of birth, century sign, serial, check character (modulo 31).
 
-    The century may have got lost where somebody regrouped it: the check does not need it, and a letter at the end
-    tells the rest from a phone.
+    The century sign may be missing in a regrouped number: the check does not need it, and a final letter distinguishes
+    the number from a phone.
     """
     if len(number) == 11:
         return not number[6].isdigit() and bool(hetu.is_valid(number))
@@ -103,12 +110,12 @@ def is_finnish_identity_code(number: str) -> bool:
     )
 
 
-# The next ones ask the library only where a sum that takes a tenth of its time agrees: most numbers that look like one
-# of these are none.
+# The following functions call the library only if a sum that takes a tenth of its time agrees, because most candidates
+# are not valid numbers.
 
 
 def is_belgian_national_number(number: str) -> bool:
-    """Rijksregisternummer, BIS numbers among them: 97 minus the rest of the first nine digits modulo 97."""
+    """Rijksregisternummer, including BIS numbers: 97 minus the remainder of the first nine digits modulo 97."""
     if not _digits(number, 11):
         return False
     rests = (97 - int(century + number[:9]) % 97 for century in ("", "2"))
@@ -116,7 +123,7 @@ def is_belgian_national_number(number: str) -> bool:
 
 
 def is_german_tax_number(number: str) -> bool:
-    """Steuerliche Identifikationsnummer: check digit by ISO 7064 mod 11,10, digits repeated as the law prescribes."""
+    """Steuerliche Identifikationsnummer: check digit by ISO 7064 mod 11,10, digits repeated as required by law."""
     if not _digits(number, 11):
         return False
     check = 5
@@ -128,7 +135,8 @@ def is_german_tax_number(number: str) -> bool:
 def is_german_tax_office_number(number: str) -> bool:
     """Steuernummer: ten digits, eleven with the separators of a state, or thirteen for all of Germany.
 
-    It has no check that the states share, so eleven digits alone could as well be a tax number with a slip.
+    The states have no common check, so eleven digits without separators are rejected: they may as well be an
+    Identifikationsnummer with a typing error.
     """
     return (not _digits(number, 11)) and bool(stnr.is_valid(number))
 
@@ -149,7 +157,7 @@ def is_portuguese_tax_number(number: str) -> bool:
 
 
 def is_portuguese_citizen_card(number: str) -> bool:
-    """Cartão de Cidadão: every second sign doubled, from the right, letters from A = 10 (modulo 10)."""
+    """Cartão de Cidadão: every second character doubled, from the right, letters from A = 10 (modulo 10)."""
     if len(number) != 12 or not number.isascii() or not number.isalnum():
         return False
     values = [int(sign, 36) for sign in number]
@@ -173,14 +181,14 @@ def is_yugoslav_personal_number(number: str) -> bool:
 
 
 def is_croatian_personal_number(number: str) -> bool:
-    """JMBG: as EMŠO, without the numbers that Slovenia gave (its regions are 50 to 59)."""
+    """JMBG: like EMŠO, without the numbers issued by Slovenia (regions 50 to 59)."""
     return is_yugoslav_personal_number(number) and number[7] != "5"
 
 
 def is_latvian_personal_code(number: str) -> bool:
     """Personas kods: date of birth, century, serial, check digit (1101 minus the weighted sum, modulo 11).
 
-    Since July 2017 it is 32 and nine digits that say nothing and check nothing.
+    Codes issued since July 2017 are 32 and nine digits without information or check.
     """
     if _digits(number, 11) and number.startswith("32"):
         return True
@@ -190,7 +198,7 @@ def is_latvian_personal_code(number: str) -> bool:
 
 
 def is_luxembourg_number(number: str) -> bool:
-    """Matricule: date of birth, serial, then a Luhn and a Verhoeff digit, both over the first eleven."""
+    """Matricule: date of birth, serial, then a Luhn and a Verhoeff digit, both over the first eleven digits."""
     if not _digits(number, 13) or not _is_date(int(number[:4]), number[4:6], number[6:8]):
         return False
     try:
@@ -202,13 +210,15 @@ def is_luxembourg_number(number: str) -> bool:
 
 
 def is_maltese_identity_card(number: str) -> bool:
-    """Up to seven digits and the letter of the register; there is no check digit."""
+    """Maltese identity card: up to seven digits and the letter of the register; no check digit."""
     return 4 <= len(number) <= 8 and _digits(number[:-1]) and number[-1].upper() in "MGAPLHBZ"
 
 
 def is_spanish_insurance_number(number: str) -> bool:
-    """Número de la Seguridad Social: province, serial, check (both modulo 97); a serial below ten million counts seven
-    digits."""
+    """Número de la Seguridad Social: province, serial, check number (province and serial modulo 97).
+
+    A serial below ten million may also be read with seven digits.
+    """
     if not _digits(number, 12) or not 1 <= int(number[:2]) <= 66:
         return False
     serial = int(number[2:10])
@@ -217,14 +227,14 @@ def is_spanish_insurance_number(number: str) -> bool:
 
 
 def is_portuguese_insurance_number(number: str) -> bool:
-    """NISS: ten digits weighted with the primes from 29 down to 2, check digit 9 less their sum modulo 10."""
+    """NISS: ten digits weighted with the primes from 29 down to 2, check digit 9 minus their sum modulo 10."""
     if not _digits(number, 11) or number[0] not in "12":
         return False
     return 9 - _weighted(number[:10], (29, 23, 19, 17, 13, 11, 7, 5, 3, 2)) % 10 == int(number[10])
 
 
 def is_polish_identity_card(number: str) -> bool:
-    """Dowód osobisty: three letters and six digits, of which the first makes the weighted sum a multiple of ten."""
+    """Dowód osobisty: three letters and six digits; the first digit makes the weighted sum a multiple of ten."""
     if len(number) != 9 or not number.isascii() or not number[:3].isalpha() or not _digits(number[3:]):
         return False
     values = (int(sign, 36) for sign in number)
@@ -232,12 +242,12 @@ def is_polish_identity_card(number: str) -> bool:
 
 
 def is_number(number: str) -> bool:
-    """Digits without any check: Cypriot identity cards, Liechtenstein's PEID."""
+    """Digits without a check: Cypriot identity cards, Liechtenstein's PEID."""
     return _digits(number)
 
 
 def is_british_insurance_number(number: str) -> bool:
-    """National Insurance number: two letters, six digits, a suffix from A to D; ZZ stands in samples."""
+    """National Insurance number: two letters, six digits, a suffix from A to D. Samples begin with ZZ."""
     number = number.upper()
     if len(number) != 9 or not number[:2].isalpha() or not _digits(number[2:8]):
         return False
@@ -245,23 +255,26 @@ def is_british_insurance_number(number: str) -> bool:
 
 
 def is_american_insurance_number(number: str) -> bool:
-    """Social Security number or taxpayer number of the United States: areas 000, 666 and serials 00, 0000 are none."""
+    """Social Security number or taxpayer number of the United States.
+
+    Area 000 and 666, group 00 and serial 0000 are invalid.
+    """
     return _digits(number, 9) and number[:3] not in ("000", "666") and number[3:5] != "00" and number[5:] != "0000"
 
 
 def is_european_health_card(number: str) -> bool:
-    """European Health Insurance Card: 80, the issuer, the holder and a Luhn digit, twenty in all (ISO/IEC 7812)."""
+    """European Health Insurance Card: 80, issuer, holder and a Luhn digit, twenty digits (ISO/IEC 7812)."""
     return number.startswith("80") and bool(luhn.is_valid(number))
 
 
 def is_file_number(number: str) -> bool:
-    """A patient's file or a professional's licence: five to fourteen signs, at most three of them letters."""
+    """Patient file or professional licence: five to fourteen digits and at most three letters."""
     digits = sum(map(str.isdigit, number))
     return number.isascii() and number.isalnum() and 5 <= digits <= 14 and len(number) - digits <= 3
 
 
 def is_found_elsewhere(number: str) -> bool:
-    """For kinds that their own detector finds, with more than letters and digits to look at: machine-readable zones."""
+    """Accept kinds with their own detector, which sees more than letters and digits: machine-readable zones."""
     return bool(number)
 
 

@@ -1,7 +1,8 @@
-"""The kinds of national numbers: how each is written and checked, what it is called, when it needs a name.
+"""Kinds of national numbers: format, check, names, and the context that each needs.
 
-A kind is an entry of `id_rules/*.toml`, one file a country; a new one is an entry and a test. Validators are those of
-`python-stdnum` and our own (`id_checks`, named ``own.FUNCTION`` there). A kind's first two letters are its country's.
+A kind is an entry of `id_rules/*.toml`, with one file per country; a new kind needs an entry and a test. Validators
+come from `python-stdnum` and from `checks`, written there as ``own.FUNCTION``. The first two letters of a kind are its
+country code.
 """
 
 import tomllib
@@ -17,9 +18,10 @@ from policy.redact.text.value_identity import IDENTITIES, NUMBER, SIGNED, Identi
 
 
 class Needs(IntEnum):
-    """What a number needs besides its check: nothing, nothing if written in its own way, a text of its country, a name.
+    """What a number needs besides a valid check.
 
-    ``WRITTEN``: with the separators of its country; without them as ``COUNTRY``.
+    ``NOTHING``: no context. ``WRITTEN``: the separators of its country; without them as ``COUNTRY``. ``COUNTRY``: a
+    text of its country. ``NAME``: a name next to it.
     """
 
     NOTHING = 0
@@ -32,20 +34,21 @@ class IdKind(NamedTuple):
     """One kind.
 
     Attributes:
-        shapes: its letters and digits without separators, 9 a digit and A a letter; none where the check knows.
-        is_valid: whether letters and digits without separators hold its check.
-        needs: what must speak for a valid number.
-        names: what it is called, in small letters without marks; a blank also stands for ``_``, ``-`` or nothing, and
-            a ``*`` for the rest of a word.
-        written: how its country writes it, as an expression; empty where that is no evidence.
+        shapes: letters and digits without separators, 9 a digit and A a letter; empty if the check decides.
+        is_valid: whether letters and digits without separators pass its check.
+        needs: context that a valid number needs.
+        names: its names, in lower case without diacritics. A space also matches ``_``, ``-`` or nothing; ``*`` matches
+            the rest of a word.
+        written: pattern of its country's format; empty if the format is no evidence.
         traits: see `with_trait`.
-        home: countries whose language a text must speak, where it speaks any, for a number that nothing names.
-        first: the signs that it may begin with; empty for any.
-        plausible: what a number that nothing names begins with, as an expression.
-        read_as: for a kind without shapes, where a digit stands and a look-alike letter does not.
-        same_as: the kind of another country that is the same number.
-        identity: when two spellings are one number; an entry names it (`identity.IDENTITIES`) where it is neither
-            `NUMBER` nor, with the trait ``signed``, `SIGNED`.
+        home: countries. If the text uses a known language, a number without a name counts only in a text of one of
+            them.
+        first: possible first characters; empty for any.
+        plausible: pattern that the beginning of a number without a name must match.
+        read_as: for a kind without shapes: shapes that show where a look-alike letter is read as a digit.
+        same_as: kind of another country that is the same number.
+        identity: when two spellings are one number. Entries name it (`value_identity.IDENTITIES`) if it is not the
+            default, which is `SIGNED` with the trait ``signed`` and `NUMBER` without.
     """
 
     shapes: tuple[str, ...]
@@ -63,21 +66,24 @@ class IdKind(NamedTuple):
 
 
 TRAITS = frozenset({
-    "date_coded",  # a date of birth is inside, which few random numbers have in addition to a check digit
-    "one_in_twenty",  # so many random numbers of its shape pass
-    "rare",  # so few pass that a program's number is none by chance
-    "unchecked",  # nothing in the number itself speaks for it; a name that others have too is not enough
-    "mixed",  # letters and digits in no order: words next to a number would pass
+    "date_coded",  # contains a date of birth, which few random numbers have in addition to a check digit
+    "one_in_twenty",  # one in twenty random numbers of its shape is valid
+    "rare",  # so few random numbers are valid that a generated number does not pass by chance
+    "unchecked",  # the number has no check; a name that it shares with other kinds is not enough
+    "mixed",  # letters and digits in any order: adjacent words would pass
     "own_name_only",  # its check is so weak that a general name is not enough
     "one_sign",  # its separators are never mixed; rows of figures mix them
-    "signed",  # its separator denotes the century, or the state
+    "signed",  # its separator denotes the century or the state
 })  # fmt: skip
 _STDNUM = "stdnum."
 _OWN = "own."
 
 
 def _read() -> dict[str, IdKind]:
-    """Every entry of every file, in the order of the files' names. Raises ValueError naming the entry that is none."""
+    """Read every entry of every file, in the order of file names.
+
+    Raises ValueError with the name of an invalid entry.
+    """
     kinds: dict[str, IdKind] = {}
     for file in sorted(files("policy.redact.ids").joinpath("id_rules").iterdir(), key=lambda each: each.name):
         if file.name.endswith(".toml"):
@@ -85,7 +91,9 @@ def _read() -> dict[str, IdKind]:
                 try:
                     kinds[kind] = _kind(entry)
                 except (KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
-                    raise ValueError(f"id_rules/{file.name}: {kind} is no kind: {error}; mend the entry") from None
+                    raise ValueError(
+                        f"id_rules/{file.name}: {kind} is not a valid kind: {error}; correct the entry"
+                    ) from None
     return kinds
 
 
@@ -128,21 +136,21 @@ def _check(name: str) -> Callable[[str], bool]:
 
 
 IDS: Mapping[str, IdKind] = MappingProxyType(_read())
-"""Every kind by its name."""
+"""All kinds by name."""
 
 
 def with_trait(trait: str) -> frozenset[str]:
-    """The kinds that have one of `TRAITS`."""
+    """Return the kinds that have `trait`, one of `TRAITS`."""
     return frozenset(kind for kind, each in IDS.items() if trait in each.traits)
 
 
 UNCHECKED = with_trait("unchecked")
-# One number under one name, issued by two states; the language of a text decides which of them it means.
+# Numbers issued by two countries under one name. The language of a text decides between the two kinds.
 SAME_NUMBER = {kind: each.same_as for kind, each in IDS.items() if each.same_as} | {"li_ahv": "ch_ahv"}
 
 
 def same_numbers() -> dict[str, tuple[str, ...]]:
-    """For each kind that another state issues too, all kinds of `IDS` that are that number, itself included."""
+    """Return, for each kind that another country also issues, all kinds that are the same number, including itself."""
     groups: dict[str, list[str]] = {}
     for kind in IDS:
         groups.setdefault(SAME_NUMBER.get(kind, kind), []).append(kind)

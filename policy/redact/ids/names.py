@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Where a text names a national number: `PESEL: `, `numéro de sécurité sociale`, `"tax_id":`, a table's heading."""
+"""Names of national numbers in a text: `PESEL: `, `numéro de sécurité sociale`, `"tax_id":`, a table heading."""
 
 import re
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from policy.redact.text.counts import counts, is_count
 from policy.redact.text.reading import Reading, Spans
 from policy.redact.text.tables import Column
 
-# Names that any kind may have.
+# General names, which may refer to any kind.
 GENERAL = (
     "national id*|national identi*|national insurance*|national number|national no|personal id*|personal code*"
     "|personal number*|personal no|personal nr|person id|person number|person no|personal identi*|identity number*|identity no|identity code|identification number*"
@@ -22,25 +22,25 @@ GENERAL = (
     "|personal ident*|state id*|fiscal code|fiscal number|national register*"
 )
 REACH = 40  # characters between a name and its number
-_SHORT_REACH = 8  # for a name of one or two letters, which may be a word
+_SHORT_REACH = 8  # for a name of one or two letters, which may be an ordinary word
 _BEHIND = 36
 _BRIEF = 8
-_LETTERS_OF_A_NUMBER = 2  # `KT 08 69 22 C` begins with two that are a name elsewhere
+_LETTERS_OF_A_NUMBER = 2  # `KT 08 69 22 C` begins with two letters that are a name in another country
 _LONGEST_NAME = 48
-# Not `11` in `fødselsnummer (11 siffer): `.
+# Excludes `11` in `fødselsnummer (11 siffer): `.
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])(?:[A-Za-z]{1,9}|(?![0-9]{1,3}(?:[)\]:;]|,(?![0-9])| [^\W\d_]{3})))[0-9]")
-# `Een paspoort kost € 77,85; aanvraag 4662317472`: the word in front of the number begins a clause of its own.
+# `Een paspoort kost € 77,85; aanvraag 4662317472`: the word before the number begins a new clause.
 _OTHER_CLAUSE = re.compile(
     r"(?:[;!?]|(?<![Nn][ro])(?<!\.)\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
 )
 _NUMBER_END = re.compile(
     r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n{}]*\Z"
 )
-_CLOSING_TAG = re.compile(r"</[\w:-]{0,13}\Z")  # `</clientEgn>`: it names what stands before it
-_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # not `(12 siffror)`
+_CLOSING_TAG = re.compile(r"</[\w:-]{0,13}\Z")  # `</clientEgn>` names the text before it
+_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # excludes `(12 siffror)`
 
 _BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10} )?\Z")  # `34119004911 (ЕГН), …`
-_NEXT_FIELD = re.compile(r"<(?:dt|th|tr|label|li|div)[ >]")  # the name is of what follows
+_NEXT_FIELD = re.compile(r"<(?:dt|th|tr|label|li|div)[ >]")  # the name belongs to the following field
 _CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
 _FIELD_OF_A_PAGE = re.compile(r"[ :*]{0,3}</label>\s{0,4}<input[^<>]{0,80}?value=[\"']")
@@ -49,7 +49,10 @@ _TABULAR = re.compile(r"[;\t|]|,[^\s]|  ")
 
 
 class Name(NamedTuple):
-    """A name at ``text[start:end]``; ``kinds``: those it may mean; ``is_short``: maybe a word; ``is_general``: of any kind."""
+    """A name at ``text[start:end]``.
+
+    ``kinds``: kinds that it may mean. ``is_short``: may be an ordinary word. ``is_general``: may mean any kind.
+    """
 
     start: int
     end: int
@@ -59,9 +62,13 @@ class Name(NamedTuple):
 
 
 class Named(NamedTuple):
-    """``kinds``: what a number's names may mean, nearest first; ``is_general``: any kind; ``is_sure``: or none.
+    """What the names of a number say about it.
 
-    ``after``: where the nearest of them ends, where that is before the number.
+    Attributes:
+        kinds: kinds that the names may mean, nearest name first.
+        is_general: the number may be of any kind.
+        is_sure: the number is of one of these kinds or none.
+        after: end of the nearest name of more than two letters, at most the number's offset; 0 if there is none.
     """
 
     kinds: tuple[str, ...]
@@ -76,8 +83,16 @@ def _expression(name: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """A name as an expression, what its second word begins with, its place in the table, the kinds that it may mean,
-    whether it is short and whether any kind may have it."""
+    """A name in the lookup table.
+
+    Attributes:
+        pattern: matches the name.
+        second: first letters of its second word.
+        place: sort key: length of the first word, position in the table.
+        kinds: kinds that it may mean.
+        is_short: whether it has at most two letters.
+        is_general: whether it may mean any kind.
+    """
 
     pattern: re.Pattern[str]
     second: str
@@ -88,8 +103,11 @@ class _Entry(NamedTuple):
 
 
 class _Stem(NamedTuple):
-    """Names by their first part: those for a word that is no longer, for one that goes on, and those with a second part,
-    by its first letter."""
+    """Names that share their first part.
+
+    ``whole``: for a word equal to that part. ``longer``: for a word that continues after it. ``seconds``: names with a
+    second part, by its first letter.
+    """
 
     whole: list[_Entry]
     longer: list[_Entry]
@@ -100,7 +118,7 @@ _Stems = dict[str, _Stem]
 
 
 def _kinds_by_name() -> dict[str, list[str]]:
-    """The kinds that each name may mean: those that list it in `IDS`, none for a general name that no kind lists."""
+    """Return the kinds in `IDS` that list each name; empty for a general name that no kind lists."""
     meant: dict[str, list[str]] = {}
     for kind, each in IDS.items():
         for name in each.names:
@@ -111,7 +129,7 @@ def _kinds_by_name() -> dict[str, list[str]]:
 
 
 def _table() -> dict[str, list[tuple[int, _Stems]]]:
-    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part."""
+    """Return the names by the first three letters of a word, then by length and text of their first part."""
     general = frozenset(GENERAL.split("|"))
     entries: dict[str, _Stems] = {}
     for place, (name, kinds) in enumerate(_kinds_by_name().items()):
@@ -141,7 +159,7 @@ _INITIALS = frozenset(_NAMES)
 
 
 def names_in(reading: Reading) -> tuple[Name, ...]:
-    """Every name in the text, in order; found once for each reading."""
+    """Return every name in the text, in order; cached in the reading."""
     known: tuple[Name, ...] | None = reading.__dict__.get("id_names")
     if known is None:
         known = reading.__dict__["id_names"] = tuple(_find(reading))
@@ -172,7 +190,7 @@ def _find(reading: Reading) -> Iterator[Name]:
 
 
 def _joined(found: list[tuple[int, _Entry]]) -> tuple[int, _Entry]:
-    """The longest of the names that begin at one place, with where it ends; it may mean what any of them does."""
+    """Return the longest of the names that begin at one position, with its end and the kinds of all of them."""
     found.sort(key=lambda each: (-each[0], each[1].place))
     end, longest = found[0]
     return end, longest._replace(
@@ -185,7 +203,7 @@ def _joined(found: list[tuple[int, _Entry]]) -> tuple[int, _Entry]:
 def _starting_at(
     small: str, start: int, last: int, word: str, following: str, by_length: list[tuple[int, _Stems]]
 ) -> list[tuple[int, _Entry]]:
-    """Where each name that begins at `start` ends. ``following``: the word behind `word`."""
+    """Return each name that begins at `start`, with its end. ``following``: the word after `word`."""
     found: list[tuple[int, _Entry]] = []
     for length, stems in by_length:
         stem = stems.get(word[:length])
@@ -202,7 +220,7 @@ def _starting_at(
 
 
 def named_numbers(reading: Reading) -> dict[int, Named]:
-    """Where numbers begin that a name stands before, or heads the column of; found once for each reading."""
+    """Return, by offset, the numbers after a name or in a named column; cached in the reading."""
     known: dict[int, Named] | None = reading.__dict__.get("named_numbers")
     if known is None:
         known = reading.__dict__["named_numbers"] = _named(reading)
@@ -215,7 +233,7 @@ def _named(reading: Reading) -> dict[int, Named]:
     if not names:
         return found
     headings = Spans((column.start, column.end) for column in reading.columns) if reading.columns else None
-    for name in reversed(names):  # the nearest is met first
+    for name in reversed(names):  # the nearest name comes first
         begin = _number_behind(reading, name, headings)
         if begin is not None and not is_count(reading, begin):
             _add(found, begin, name)
@@ -230,7 +248,10 @@ def _named(reading: Reading) -> dict[int, Named]:
 
 
 def _number_behind(reading: Reading, name: Name, headings: Spans | None) -> int | None:
-    """Where the number begins that a name stands before; None where it names none, another, or the cells of a column."""
+    """Return the offset of the number that a name refers to.
+
+    None if the name refers to no number, to a number before it, or to the cells of a column.
+    """
     if _is_bracketed(reading.latin, name):
         return None
     reach = _SHORT_REACH if name.is_short else REACH
@@ -248,11 +269,14 @@ def _number_behind(reading: Reading, name: Name, headings: Spans | None) -> int 
 
 
 def _names_of_column(reading: Reading, names: tuple[Name, ...], column: Column) -> list[Name]:
-    """The names in a column's heading; a short one only where it ends the heading's key or is all of the heading."""
+    """Return the names in a column's heading.
+
+    A short name counts only at the end of a key, or if it is the entire heading.
+    """
     if counts(reading[column.start : column.end]):
         return []
     first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
-    is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
+    is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is only the name
     return [
         name
         for name in names[first:last]
@@ -261,7 +285,10 @@ def _names_of_column(reading: Reading, names: tuple[Name, ...], column: Column) 
 
 
 def _names_a_column(reading: Reading, name: Name, number: int) -> bool:
-    """Whether a name in a heading names its own column alone: not so in prose whose lines have commas."""
+    """Return whether a name in a heading refers only to its column.
+
+    This is not the case in prose whose lines contain commas.
+    """
     between = reading[name.end : number]
     if "</t" in between or (")" in between and _LISTED.search(between)):
         return True
@@ -270,7 +297,7 @@ def _names_a_column(reading: Reading, name: Name, number: int) -> bool:
 
 
 def _ends_a_key(reading: Reading, name: Name, end: int) -> bool:
-    """`customer_rc`"""
+    """Return whether the name ends a key at `end`: `customer_rc`."""
     return name.end == end and name.start > 0 and reading[name.start - 1] == "_"
 
 
@@ -290,7 +317,7 @@ def _add(found: dict[int, Named], at: int, name: Name) -> None:
 
 
 def _is_bracketed(latin: str, name: Name) -> bool:
-    """Whether it stands in brackets right behind a number, and names that one."""
+    """Return whether the name is in brackets directly after a number, and so refers to that number."""
     if latin.find("(", max(0, name.start - 12), name.start) < 0:
         return False
     before = _BRACKETED.search(latin, max(0, name.start - 14), name.start)
@@ -299,8 +326,10 @@ def _is_bracketed(latin: str, name: Name) -> bool:
 
 
 def numbers_before_names(reading: Reading) -> dict[int, Named]:
-    """Where numbers end that a name follows with nothing numeric between: `… is my PESEL`. A name that a number follows
-    at once is that one's."""
+    """Return, by end offset, the numbers that a name follows with nothing numeric between: `… is my PESEL`.
+
+    A name directly followed by a number refers to that number instead.
+    """
     found: dict[int, Named] = {}
     for name in names_in(reading):
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)

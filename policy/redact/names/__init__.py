@@ -1,4 +1,4 @@
-"""Names of persons, from a token classifier and from the words around.
+"""Detection of person names with a token classifier and context words.
 
 `policy.redact.redactor` and `gateway.content` may import it.
 """

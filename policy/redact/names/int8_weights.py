@@ -1,9 +1,9 @@
-"""A model of 4-bit weights as one of 8-bit weights, which a CPU multiplies three times as fast.
+"""Conversion of an ONNX model with 4-bit weights to 8-bit weights, which a CPU multiplies three times as fast.
 
-`onnxruntime` unpacks 4-bit weights (`MatMulNBits`) into float32 for each product. Here each such product becomes a
-`DynamicQuantizeMatMul`: weights in int8 with one scale a column, activations quantised as they come. Seven bits of
-the eight are used, since the kernels of processors without VNNI add products of two full bytes in 16 bits, which would
-overflow: so any x86 or ARM processor gives the same shares, but for rounding.
+`onnxruntime` unpacks 4-bit weights (`MatMulNBits`) into float32 for each product. Each such node is replaced by a
+`DynamicQuantizeMatMul`: int8 weights with one scale per column, and activations quantised at run time. Only seven of
+the eight bits are used, because the kernels for processors without VNNI add products of two full bytes in 16 bits,
+which would overflow. Any x86 or ARM processor therefore gives the same probabilities, except for rounding.
 """
 
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import Any
 
 _DOMAIN = "com.microsoft"
 _LARGEST = 63  # of seven bits
-_OFFSET = 8  # of four unsigned bits without a zero point of their own
+_OFFSET = 8  # zero point of unsigned 4-bit weights that do not define one
 
 
 def with_int8_weights(path: Path) -> bytes:
-    """The model at `path` (ONNX), its 4-bit products replaced, as bytes that `onnxruntime` reads.
+    """Return the ONNX model at `path` with its 4-bit products replaced, as bytes for `onnxruntime`.
 
-    Raises ImportError without the package `onnx`, OSError where the file cannot be read and ValueError where a
-    product is not of symmetric or unsigned 4-bit blocks.
+    Raises ImportError if the package `onnx` is missing, OSError if the file cannot be read, and ValueError if a product
+    does not have symmetric or unsigned 4-bit blocks.
     """
     import onnx
     from onnx import numpy_helper
@@ -46,10 +46,10 @@ def with_int8_weights(path: Path) -> bytes:
 
 
 def _quantised(sizes: dict[str, int], blocks: Any, scales: Any, zeros: Any = None) -> tuple[Any, Any]:
-    """Weights in int8 [inner, outer] and a scale for each column [outer], float32.
+    """Return int8 weights [inner, outer] and one float32 scale per column [outer].
 
-    ``blocks``: uint8 [outer, blocks, block_size / 2], the lower four bits first; ``scales``: [outer, blocks];
-    ``zeros``: uint8, two zero points a byte, or None for 8.
+    ``blocks``: uint8 [outer, blocks, block_size / 2], lower four bits first. ``scales``: [outer, blocks]. ``zeros``:
+    uint8, two zero points per byte, or None for 8.
     """
     import numpy
 
@@ -69,6 +69,6 @@ def _quantised(sizes: dict[str, int], blocks: Any, scales: Any, zeros: Any = Non
 
 
 def _nibbles(numpy: Any, packed: Any) -> Any:
-    """Two values of four bits for each byte of the last axis, the lower first."""
+    """Split each byte of the last axis into two 4-bit values, the lower four bits first."""
     both = numpy.stack([packed & 15, packed >> 4], axis=-1)
     return both.reshape(*packed.shape[:-1], -1)

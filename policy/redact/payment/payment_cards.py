@@ -1,5 +1,4 @@
-# ruff: noqa: E501  # tables read better in one line a row
-"""Payment cards: issuer prefix and length (ISO/IEC 7812), Luhn check digit, digits together or in groups."""
+"""Payment card numbers: issuer prefix and length (ISO/IEC 7812) and Luhn check digit, with or without groups."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ _ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -](?:[A-Z0-9]{4}[
 _FIRST_DIGITS = frozenset("0123456")
 _SHORTEST, _LONGEST = 12, 19
 _LONGEST_ID = 15
-_SURE = 14  # shorter ones need a name, which distinguishes them from articles and parcels
+_SURE = 14  # digits; shorter numbers need a name, to distinguish them from article and parcel numbers
 _ISSUERS = re.compile(
     r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
     r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"  # Mastercard
@@ -33,11 +32,11 @@ _ISSUERS = re.compile(
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
-_COORDINATE = 6  # digits; no card is grouped so, and rows of figures have it
-_USUAL = 16  # digits; longer cards are written in groups, or named
+_COORDINATE = 6  # digits; cards are not grouped like this, but rows of figures are
+_USUAL = 16  # digits; longer cards are written in groups or named
 _LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
 _AROUND = 240  # characters
-_EAN = 13  # digits, as many as the Visa cards of the last century had
+_EAN = 13  # digits; also the length of Visa cards of the last century
 _CARD = re.compile(
     r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
@@ -50,18 +49,21 @@ _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
 def passes_luhn(digits: str) -> bool:
-    """ISO/IEC 7812-1 annex B."""
+    """Return whether the last digit is the Luhn check digit (ISO/IEC 7812-1 annex B)."""
     values = [int(c) for c in reversed(digits)]
     return (sum(values[::2]) + sum(_DOUBLED[v] for v in values[1::2])) % 10 == 0
 
 
 def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of card numbers from `start` on. Other numbers may be next to one: every group is tried as its first."""
+    """Yield the spans of card numbers from `start` on.
+
+    Other numbers may be adjacent, so every group is tried as the first one of a card.
+    """
     reading = text if isinstance(text, Reading) else Reading(text)
     for run in _GROUPS.finditer(text, start):
         if run.end() - run.start() < _SHORTEST:
             continue
-        if _ACCOUNT_HEAD.search(text, max(0, run.start() - 36), run.start()):  # an IBAN with a slip
+        if _ACCOUNT_HEAD.search(text, max(0, run.start() - 36), run.start()):  # an IBAN with a typing error
             continue
         if reading.is_taken(run.start()):
             continue
@@ -69,7 +71,7 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
         first = 0
         while first < len(groups):
             at, end = groups[first]
-            is_inner = first > 0 and text[at - 1] == "-" and end - at < _SHORTEST  # of an ISBN, say
+            is_inner = first > 0 and text[at - 1] == "-" and end - at < _SHORTEST  # part of an ISBN, for example
             last = None if is_inner or text[at] not in _FIRST_DIGITS else _last_group(reading, groups, first)
             if last is None:
                 first += 1
@@ -79,7 +81,7 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> int | None:
-    """The last group of the longest card that begins with the group `first`."""
+    """Return the index of the last group of the longest card that begins with group `first`; None if there is none."""
     digits, last = "", None
     begin = groups[first][0]
     for index in range(first, len(groups)):
@@ -102,7 +104,7 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
 
 
 def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -> bool:
-    """Whether digits that pass the check are grouped as a card's are, and are no article's or program's number."""
+    """Return whether digits that pass the check are grouped like a card and are no article number or generated id."""
     begin = groups[0][0]
     if not _is_grouped([end - at for at, end in groups]):
         return False
@@ -112,7 +114,10 @@ def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -
 
 
 def _is_grouped(sizes: list[int]) -> bool:
-    """Whether somebody groups a card so: 4 6 5 and 4 6 4, or by one size with the rest at the end."""
+    """Return whether card numbers are grouped in these sizes.
+
+    Accepted are groups that begin with 4 and 6, and equal groups with the rest at the end.
+    """
     return (
         len(sizes) == 1
         or sizes[:2] == [4, 6]
@@ -125,20 +130,23 @@ def _is_grouped(sizes: list[int]) -> bool:
 
 
 def _heads_cards(reading: Reading, begin: int) -> bool:
-    """Whether the number is below a heading that names cards."""
+    """Return whether the number is below a heading that names cards."""
     return reading.is_below(begin, "cards", lambda column: _CARD.search(reading, column.start, column.end) is not None)
 
 
 def _is_article(reading: Reading, begin: int, digits: str) -> bool:
-    """Whether it is as good an article number (GS1 check digit) as a card, and nothing calls it a card."""
+    """Return whether the number is also a valid article number (GS1 check digit) and nothing calls it a card."""
     if reading.columns or sum(int(digit) * (1, 3)[at % 2] for at, digit in enumerate(digits)) % 10:
         return False
     return _CARD.search(reading, max(0, begin - 40), begin) is None
 
 
 def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
-    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, of thirteen digits (as articles are),
-    or in a column of numbers of its length that fail the check. What is called a card is one."""
+    """Return whether an unbroken number may be an id generated by a program.
+
+    It may if it is longer than cards usually are, has thirteen digits like an article number, or is in a column of
+    numbers of its length that fail the check. A number that is called a card is never one.
+    """
     is_long = len(digits) > _USUAL or len(digits) == _EAN
     is_short = len(digits) < _USUAL and stands_among_figures(reading, begin, begin + len(digits))
     if not (is_long or is_short or _stands_among_failing(reading, begin, digits)):
@@ -153,7 +161,7 @@ def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
 
 
 def _stands_among_failing(reading: Reading, begin: int, digits: str) -> bool:
-    """Whether most numbers of its length around it pass no check, so that this one passes by chance."""
+    """Return whether most nearby numbers of the same length fail the check, so this one passes by chance."""
     first, last = max(0, begin - _AROUND), begin + len(digits) + _AROUND
     others = [each[0] for each in _LONG_NUMBER.finditer(reading, first, last) if len(each[0]) == len(digits)]
     others = [each for each in others if each != digits]

@@ -1,8 +1,7 @@
-"""VAT numbers by their country's prefix and check digits (VIES; Switzerland, Norway and the United Kingdom in
-addition).
+"""VAT numbers, by country prefix and check digits (VIES, and Switzerland, Norway and the United Kingdom).
 
-Without the prefix a number counts only where it is called a VAT number in words, and only where a country's rules say
-so (`vat_kinds`): elsewhere the bare number is a national one, see `policy.redact.detectors.national_ids`.
+Without the prefix, a number counts only if the text calls it a VAT number and the country's rules allow that
+(`vat_kinds`). Otherwise a bare number is a national one, see `policy.redact.detectors.national_ids`.
 """
 
 import re
@@ -12,20 +11,20 @@ from policy.redact.payment.vat_kinds import VAT
 from policy.redact.text.normalise import lowered
 from policy.redact.text.reading import Reading
 
-# What the word begins with that a number begins with, in a text of plain letters.
+# First characters of the word that begins a number, for ASCII text.
 _PREFIXES = frozenset(head for numbers in VAT.by_head.values() for number in numbers for head in number.initials)
 _HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
-# `USt-IdNr. de136695976`: in small letters only where it is called so, and in one piece.
-_INITIALS = frozenset(name[:3] for name in VAT.names)  # as `Reading.initials` has them
+# `USt-IdNr. de136695976`: lower case counts only after a name, and only in one piece.
+_INITIALS = frozenset(name[:3] for name in VAT.names)  # as in `Reading.initials`
 _NAME = re.compile(rf"(?<![^\W_])(?:{'|'.join(VAT.names)})")
 _SMALL = re.compile(r"[0-9](?<=[a-z][0-9])[0-9a-z]{6,12}(?![A-Za-z0-9_@/-]|\.[A-Za-z0-9])")
 _SMALL_HEAD = re.compile(r"(?<![A-Za-z0-9_.@/-])[a-z]{2,3}\Z")
-_ACCOUNT = re.compile(r"[A-Z]{2}[0-9]{2}(?: [A-Z0-9]{4}){3}")  # an IBAN with a slip
+_ACCOUNT = re.compile(r"[A-Z]{2}[0-9]{2}(?: [A-Z0-9]{4}){3}")  # an IBAN with a typing error
 _BEFORE = 48
 
 
 def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of valid VAT numbers from `start` on."""
+    """Yield the spans of valid VAT numbers from `start` on."""
     if not (isinstance(text, Reading) and text.isascii() and _PREFIXES.isdisjoint(text.initials)):
         yield from _with_prefix(text, start)
     small = text.folded if isinstance(text, Reading) else lowered(text)
@@ -40,7 +39,7 @@ def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def load_checks() -> None:
-    """All that `find_vat_numbers` otherwise loads with the first number of a country."""
+    """Load the validators that `find_vat_numbers` would otherwise load with the first number of a country."""
     for numbers in VAT.by_head.values():
         for number in numbers:
             number.is_valid(number.sample)

@@ -1,9 +1,9 @@
-"""VAT numbers as each country writes them, from `vat_rules/*.toml`: one file a country; a new one is a file and a test.
+"""VAT number formats, from `vat_rules/*.toml`: one file per country; a new country needs a file and a test.
 
-``[[number]]``: the prefix, the shape of what follows (9 a digit, A a letter, * either, ? before what may be missing),
-the check as a module of `python-stdnum`, given the whole number or, with ``checks = "number"``, what follows the
-prefix, and suffixes that belong to it. ``[[bare]]``: a number that counts without its prefix behind one of its names,
-which all have its sign. ``names``: what the country calls it, for numbers in small letters.
+``[[number]]``: the prefix; the shape of the rest (9 a digit, A a letter, * either, ? before an optional character); the
+check as a module of `python-stdnum`, called with the whole number or, with ``checks = "number"``, with the part after
+the prefix; and suffixes that belong to the number. ``[[bare]]``: a number that counts without its prefix after one of
+its names, which all contain its sign. ``names``: what the country calls its VAT number, for numbers in lower case.
 """
 
 import re
@@ -22,7 +22,10 @@ _BETWEEN_WORDS = r"[ .]{0,2}"
 
 
 class VatNumber(NamedTuple):
-    """``pattern``: group 1 is the number with its prefix; ``is_valid`` takes its letters and digits with the prefix."""
+    """A format with prefix.
+
+    ``pattern``: group 1 is the number with its prefix. ``is_valid``: takes letters and digits including the prefix.
+    """
 
     prefix: str
     shape: str
@@ -31,19 +34,23 @@ class VatNumber(NamedTuple):
 
     @property
     def initials(self) -> frozenset[str]:
-        """The first three letters, in small ones, of a word that it may begin; two where a digit follows."""
+        """The first three characters, in lower case, of a word that begins such a number; two if a digit follows."""
         first = self.shape[0]
         behind = ascii_uppercase if first in "A*" else first.strip("9")
         return frozenset((self.prefix + sign).lower()[:3] for sign in ("", *behind))
 
     @property
     def sample(self) -> str:
-        """A number of this shape, which need not be valid."""
+        """A number of this shape; it may be invalid."""
         return self.prefix + self.shape.replace("?", "").replace("*", "9")
 
 
 class BareNumber(NamedTuple):
-    """``sign``: what each of its names has; ``pattern``: a name and, as group ``number``, a number, both small."""
+    """A number without prefix that counts after one of its names.
+
+    ``sign``: a substring of all its names. ``pattern``: matches a name and, as group ``number``, the number, in lower
+    case.
+    """
 
     sign: str
     pattern: re.Pattern[str]
@@ -51,7 +58,10 @@ class BareNumber(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """``by_head``: numbers by the first two letters of their prefix; ``names``: in small letters without marks."""
+    """All formats.
+
+    ``by_head``: formats by the first two letters of their prefix. ``names``: in lower case without diacritics.
+    """
 
     by_head: Mapping[str, tuple[VatNumber, ...]]
     bare: tuple[BareNumber, ...]
@@ -59,7 +69,7 @@ class Rules(NamedTuple):
 
 
 def _read() -> Rules:
-    """The entries of every file. Raises ValueError naming the file with one that is none."""
+    """Read the entries of every file. Raises ValueError with the name of a file that has an invalid entry."""
     by_head: dict[str, tuple[VatNumber, ...]] = {}
     bare: list[BareNumber] = []
     names: dict[str, None] = {}
@@ -73,12 +83,12 @@ def _read() -> Rules:
             bare += map(_bare, rules.get("bare", ()))
             names |= dict.fromkeys(rules["names"])
         except (KeyError, ValueError, TypeError, AttributeError, ImportError, re.error) as error:
-            raise ValueError(f"vat_rules/{file.name}: {error}; mend the entry") from None
+            raise ValueError(f"vat_rules/{file.name}: {error}; correct the entry") from None
     return Rules(by_head, tuple(bare), tuple(names))
 
 
 def vat_number(entry: Mapping[str, Any]) -> VatNumber:
-    """An entry of ``[[number]]``. Raises KeyError, ValueError or ImportError where it is none."""
+    """Parse an entry of ``[[number]]``. Raises KeyError, ValueError or ImportError if it is invalid."""
     prefix, shape = entry["prefix"], entry["shape"]
     suffixes = entry.get("suffixes", ())
     behind = f"(?: ?(?:{'|'.join(suffixes)}))?" if suffixes else ""
@@ -88,7 +98,7 @@ def vat_number(entry: Mapping[str, Any]) -> VatNumber:
 
 def _check(module: str, takes: str, prefix: str) -> Callable[[str], bool]:
     if not module.startswith(_STDNUM):
-        raise ValueError(f"{module} is no module of stdnum")
+        raise ValueError(f"{module} is not a module of stdnum")
     is_valid: Callable[[str], bool] = import_module(module).is_valid
     return (lambda number: is_valid(number.removeprefix(prefix))) if _TAKES[takes] else is_valid
 

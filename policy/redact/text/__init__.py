@@ -1,4 +1,4 @@
-"""A text as a detector reads it, with the way back to what was written.
+"""Text preparation for detectors: normalisation and decoding, with offsets into the original text.
 
 Everything in `policy.redact` may import it.
 """

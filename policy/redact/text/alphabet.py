@@ -1,11 +1,11 @@
-"""Which characters words are made of here, as the inside of a regular expression's class.
+"""Word characters for detector patterns, written as the inside of a regular expression's character class.
 
-Detectors may look only at `WORD` characters and at the blanks between them, matches and look-arounds alike:
-`policy.redact.stream` relies on it to know what can no longer become part of a match.
+Detectors, including their lookarounds, may only examine `WORD` characters and the spaces between words.
+`policy.redact.stream` relies on this to decide which text can no longer become part of a match.
 """
 
-# Latin, Greek and Cyrillic, and marks that combine with them. Scripts without blanks between words stay out: no
-# address is written in them, and a whole paragraph would count as one word and be held back.
+# Latin, Greek and Cyrillic, with their combining marks. Scripts without spaces between words are left out: no detector
+# matches addresses in them, and a stream would buffer a whole paragraph as one word.
 LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u036f\u0370-\u03ff\u0400-\u052f\u1e00-\u1fff"
 ALNUM = LETTER + "0-9"
 WORD = ALNUM + r"_.%+'@/:=()#~\-"

@@ -1,15 +1,15 @@
-"""Numbers that count or measure: `phone_calls: 12345678`, `"ssn_lookups_total": 90210`, a column headed `calls`.
+"""Detection of counts and measurements: `phone_calls: 12345678`, `"ssn_lookups_total": 90210`, a column headed `calls`.
 
-A key that begins with the name of a kind of personal data may end with what is counted of it. Its last word decides.
-Only a number in one piece, or one parted by thousands, is taken for a count: a phone, a card and an identity number in
-their usual groups stay what their names say.
+A key that begins with the name of a kind of personal data may still name a count of it. The last word of the key
+decides. Only an unbroken number, or one with thousands separators, is treated as a count: a phone, card or identity
+number in its usual groups is still reported as what its key says.
 """
 
 import re
 
 from policy.redact.text.reading import Reading
 
-# The last word of a key of several words. Words that a value itself may follow (`ssn_found`) are not here.
+# Last words of keys that have several words. Words that can precede a value (`ssn_found`) are excluded.
 _WORDS = (
     "count counts counter counters total totals sum avg average mean median min max p50 p75 p90 p95 p99 ms us "
     "ns sec secs seconds minutes hours days bytes kb mb gb size len length rate ratio share score quota hits "
@@ -18,7 +18,7 @@ _WORDS = (
     "sales cost costs price prices budget usage anzahl summe gesamt dauer kosten menge cantidad"
 )
 _COUNTS = frozenset(_WORDS.split())
-# Whole names: what is counted, without a kind of personal data in front.
+# Complete names that denote a count without the name of a kind of personal data before them.
 _ALONE = frozenset({"calls", "calls made", "calls total", "total calls", "number of calls", "no of calls"})
 _KEY = re.compile(r"(?<![\w@-])(?P<key>[^\W\d_][\w.-]{1,63})[\"'`]?[ \t]?(?::|=|=>|:=)[ \t]?[\"'`]?\Z")
 _PARTS = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])|[0-9]+")
@@ -34,7 +34,9 @@ _REACH = 72
 
 
 def is_count(reading: Reading, begin: int) -> bool:
-    """Whether the number at `begin` is written as one and its key, or the head of its column, says that it counts."""
+    """Return whether `begin` starts an unbroken or thousands-separated number whose key or column heading names a
+    count.
+    """
     number = _PLAIN.match(reading, begin)
     if number is None or _GROUPS_OF_OTHERS.match(reading, number.end()):
         return False
@@ -48,7 +50,7 @@ def is_count(reading: Reading, begin: int) -> bool:
 
 
 def counts(name: str) -> bool:
-    """Whether a key or a heading names a count: `phoneCount`, `calls`, `ssn_lookups_total`."""
+    """Return whether a key or a heading names a count: `phoneCount`, `calls`, `ssn_lookups_total`."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     return " ".join(parts) in _ALONE or (len(parts) > 1 and parts[-1] in _COUNTS)
 

@@ -1,16 +1,16 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""Which countries a text speaks of, from its small words, its letters and its numbers' prefixes.
+"""Guess the countries that a text refers to, from its function words, letters and number prefixes.
 
-Used to choose between kinds of numbers that share a shape, never to leave a check out. English is no evidence, for it is
-written everywhere; its words only keep others from being taken for another language's.
+The result chooses between kinds of numbers that share a format. It never disables a check. English is no evidence of a
+country because it is used everywhere; its words only prevent a false match with another language.
 """
 
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
-# Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`). Portuguese
-# `com` and `os` are left out: the first ends most addresses of hosts, the second is a module of Python.
+# Words that are frequent in one language and rare in the others, without diacritics (see `Reading.folded`). Portuguese
+# `com` and `os` are left out: `com` ends most host names, and `os` is a Python module.
 _WORDS: dict[str, str] = {
     "bg": "и на за от се да не моят моята ми номер здравейте благодаря казвам аз съм клиент град българия уважаеми "
           "уважаема господин госпожа относно пациент роден родена телефон имейл сметка адрес живее клиентът моля подпис",
@@ -68,7 +68,7 @@ _WORDS: dict[str, str] = {
     "sv": "jag och ar inte heter mitt hej tack med kund sverige gata pa till svensk bor det ang basta fodd konto namn "
           "adress klagar handlaggare sokande kommer",
 }  # fmt: skip
-# Only a foreign text's word for a country is stronger evidence than the words above: `the Polish customer`.
+# Country names and adjectives. A match is stronger evidence than the words above: `the Polish customer`.
 _NAMES: dict[str, str] = {
     "at": "austria austrian osterreich osterreichische autriche oostenrijk", "be": "belgium belgian belgie belgique belgien",
     "bg": "bulgaria bulgarian", "ch": "switzerland swiss schweiz suisse svizzera", "cy": "cyprus cypriot κυπρος",
@@ -86,7 +86,7 @@ _SPOKEN_IN: dict[str, tuple[str, ...]] = {
     "it": ("it", "ch"), "lt": ("lt",), "lv": ("lv",), "mt": ("mt",), "nl": ("nl", "be"), "no": ("no",), "pl": ("pl",),
     "pt": ("pt",), "ro": ("ro",), "sk": ("sk",), "sl": ("si",), "sv": ("se", "fi"),
 }  # fmt: skip
-# Letters that one or two languages have.
+# Letters that occur in only one or two languages.
 _LETTERS: dict[str, str] = {
     "ł": "pl", "ń": "pl", "ś": "pl", "ź": "pl", "ő": "hu", "ű": "hu", "ř": "cs", "ě": "cs", "ů": "cs", "ľ": "sk",
     "ĺ": "sk", "ŕ": "sk", "ș": "ro", "ț": "ro", "ă": "ro", "ã": "pt", "ß": "de", "þ": "is", "ð": "is", "ħ": "mt",
@@ -116,15 +116,17 @@ _TELLING_LETTER = re.compile(f"[{''.join(_TELLING)}]")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
 _ACCOUNT = re.compile(r"([A-Z](?<!\w[A-Z])[A-Z])(?:[0-9]{2}[ -]?[0-9A-Z]{4}[ -]?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
-_NEAR = 1000  # characters of a longer text that are looked at
+_NEAR = 1000  # characters at the start of a text that are examined
 _ENOUGH = 2
-_SURE = 0.6  # of a language in a text with English words: more than a word that it has in common with English
+_SURE = 0.6  # minimum score of a language in a text with English words: more than one word shared with English gives
 
 
 def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> frozenset[str]:
-    """Countries of the languages that most of the text's small words belong to, and those that its numbers name.
+    """Return the countries of the text's most likely languages and those named by its words, numbers and e-mail
+    domains.
 
-    ``words``: its words in small letters without marks, beginning at ``starts``. Only the first 1,000 characters count.
+    ``words``: the words of the text in lower case without diacritics, in order. ``starts``: the offset of each word.
+    Only the first 1,000 characters are examined. Returns ISO 3166 codes in lower case.
     """
     if len(text) > _NEAR:
         words = words[: bisect_left(starts, _NEAR)]
@@ -136,7 +138,7 @@ def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> froz
 
 
 def _of_languages(text: str, words: Sequence[str]) -> set[str]:
-    """Countries of the languages that have the most of `words`, and of the letters that few languages have."""
+    """Return the countries of the languages with the most matching words and distinctive letters."""
     found: set[str] = set()
     scores: dict[str, float] = {}
     known = _WORD_SET.intersection(words)
@@ -157,7 +159,10 @@ def _of_languages(text: str, words: Sequence[str]) -> set[str]:
 
 
 def _codes(head: str) -> list[str]:
-    """Country codes of the bank accounts, phone numbers and e-mail addresses in a text, some of no country."""
+    """Return the country codes of bank accounts, phone numbers and e-mail addresses in a text.
+
+    Entries may be empty or not a country code; the caller filters them.
+    """
     codes = [code.lower() for code in _ACCOUNT.findall(head)]
     if "+" in head or "00" in head:
         codes += [_CALLING.get(digits) or _CALLING.get(digits[:2], "") for digits in _CALLED.findall(head)]

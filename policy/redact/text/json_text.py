@@ -1,7 +1,8 @@
-"""Text inside JSON text (RFC 8259): tool-call arguments are a string that holds JSON, which hides what it escapes.
+"""Text inside JSON text (RFC 8259), for example the JSON string in a tool call's arguments, whose escapes hide
+characters.
 
-`unescape` shows the text as it will be read, with the way back to its escapes; `map_values` rewrites every string
-and every number of a JSON text and leaves all else, spacing included, as it was.
+`unescape` decodes the escapes and maps offsets back to them. `map_values` rewrites every string and every long number
+of a JSON text and leaves everything else, including whitespace, unchanged.
 """
 
 import json
@@ -16,19 +17,20 @@ _SHORT = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": 
 _ESCAPE = re.compile(
     r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\"\\/bfnrt]))"
 )
-# An escape that the end of the text cuts (a high surrogate waits for its other half), or else a backslash and its next.
+# Either an escape cut off at the end of the text (a high surrogate waits for its low one), or a backslash with the next
+# character.
 _CUT_OR_PAIR = re.compile(
     r"(?P<cut>\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?)?\Z)|\\.", re.DOTALL
 )
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 _ESCAPED_AGAIN = re.compile(r"\\(?:u[0-9a-fA-F]{4}|\")|\"[^\"]{0,400}\\n")
-_MOST_ESCAPES = 3  # JSON in JSON in JSON
-_MOST_EXACT = 1e22  # what a float holds to the last digit
+_MOST_ESCAPES = 3  # JSON nested in JSON, three levels
+_MOST_EXACT = 1e22  # a float represents integers below this exactly
 _LONG_NUMBER = 7  # digits; shorter numbers identify no person
 
 
 def cut_escape(text: str) -> int:
-    """Index from which `text` is an unfinished escape, or its length. Escapes before it are whole."""
+    """Return the index at which an unfinished escape begins at the end of `text`, or ``len(text)`` if there is none."""
     if "\\" in text[-12:]:
         for match in _CUT_OR_PAIR.finditer(text):
             if match["cut"]:
@@ -37,7 +39,7 @@ def cut_escape(text: str) -> int:
 
 
 def unescape(text: str) -> View:
-    """What a JSON parser would read, character for character; quotes and broken escapes stay as they are."""
+    """Decode JSON escapes as a JSON parser would. Quotes and invalid escapes are left unchanged."""
     if "\\" not in text:
         return View(text)
     pieces: list[str] = []
@@ -64,7 +66,7 @@ def unescape(text: str) -> View:
 
 
 def compose(outer: View, inner: View) -> View:
-    """The view `inner` of ``outer.text``, as a view of what `outer` views."""
+    """Combine two views: `inner` is a view of ``outer.text``; the result maps it to the text that `outer` views."""
     if outer.starts is None or outer.ends is None:
         return inner
     if inner.starts is None or inner.ends is None:
@@ -73,8 +75,11 @@ def compose(outer: View, inner: View) -> View:
 
 
 def as_read(text: str) -> View:
-    """`text` as a detector should read it: escapes of JSON (of JSON inside JSON too), then those of URLs and HTML,
-    count as what they spell, then see `normalise` and `layout`."""
+    """Return `text` as detectors read it.
+
+    Decodes JSON escapes (up to three levels of JSON in JSON), then URL and HTML escapes, then applies `normalise` and
+    `without_layout`.
+    """
     if "\\" not in text and "%" not in text and "&" not in text and "=40" not in text:
         return _laid_out(normalise(text))
     view = unescape(text) if "\\" in text else View(text)
@@ -95,11 +100,12 @@ def _laid_out(view: View) -> View:
 
 
 def escaped(text: str) -> str:
-    """`text` as written between the quotes of a JSON string."""
+    """Return `text` escaped as it would be between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def is_json(text: str) -> bool:
+    """Return whether `text` parses as JSON."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -108,7 +114,7 @@ def is_json(text: str) -> bool:
 
 
 def digits_of(number: str) -> str:
-    """A JSON number without the point and the exponent that a whole one may be written with: `4.1e15`, `850.0`."""
+    """Return a JSON number without fraction and exponent if its value is whole (`4.1e15`, `850.0`), else unchanged."""
     if number.lstrip("-").isdigit():
         return number
     try:
@@ -119,10 +125,10 @@ def digits_of(number: str) -> str:
 
 
 def map_values(text: str, rewrite: Callable[[str], str]) -> str:
-    """Put every string (names too) and every long number of a JSON text through `rewrite`.
+    """Apply `rewrite` to every string (including names) and every long number of a JSON text.
 
-    A number that changes becomes a string, so valid JSON stays valid. Works token by token: a name that occurs twice
-    cannot hide its first value.
+    A number that changes becomes a string, so valid JSON stays valid. The text is processed token by token, so a
+    duplicate name cannot hide its first value.
     """
 
     def token(match: re.Match[str]) -> str:

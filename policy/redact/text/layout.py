@@ -1,20 +1,20 @@
-"""Signs that lay a text out and are no part of its content: Markdown's emphasis, lines that a mail program broke.
+"""Removal of layout that is not content: Markdown emphasis, and line breaks inserted by mail programs.
 
-An underscore belongs to a word, so ``_0304819259_`` and ``__DE89…__`` would hide a number that ``*0304819259*`` shows.
-A phone in groups whose blank fell on the end of a line is read on in the next one.
+An underscore is a word character, so ``_0304819259_`` and ``__DE89…__`` would hide a number that ``*0304819259*`` does
+not. A phone number whose groups were split at a line break is joined across it.
 """
 
 import re
 
-# CommonMark 6.2: the opening sign has no word before it and no blank behind it, the closing one the reverse.
+# CommonMark 6.2: the opening delimiter has no word before it and no space after it, the closing one the reverse.
 _EMPHASIS = re.compile(r"(_(?<![\w/.@=-]_)_?)(?=[^\s_])([^\n]{1,80}?)(?<=[^\s_])\1(?![\w@])")
 _BROKEN = re.compile(r"\n(?<=[^\n]{30}[0-9]\n)(?=[0-9])")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
-_FEWEST_WORDS = 3  # of a line that was prose before it was broken
+_FEWEST_WORDS = 3  # minimum number of words in a line of prose that was broken
 _CELLS = re.compile(r"[;\t|]|,(?=[^\s])")
 _MOST_CELLS = 1
-_HEAD = 6  # characters of a line that show its shape
-# What begins a line of its own: a date, a time, an item of a list, a postal code and its town, a row.
+_HEAD = 6  # characters of a line that are compared as its shape
+# What starts a separate line: a date, a time, a list item, a postal code and its town, a table row.
 _OWN_LINE = re.compile(
     r"(?:19|20)[0-9]{2}[-./]|[0-9]{1,2}[.:/-][0-9]{2}|[0-9]{1,3}[.)] |[0-9]+[;\t|,]"
     r"|[0-9]{6}[ -][0-9]{6}(?![0-9])|[0-9]{10,}[ .:]"
@@ -23,7 +23,7 @@ _OWN_LINE = re.compile(
 
 
 def without_layout(text: str) -> str:
-    """`text` with emphasis as ``*`` and broken lines as blanks, character for character."""
+    """Return `text` with underscore emphasis as ``*`` and inserted line breaks as spaces; the length is unchanged."""
     if "_" in text:
         text = _EMPHASIS.sub(_starred, text)
     if "\n" in text and _BROKEN.search(text):
@@ -39,12 +39,12 @@ def _starred(emphasised: re.Match[str]) -> str:
 def _joined(broken: re.Match[str]) -> str:
     text, at = broken.string, broken.start()
     line = text[max(text.rfind("\n", 0, at) + 1, at - 200) : at]
-    if _shape(line) == _shape(text[at + 1 : at + 1 + _HEAD]):  # lines of a log, which all begin alike
+    if _shape(line) == _shape(text[at + 1 : at + 1 + _HEAD]):  # log lines, which all start alike
         return "\n"
     is_prose = len(_WORDS.findall(line)) >= _FEWEST_WORDS and len(_CELLS.findall(line)) <= _MOST_CELLS
     return " " if is_prose and not _OWN_LINE.match(text, at + 1) else "\n"
 
 
 def _shape(line: str) -> str:
-    """The head of a line with each digit as a nine, each letter as an A."""
+    """Return the start of a line with each digit replaced by 9 and each letter by A."""
     return "".join("9" if sign.isdigit() else "A" if sign.isalpha() else sign for sign in line[:_HEAD])

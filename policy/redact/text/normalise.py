@@ -1,8 +1,8 @@
-"""Text as a detector should read it, with the way back to the text as it was written.
+"""Character normalisation for detectors, with offsets into the original text.
 
-Each character stands for its NFKC form (full-width and mathematical digits, no-break and thin spaces, ligatures,
-circled numbers; Unicode UAX #15), a plain hyphen for any dash, nothing for zero-width characters and soft hyphens.
-Being local to the character, a text cut anywhere reads the same as the whole.
+Each character is replaced by its NFKC form (full-width and mathematical digits, no-break and thin spaces, ligatures,
+circled numbers; Unicode UAX #15). Every dash becomes a plain hyphen; zero-width characters and soft hyphens are
+removed. Each character is normalised on its own, so a text cut anywhere gives the same result as the whole.
 """
 
 import re
@@ -17,23 +17,23 @@ ZERO_WIDTH = (
     "\u2068\u2069\ufe0e\ufe0f\ufeff"
     + "".join(map(chr, (*range(0x20DD, 0x20E1), *range(0x20E2, 0x20E5), *range(0xE0000, 0xE0080))))
 )
-"""What is not seen, or only frames what is: also enclosing marks (keycaps, `1` U+20E3) and tag characters."""
+"""Invisible characters, also enclosing marks (keycaps, `1` U+20E3) and tag characters."""
 _GONE = frozenset(ZERO_WIDTH)
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 
-# Capitals and small letters of Cyrillic and Greek that look like Latin ones (Unicode TR 39, confusables).
+# Upper- and lower-case Cyrillic and Greek letters that look like Latin ones (Unicode TR 39, confusables).
 LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧον", "ABEKMHOPCTYXaceopxyijSsABEZHIKMNOPTYXov")
 
 
 _WORD = re.compile(f"[{WORD}]")
 _NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
-_SLASHES = str.maketrans("\u2044\u2215", "//")  # as fractions are spelled
+_SLASHES = str.maketrans("\u2044\u2215", "//")  # fraction slashes
 
 
 class _Table(dict[int, str | None]):
-    """A `str.translate` table that learns each character when it first meets it.
+    """A `str.translate` table that computes and caches the entry of a character at its first use.
 
-    ``same``, ``longer``: those met so far that stand for themselves, and for several.
+    ``same``: characters seen so far that map to themselves. ``longer``: those that map to several characters.
     """
 
     def __init__(self, known: dict[int, str | None]) -> None:
@@ -59,8 +59,10 @@ class _Table(dict[int, str | None]):
 
 
 def _spelled(form: str) -> str:
-    """What one character stands for, where that is several: all inside a word or all outside, so that
-    `policy.redact.stream` never has to cut between them."""
+    """Reduce an NFKC form of several characters so that all of them are word characters or none is.
+
+    `policy.redact.stream` therefore never has to cut between them.
+    """
     form = form.translate(_SLASHES)
     inside = "".join(_WORD.findall(form))
     return inside if inside and not unicodedata.combining(inside[0]) else form if not inside else form[0]
@@ -70,12 +72,12 @@ _TABLE = _Table({ord(c): None for c in ZERO_WIDTH} | {ord(c): "-" for c in DASHE
 
 
 def lowered(text: str) -> str:
-    """`text` in small letters, character for character: the one that would become two loses its dot."""
+    """Return `text` in lower case with the same length. `İ`, whose lower case has two characters, loses its dot."""
     return text.lower() if text.isascii() else text.replace("İ", "I").lower()
 
 
 def contains_any(text: str, words: tuple[str, ...]) -> bool:
-    """Whether one of `words` is in `text`; a plain loop, because this is asked of every text."""
+    """Return whether any of `words` occurs in `text`. A plain loop, because this runs for every text."""
     for word in words:  # noqa: SIM110
         if word in text:
             return True
@@ -83,9 +85,11 @@ def contains_any(text: str, words: tuple[str, ...]) -> bool:
 
 
 class View(NamedTuple):
-    """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself.
+    """A transformed text with offsets into the original.
 
-    Neighbours that one written character stands for share their place.
+    ``text``: what detectors see. Character i of it comes from ``original[starts[i]:ends[i]]``; if ``starts`` and
+    ``ends`` are None, from character i. Consecutive characters that come from one original character have the same
+    offsets.
     """
 
     text: str
@@ -93,20 +97,20 @@ class View(NamedTuple):
     ends: list[int] | None = None
 
     def start(self, index: int, written: int) -> int:
-        """Where character `index` begins in the original, of length `written`."""
+        """Return the offset of character `index` in the original, whose length is `written`."""
         if self.starts is None:
             return index
         return self.starts[index] if index < len(self.starts) else written
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """The original's slice for a non-empty slice of ``text``."""
+        """Return start and end in the original of the non-empty slice ``text[start:end]``."""
         if self.starts is None or self.ends is None:
             return start, end
         return self.starts[start], self.ends[end - 1]
 
 
 def normalise(text: str) -> View:
-    """A text in which every character stands for itself comes back as the same object."""
+    """Return the normalised view of a text. If no character changes, the view holds the same string object."""
     if text.isascii() or _TABLE.same.issuperset(odd := _NOT_PLAIN.findall(text)):
         return View(text)
     seen = text.translate(_TABLE)

@@ -1,4 +1,4 @@
-"""A text with what several detectors want to know of it, each found out once and only when asked for."""
+"""A text with derived data that several detectors share. Each item is computed on first access and cached."""
 
 import re
 import unicodedata
@@ -19,12 +19,12 @@ _MIXED = re.compile(
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
 _UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
-_BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
-# No digit between two words, nor next to a cell that is a number: `Step_LSC|30002312|onStandStepChanged`.
+_BETWEEN_DIGITS = 6  # maximum number of characters between two digits that make letters between them count as digits
+# A bar that separates table cells: between words, or beside a numeric cell: `Step_LSC|30002312|onStandStepChanged`.
 _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}|[^\W\d_]\|[0-9]{1,12}\|[^\W\d_]")
 _PADDED = re.compile(r"[^\s|] \| [^\s|]")
 _TIGHT = re.compile(r"[^\W\d_]{2}\||\|[^\W\d_]{2}")
-# `| 49 06 75 234 345 89`: in these groups a bar in front is the first digit of a French number.
+# `| 49 06 75 234 345 89`: with this grouping, a leading bar is the first digit of a French NIR.
 _FIRST_OF_A_NIR = re.compile(r"(?<!\S)\|(?=(?: [0-9OoIl]{2}){3}(?: [0-9OoIl]{3}){2} [0-9OoIl]{2}(?![0-9A-Za-z]| ?\|))")
 _PARTING_BAR = re.compile(r"(?<![0-9OoIl|])\||\|(?![0-9OoIl|])")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
@@ -38,7 +38,7 @@ _FEW_MARKS = 8
 
 
 class _Folded(dict[int, int]):
-    """A `str.translate` table from letters with marks to those without, one for one, learned letter by letter."""
+    """A `str.translate` table that maps letters with diacritics to base letters, one to one; filled on first use."""
 
     def __missing__(self, code: int) -> int:
         base = unicodedata.normalize("NFD", chr(code))[0]
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class _Once(Generic[T]):
-    """`functools.cached_property` without its lock, which costs more than most of what is kept here."""
+    """`functools.cached_property` without its lock, which costs more than computing most of the values here."""
 
     def __init__(self, find: Callable[[Any], T]) -> None:
         self._find = find
@@ -65,7 +65,7 @@ class _Once(Generic[T]):
 
 
 class Spans:
-    """Disjoint stretches of a text; ask with `covers`."""
+    """Disjoint spans of a text, merged from those given as (start, end)."""
 
     def __init__(self, found: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -78,26 +78,24 @@ class Spans:
                 self._ends.append(end)
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether any of ``text[start:end]`` belongs to one of them."""
+        """Return whether any character of ``text[start:end]`` belongs to one of the spans."""
         at = bisect_right(self._starts, end - 1)
         return at > 0 and self._ends[at - 1] > start
 
 
 class Reading(str):
-    """The text itself; `Reading(text)` costs nothing until something is asked.
-
-    ``taken``: (start, end, label) of what was found so far; who looks for weaker things need not look there.
-    """
+    """A text with cached derived data. ``Reading(text)`` itself computes nothing."""
 
     @_Once
     def taken(self) -> list[tuple[int, int, str]]:
+        """Findings so far as (start, end, label). Weaker detectors skip these spans."""
         return []
 
     def is_taken(self, at: int) -> bool:
-        """Whether the character at `at` belongs to a finding."""
+        """Return whether the character at `at` belongs to a finding."""
         taken = self.taken
         if len(taken) < _FEW:
-            for start, end, _ in taken:  # noqa: SIM110  # asked of every number; a generator costs twice as much
+            for start, end, _ in taken:  # noqa: SIM110  # called for every number; a generator takes twice the time
                 if start <= at < end:
                     return True
             return False
@@ -108,29 +106,32 @@ class Reading(str):
 
     @_Once
     def folded(self) -> str:
-        """In small letters without marks, character for character."""
+        """The text in lower case without diacritics, with the same length."""
         small = lowered(self)
         if small.isascii():
             return small
         marked = set(_NOT_PLAIN.findall(small))
         if len(marked) > _FEW_MARKS:
             return small.translate(_FOLDED)
-        for sign in marked:  # cheaper than a look at every letter
+        for sign in marked:  # cheaper than translating every character
             small = small.replace(sign, chr(_FOLDED[ord(sign)]))
         return small
 
     @_Once
     def latin(self) -> str:
-        """With Cyrillic and Greek letters of the same look as Latin ones, character for character."""
+        """The text with Cyrillic and Greek look-alike letters replaced by Latin ones, with the same length."""
         if self.isascii() or not _LOOK_ALIKE.search(self):
             return self
         return self.translate(LOOK_ALIKES)
 
     @_Once
     def words(self) -> list[str]:
-        """Its words in order, as `folded` has them; in `dateOfBirth` two more begin. They begin at `starts`."""
+        """The words of `folded` in order. The inner words of camel case are added: `dateOfBirth` gives two more.
+
+        Their offsets are in `starts`.
+        """
         small = self.folded
-        pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than a match for each
+        pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than one match per word
         words, starts = pieces[1::2], list(accumulate(map(len, pieces)))[:-1:2]
         if _INNER.search(self):
             inner = [(word.start(), small[word.start() : word.end(1)]) for word in _INNER.finditer(self)]
@@ -143,19 +144,19 @@ class Reading(str):
 
     @_Once
     def starts(self) -> list[int]:
-        """Where each of `words` begins."""
+        """The offset of each of `words`."""
         found: list[int] = self._beside_words("starts")
         return found
 
     @_Once
     def heads(self) -> list[str]:
-        """What each of `words` begins with, three letters at most."""
+        """The first three letters of each of `words`."""
         found: list[str] = self._beside_words("heads")
         return found
 
     @_Once
     def initials(self) -> frozenset[str]:
-        """All of `heads`: enough to know what a text cannot name."""
+        """The set of `heads`, to rule out quickly that a text contains certain words."""
         found: frozenset[str] = self._beside_words("initials")
         return found
 
@@ -164,24 +165,26 @@ class Reading(str):
         return self.__dict__[name]
 
     def words_from(self, initials: frozenset[str]) -> list[int]:
-        """Where words begin whose first three letters are one of `initials`."""
+        """Return the offsets of words whose first three letters are in `initials`."""
         if initials.isdisjoint(self.initials):
             return []
         return [start for head, start in zip(self.heads, self.starts, strict=True) if head in initials]
 
     @_Once
     def countries(self) -> frozenset[str]:
-        """Countries whose language or numbers the text shows, as ISO 3166 codes in small letters; see `hints`."""
+        """Countries that the text's language or numbers indicate, as ISO 3166 codes in lower case; see `hints`."""
         return countries_of(self, self.words, self.starts)
 
     @_Once
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the tables in it, see `tables`."""
+        """Columns of the tables in the text, see `tables`."""
         return columns_of(self)
 
     def is_below(self, at: int, kind: str, heads: Callable[[Column], bool]) -> bool:
-        """Whether `at` is in a cell of a column for which `heads` holds. `kind` names that test: the cells found are
-        kept under it."""
+        """Return whether `at` is in a cell of a column for which `heads` returns True.
+
+        ``kind`` identifies that predicate: the cells found are cached under it.
+        """
         if not self.columns:
             return False
         known: Spans | None = self.__dict__.get(f"cells of {kind}")
@@ -193,9 +196,10 @@ class Reading(str):
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
-        """With O, o, I, l and | read as 0 and 1 next to digits, character for character; None if it is that already.
+        """The text with O, o, I, l and | next to digits replaced by 0 and 1, of equal length; None if nothing changes.
 
-        Letters of the same look count as Latin ones there; the others stay, for names in Greek and Cyrillic.
+        Look-alike letters are treated as Latin for this. Characters that do not change keep their script, for names in
+        Greek and Cyrillic.
         """
         latin: str = self.latin
         text = latin
@@ -218,7 +222,7 @@ def _with_plain_digits(text: str) -> str:
         unlike = _UNLIKE.search(text)
         if unlike is None:
             return text
-        # From the end of the word before to the blank behind: nothing else can change.
+        # Only text from the end of the preceding word to the following space can change.
         first = max(0, text.rfind(" ", 0, unlike.start()) - 1)
         *_, unlike = _UNLIKE.finditer(text, unlike.start())
         last = text.find(" ", unlike.end() + _BETWEEN_DIGITS)
@@ -227,7 +231,10 @@ def _with_plain_digits(text: str) -> str:
 
 
 def _without_parting_bars(text: str) -> str:
-    """`text` with NUL for the bars that part cells; where cells are padded, a bar right between digits is a digit."""
+    """Return `text` with NUL for the bars that separate cells.
+
+    Where cells are padded with spaces, a bar directly between digits is a digit and stays.
+    """
     if _BAR_OF_TABLE.search(text) is None:
         return text
     return _PARTING_BAR.sub("\0", text) if _PADDED.search(text) and not _TIGHT.search(text) else text.replace("|", "\0")

@@ -1,4 +1,4 @@
-"""Shapes of numbers, written as samples, as regular expressions that bear the separators people put into them."""
+"""Regular expressions for number formats written as samples, tolerant of the separators that people insert."""
 
 _SIGNS = {"9": "[0-9]", "A": "[A-Za-z]", "*": "[0-9A-Za-z]"}
 
@@ -7,9 +7,9 @@ END = r"(?![A-Za-z0-9_]|[./-][0-9])"
 
 
 def flexible(sample: str) -> str:
-    """`sample`: 9 is a digit, A a letter, * either, ? in front makes the next optional, any other sign is itself.
+    """Return a pattern for `sample`: 9 is a digit, A a letter, * either, ? makes the next character optional.
 
-    Up to three blanks, dots, slashes or hyphens may stand between two signs.
+    Any other character matches itself. Up to three spaces, dots, slashes or hyphens may stand between two characters.
     """
     pieces: list[str] = []
     optional = False

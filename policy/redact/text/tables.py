@@ -1,5 +1,7 @@
-"""Tables in a text, as far as a heading names the cells below it: comma, semicolon, tab and bar separated values,
-columns held apart by blanks, rows of HTML, and the lists of columns of SQL (``INSERT INTO t (a, b) VALUES``, ``COPY``).
+"""Table detection, as far as a heading names the cells below it.
+
+Supported are comma, semicolon, tab and bar separated values, columns aligned by spaces, rows of HTML, and the column
+lists of SQL (``INSERT INTO t (a, b) VALUES``, ``COPY``).
 """
 
 import re
@@ -11,10 +13,10 @@ Cell = tuple[int, int]
 _MOST_COLUMNS = 64
 _MOST_HEADINGS = 3  # lines above the first value that may be the heading
 _SIGNS = ";\t|,"
-_OFTEN_UNEVEN = _SIGNS[:3]  # a heading may lack the column of row names; in prose such signs are rare
+_OFTEN_UNEVEN = _SIGNS[:3]  # a heading may lack the column of row names; in prose these separators are rare
 _LONGEST_QUOTED = 400
 _VALUE = re.compile("[0-9]{3}")
-_MEMBER = re.compile("[\"']:|[=:] ?[\"']")  # of an object or a call, which have commas too
+_MEMBER = re.compile("[\"']:|[=:] ?[\"']")  # a member of an object or a call, which also use commas
 _BLANKS = re.compile(" {2,}")
 _LISTED = re.compile(
     r"\((?P<names>[^()\n]{3,800})\)\s{0,4}(?:VALUES\s{0,4}(?=\()|FROM STDIN[^\n]{0,40};\n)", re.IGNORECASE
@@ -28,7 +30,7 @@ _CELL = re.compile(r"<t[hd](?: [^<>]{0,80})?>([^<]*)", re.IGNORECASE)
 
 
 class Column(NamedTuple):
-    """A table's heading at ``text[start:end]`` and the places of the cells below it."""
+    """The heading of a column at ``text[start:end]`` and the spans of the cells below it."""
 
     start: int
     end: int
@@ -36,7 +38,7 @@ class Column(NamedTuple):
 
 
 def columns_of(text: str) -> tuple[Column, ...]:
-    """Every column of every table in the text."""
+    """Return every column of every table in the text."""
     columns: list[Column] = []
     if "\n" in text:
         columns += _of_lines(text)
@@ -81,7 +83,10 @@ def _of_lines(text: str) -> Iterator[Column]:
 
 
 def _below(heading: list[Cell], rows: list[list[Cell]]) -> Iterator[Column]:
-    """A row with a cell more or less than the heading counts as shifted by one or not."""
+    """Yield the columns of a table.
+
+    A row with one cell more or less than the heading is read both aligned and shifted by one.
+    """
     if not rows:
         return
     for index, (start, end) in enumerate(heading):
@@ -94,7 +99,9 @@ def _below(heading: list[Cell], rows: list[list[Cell]]) -> Iterator[Column]:
 
 
 def _cells(text: str, line: Cell, sign: str) -> list[Cell]:
-    """The cells of a line. What begins with a double quote ends behind the next one (RFC 4180), where there is one."""
+    """Return the cell spans of a line. A cell that starts with a double quote ends after the next one (RFC 4180), if
+    any.
+    """
     at, end = line
     cells: list[Cell] = []
     if sign == "  ":
@@ -136,7 +143,7 @@ def _of_statements(text: str) -> Iterator[Column]:
 
 def _of_markup(text: str) -> Iterator[Column]:
     starts = [row.start() for row in _ROW.finditer(text)]
-    if len(starts) > 1 and _HEADS.search(text, starts[1]):  # each row has a heading of its own
+    if len(starts) > 1 and _HEADS.search(text, starts[1]):  # each row has its own heading
         return
     rows = [
         [cell.span(1) for cell in _CELL.finditer(text, start, end)]

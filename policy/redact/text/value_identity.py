@@ -1,8 +1,8 @@
-"""When two spellings are one value: what a placeholder or a hash stands for.
+"""Identity of values: when two spellings are the same value for a placeholder or a hash.
 
-Each kind declares one `Identity` (`Detector.identity`, `IdKind.identity`). A kind that declares none is `EXACT`, so
-that two values are never taken for one by omission. Which spelling comes back is not decided here: every spelling has
-a placeholder of its own that names the same value (`policy.redact.actions.pseudonyms`).
+Each kind declares one `Identity` (`Detector.identity`, `IdKind.identity`). The default is `EXACT`, so two values are
+never merged because a declaration is missing. Identity does not affect restoring: every spelling has its own
+placeholder that refers to the same value (`policy.redact.actions.pseudonyms`).
 """
 
 import unicodedata
@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 from policy.redact.text.normalise import lowered
 
-_SIGNIFICANT = "+*#"  # a phone's country prefix; Irish VAT numbers have all of letters, `+` and `*` at one place
+_SIGNIFICANT = "+*#"  # a phone's country prefix; Irish VAT numbers may have a letter, `+` or `*` at one position
 
 
 class Identity(NamedTuple):
-    """The spelling rules of a kind.
+    """Spelling rules of a kind.
 
     Attributes:
-        name: how a rule file names it.
-        reduce: from the value as detectors read it (see `json_text.as_read`) and the value as it was written, to a text
-            that two spellings share exactly when they are one value.
+        name: name in rule files.
+        reduce: called with the value as detectors read it (see `json_text.as_read`) and as it was written. Returns a
+            text that is equal for two spellings exactly when they are the same value.
     """
 
     name: str
@@ -47,13 +47,14 @@ EXACT = Identity("exact", _exact)
 """Every character counts. Composed and decomposed letters are one spelling (Unicode UAX #15, NFC)."""
 
 NUMBER = Identity("number", _number)
-"""Separators and case do not count: the digits and letters of an IBAN, a card, a phone, an id say all of it."""
+"""Separators and case are ignored: digits and letters alone identify an IBAN, a card, a phone or an ID."""
 
 SIGNED = Identity("signed", _signed)
-"""Blanks and case do not count; other separators do, because one denotes the century or the state."""
+"""Spaces and case are ignored. Other separators count, because one denotes the century or the state."""
 
 MAIL = Identity("mail", _mail)
-"""Case does not count. For the domain that is RFC 1035 §2.3.3; for the local part it is a choice: RFC 5321 §2.4 lets a
-server distinguish `John` from `john`, and no provider in use does."""
+"""Case is ignored. For the domain this is RFC 1035 §2.3.3. For the local part it is a choice: RFC 5321 §2.4 lets a
+server distinguish `John` from `john`, but no common provider does.
+"""
 
 IDENTITIES = {each.name: each for each in (EXACT, NUMBER, SIGNED, MAIL)}

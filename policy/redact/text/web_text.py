@@ -1,7 +1,7 @@
-"""Text as the web spells it: percent-encoded inside URLs (RFC 3986 §2.1), character references in HTML (WHATWG §13.5).
+"""Web encodings: percent-encoding in URLs (RFC 3986 §2.1) and character references in HTML (WHATWG §13.5).
 
-Both hide an address as well as any disguise does: ``alice%40example.org``, ``alice&#64;example.org``. So does the sign
-of an address in quoted-printable mail (RFC 2045 §6.7): ``alice=40example.org``.
+Both can hide an address: ``alice%40example.org``, ``alice&#64;example.org``. So can the ``@`` of an address in
+quoted-printable mail (RFC 2045 §6.7): ``alice=40example.org``.
 """
 
 import re
@@ -13,16 +13,16 @@ _HIDDEN = re.compile(
     r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});"
     r"|=40(?<=[A-Za-z0-9]=40)(?=[A-Za-z0-9-]{1,60}(?:\.|=2E)[A-Za-z])"
 )
-# In the data of a form a blank is a plus (WHATWG URL §5.1), but not the one that a phone begins with, nor in an address
-# that is not encoded (`a+b@example.org`).
+# In form data a plus is a space (WHATWG URL §5.1), except the plus that begins a phone number or is in an address that
+# is not encoded (`a+b@example.org`).
 _FIELD = re.compile(
     r"(?<=[?&])[\w%.+~\[\]-]{1,80}=[^\s&\"'<>@]{0,300}+(?!@)|(?<![\w%.+~@&-])[\w%.+~-]{1,80}=[^\s&\"'<>@]{1,300}+(?=&[\w%.+~-]{1,80}=)"
 )
-_BYTES_PER_CHARACTER = 3  # of the text, for each byte: `%C3`
+_BYTES_PER_CHARACTER = 3  # characters of text per encoded byte: `%C3`
 
 
 def revealed(text: str) -> View:
-    """What a browser would read, character for character; what spells nothing stays as it is."""
+    """Decode `text` as a browser would. Invalid escapes are left unchanged."""
     if "+" in text and "=" in text and "&" in text:
         text = _FIELD.sub(_spaced, text)
     if ("%" not in text and "&" not in text and "=40" not in text) or not _HIDDEN.search(text):
@@ -60,7 +60,7 @@ def _spaced(field: re.Match[str]) -> str:
 
 
 def _characters(hidden: str) -> list[tuple[str, int]] | None:
-    """The characters that `hidden` spells, each with the width of its spelling; None if it spells none."""
+    """Return the characters that `hidden` encodes, each with the width of its encoding; None if it is invalid."""
     if hidden[0] == "=":
         return [("@", len(hidden))]
     if hidden[0] == "&":
