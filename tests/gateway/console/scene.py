@@ -9,7 +9,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
 
 MARKUP = '<img src=x onerror="alert(1)">'
-KEEPING = POLICY.replace("content: none", "content: {period: 30d}").replace("version: 1", "version: 1", 1)
+KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
 STRICTER = (
     POLICY.replace("version: 1", "version: 2").replace("process_in: EEA", "process_in: [FR]")
     + """tests:
