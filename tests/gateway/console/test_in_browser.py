@@ -133,7 +133,7 @@ async def test_without_a_script_a_policy_is_checked_and_proposed(made, open_page
     await page.goto("/console/t/acme/policies/draft")
     await page.fill("#document", "policy: x\nwrong: 1\n")
     await page.click("button:text-is('Check')")
-    assert "Problems: 1" in await page.inner_text("#studied")
+    assert "Problems: 2" in await page.inner_text("#studied")
     await page.fill("#document", STRICTER.replace("version: 2", "version: 9"))
     await page.click("button:text-is('Propose')")
     await page.wait_for_url("**/policies/proposals/*")
