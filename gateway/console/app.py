@@ -51,7 +51,7 @@ def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[],
         *console.routes(PAGES),
     ]
     errors = {HTTPException: console.http_error, Refused: console.refused, DatabaseUnavailable: console.unavailable}
-    app = Starlette(routes=routes, exception_handlers={**errors, Exception: console.failed})  # type: ignore[dict-item]
+    app = Starlette(routes=routes, exception_handlers={**errors, Exception: console.failed})
     app.router.redirect_slashes = False
     return Marked(BoundedBody(app))
 

@@ -75,8 +75,8 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     ),
     "dpo": _READ
     | OPERATOR_POLICY
-    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act"}
-    | {"record.read", "content.read", "rights.act"},
+    | frozenset[Permission]({"tenants.list", "policies.submit", "policies.approve", "policies.activate"})
+    | {"oversight.act", "record.read", "content.read", "rights.act"},
     "auditor": _READ
     | {
         "record.read",

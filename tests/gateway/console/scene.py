@@ -30,6 +30,7 @@ def set_up(made):
     made.tenant("acme", POLICY)
     made.project("acme", "research", purpose=f"research {MARKUP}", risk_class="high", ai_system_id="cv-screening")
     made.tenant("globex", POLICY)
+    control.create_tenant("fresh")  # which has nothing yet, not even a record
     key, _ = control.create_key("acme", "main", label=MARKUP)
     made.people = {}
     for role in ROLE_TABLE:

@@ -37,6 +37,14 @@ async def test_an_operator_is_shown_every_page_with_the_headers_that_bind_a_brow
         assert "unsafe" not in answer.headers["content-security-policy"]
 
 
+async def test_a_tenant_that_has_nothing_yet_has_its_pages(guest):
+    operator = guest(None, "operator")
+    for page in OF_TENANT:
+        if page.method == "GET" and page.path.count("{") == 1 and page.path not in UNSIGNED:
+            answer = await operator.get(page.path.format(tenant="fresh"))
+            assert answer.status_code == 200, (page.path, answer.text)
+
+
 async def test_no_page_holds_a_key_a_prompt_or_markup_that_somebody_wrote(made, guest):
     operator, hidden = guest(None, "operator"), (*made.keys.values(), *PROMPTS, "DE89370400440532013000", MARKUP)
     for page in SHOWN:
