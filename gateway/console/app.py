@@ -45,7 +45,7 @@ def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[],
     console = Console(context, admin, inference)
     sign_in = SignIn(context, admin)
     routes = [
-        Route("/static/{digest}/{name}", static_files.serve),
+        Route("/static/{version}/{name}", static_files.serve),
         Route("/language/{code}", console.choose_language),
         *sign_in.routes(),
         *console.routes(PAGES),
