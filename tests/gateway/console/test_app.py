@@ -58,7 +58,7 @@ async def test_no_page_holds_a_key_a_prompt_or_markup_that_somebody_wrote(made, 
 async def test_every_page_is_there_in_every_language(made, guest, code):
     operator = guest(None, "operator", **{"accept-language": code})
     for page in SHOWN:
-        if page.path.endswith((".csv", ".json", "/live")):
+        if page.path.endswith((".csv", ".json", "/live", "/days")):
             continue
         answer = await operator.get(filled(page, made))
         if answer.status_code != 303:
@@ -110,7 +110,7 @@ async def test_every_entry_of_the_menu_opens_and_no_other_page_does(made, guest,
     for path in menu:
         assert (await somebody.get(path)).status_code == 200, path
     below = {page.path.format(tenant="acme") for page in SHOWN if re.fullmatch(r"/t/\{tenant\}/[a-z]+", page.path)}
-    for path in below - menu - {"/t/acme/live", "/t/acme/usage.csv", "/t/acme/revoke"}:
+    for path in below - menu - {"/t/acme/live", "/t/acme/days", "/t/acme/usage.csv", "/t/acme/revoke"}:
         assert (await somebody.get(path)).status_code == 403, path
 
 
