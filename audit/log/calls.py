@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from audit.log.walk import parsed, timestamp
+from audit.log.walk import parsed, size_of, timestamp
 from audit.storage.store import Reader
 
 CHUNK: Final = 256
@@ -79,7 +79,7 @@ class CallPage:
 
 def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None = None, limit: int = 50) -> CallPage:
     """The newest calls that match, of those whose first record has a number less than `before`. Raises StoreError."""
-    size = reader.head(tenant)[0]
+    size = size_of(reader, tenant)
     stop = min(size, size if before is None else before)
     if wanted.until is not None:
         stop = min(stop, _first_at(reader, tenant, wanted.until, size))
@@ -123,28 +123,23 @@ class CallSummary:
 
 def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
     """Of the calls in the last `newest` records of the log. Raises StoreError."""
-    size = reader.head(tenant)[0]
+    size = size_of(reader, tenant)
     events = [event for _, event in _of_calls(reader, tenant, max(0, size - newest), size)]
     ends = {event["request_id"]: event for event in events if event["type"] not in BEGINS}
-    outcomes, rules, masked = Counter[str](), Counter[str](), Counter[str]()
-    places = Counter[tuple[str, str, str, str, str]]()
     begun = [event for event in events if event["type"] in BEGINS]
+    lines = [call_line(0, event, ends.get(event["request_id"], {})) for event in begun]
+    sent = [event for event in begun if event["type"] == "inference.accepted"]
+    masked = Counter[str]()
     for event in begun:
-        line = call_line(0, event, ends.get(event["request_id"], {}))
-        outcomes[line.outcome] += 1
-        if line.rule is not None:
-            rules[line.rule] += 1
-        if event["type"] == "inference.accepted":
-            places[tuple(event[name] for name in PLACE)] += 1  # type: ignore[index]  # PLACE has five names
         masked.update((event.get("redaction") or {}).get("counts_by_type", {}))
     latency = sorted(event["latency_ms"] for event in ends.values() if "latency_ms" in event)
     ttft = sorted(event["ttft_ms"] for event in ends.values() if "ttft_ms" in event)
     return CallSummary(
         calls=len(begun),
         since=begun[0]["ts"] if begun else None,
-        outcomes=outcomes,
-        rules=rules,
-        places=places,
+        outcomes=Counter(line.outcome for line in lines),
+        rules=Counter(line.rule for line in lines if line.rule is not None),
+        places=Counter(tuple(event[name] for name in PLACE) for event in sent),
         masked=masked,
         latency_p50_ms=_quantile(latency, 0.5),
         latency_p95_ms=_quantile(latency, 0.95),
@@ -155,14 +150,16 @@ def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
 
 def call(reader: Reader, tenant: str, seq: int) -> list[tuple[int, dict[str, Any]]]:
     """The records of the call that begins with record `seq`, by number; empty if that begins none."""
-    first = next(iter(_of_calls(reader, tenant, seq, seq + 1)), None)
+    if seq >= size_of(reader, tenant):
+        return []
+    first = next(_of_calls(reader, tenant, seq, seq + 1), None)
     if first is None or first[1]["type"] not in BEGINS:
         return []
     found = [first]
     if first[1]["type"] == "inference.denied":
         return found
     request_id = first[1]["request_id"]
-    size = reader.head(tenant)[0]
+    size = size_of(reader, tenant)
     wanted = request_id.encode()
     for leaf in reader.leaves(tenant, seq + 1, min(size, seq + 1 + MAX_CALL)):
         if wanted in leaf.payload and (event := parsed(leaf.payload)).get("request_id") == request_id:

@@ -42,6 +42,11 @@ def parsed(payload: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def size_of(reader: Reader, tenant: str) -> int:
+    """How many records `tenant` has; 0 also for one that has no log yet."""
+    return reader.head(tenant)[0] if tenant in reader.tenants() else 0
+
+
 def checked_moment(text: str) -> str:
     """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError, also for a day that no month has."""
     given = text.removesuffix("Z")

@@ -45,13 +45,13 @@ def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[],
     console = Console(context, admin, inference)
     sign_in = SignIn(context, admin)
     routes = [
-        Route("/static/{digest}/{name}", static_files.serve),
+        Route("/static/{version}/{name}", static_files.serve),
         Route("/language/{code}", console.choose_language),
         *sign_in.routes(),
         *console.routes(PAGES),
     ]
     errors = {HTTPException: console.http_error, Refused: console.refused, DatabaseUnavailable: console.unavailable}
-    app = Starlette(routes=routes, exception_handlers={**errors, Exception: console.failed})  # type: ignore[dict-item]
+    app = Starlette(routes=routes, exception_handlers={**errors, Exception: console.failed})
     app.router.redirect_slashes = False
     return Marked(BoundedBody(app))
 

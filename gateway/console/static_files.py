@@ -15,10 +15,10 @@ TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; char
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """`digest`: part of the address, so that a browser keeps the file for a year."""
+    """`version`: part of the address, so that a browser keeps the file for a year."""
 
     media_type: str
-    digest: str
+    version: str
     plain: bytes
     compressed: bytes
 
@@ -33,13 +33,13 @@ FILES: Final = {path.name: _read(path) for path in sorted(FOLDER.iterdir()) if p
 
 
 def address(name: str) -> str:
-    return f"/console/static/{FILES[name].digest}/{name}"
+    return f"/console/static/{FILES[name].version}/{name}"
 
 
 async def serve(request: Request) -> Response:
     """404 for another name, and for another version than is here."""
     found = FILES.get(request.path_params["name"])
-    if found is None or found.digest != request.path_params["digest"]:
+    if found is None or found.version != request.path_params["version"]:
         return Response(status_code=404)
     headers = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
     packed = "gzip" in request.headers.get("accept-encoding", "")

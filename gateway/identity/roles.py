@@ -76,8 +76,8 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     ),
     "dpo": _READ
     | OPERATOR_POLICY
-    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act", "marks.detect"}
-    | {"record.read", "content.read", "rights.act"},
+    | frozenset[Permission]({"tenants.list", "policies.submit", "policies.approve", "policies.activate"})
+    | {"oversight.act", "marks.detect", "record.read", "content.read", "rights.act"},
     "auditor": _READ
     | {
         "record.read",

@@ -176,7 +176,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         admin_context = _admin_context(base, parts, on_event, context)
         admin = build_admin(admin_context)
-        mounts = {
+        mounts: dict[str, ASGIApp] = {
             ADMIN_PREFIX: admin,
             CONSOLE_PREFIX: build_console(admin_context, admin, lambda: app),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from audit.errors import AuditError
 from audit.log.calls import CallFilter, call, call_line, calls, summary
 from audit.log.receipt import Receipt, verify_receipt
-from audit.log.walk import checked_moment
+from audit.log.walk import checked_moment, size_of
 from audit.privacy.rights import read
 from audit.storage.tiles import Folder
 from audit.tree.merkle import leaf_hash
@@ -213,7 +213,7 @@ async def prove_call(actor: Auditor, record: OnRecord, tenant: str, record_numbe
             root=found.checkpoint.root.hex(),
             proof=tuple(node.hex() for node in found.proof),
             note=note,
-            key=str(record.audit.signer.verifier_key),
+            key=str(record.verifier),
         )
 
     proven = await run_in_threadpool(prove)
@@ -230,7 +230,7 @@ async def read_content(
     def check() -> None:
         record.known(tenant)
         with record.reading() as reader:
-            if next(iter(reader.leaves(tenant, record_number, record_number + 1)), None) is None:
+            if record_number >= size_of(reader, tenant):
                 raise NotFound(f"tenant {tenant!r} has no record {record_number}; check the number of the record")
 
     await run_in_threadpool(check)
@@ -244,7 +244,7 @@ def _records_of(record: Record, tenant: str, seq: int) -> tuple[list[tuple[int, 
     record.known(tenant)
     with record.reading() as reader:
         found = call(reader, tenant, seq)
-        last = found and next(iter(reader.leaves(tenant, found[-1][0], found[-1][0] + 1)), None)
-    if not last:
+        last = next(reader.leaves(tenant, found[-1][0], found[-1][0] + 1), None) if found else None
+    if last is None:
         raise NotFound(f"no call begins with record {seq} of tenant {tenant!r}; look it up in the list of calls")
     return found, Receipt(tenant, last.seq, leaf_hash(last.payload))

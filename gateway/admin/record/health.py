@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from audit.errors import ProofError, VerificationFailed
+from audit.log.walk import size_of
 from audit.storage.store import Reader
 from audit.tree.checkpoint import Checkpoint, open_checkpoint
 from audit.tree.merkle import consistency_proof, tree_hash, verify_consistency
@@ -72,13 +73,14 @@ class Consistency(ResponseBody):
 def show_record(record: OnRecord, tenant: str) -> Health:
     record.known(tenant)
     with refusing(), record.reading() as reader:
-        size = reader.head(tenant)[0]
-        notes = [SignedState(size=one.size, note=one.note) for one in reader.checkpoints(tenant)][-SHOWN:]
+        size = size_of(reader, tenant)
+        signed = reader.checkpoints(tenant) if size else ()
+        notes = [SignedState(size=one.size, note=one.note) for one in signed][-SHOWN:]
         return Health(
             records=size,
             signed=notes[-1].size if notes else 0,
-            open_calls=len(reader.open_intents(tenant)),
-            key=str(record.audit.signer.verifier_key),
+            open_calls=len(reader.open_intents(tenant)) if size else 0,
+            key=str(record.verifier),
             origin=record.audit.origin(tenant),
             checkpoints=tuple(notes[::-1]),
         )
@@ -92,6 +94,8 @@ def verify_record(
     records; nothing of them is shown."""
     record.known(tenant)
     with refusing(), record.reading() as reader:
+        if not size_of(reader, tenant):
+            raise NotFound(f"tenant {tenant!r} has no record yet; try again after its first call")
         report = verify_log(reader, record.key(reader), tenants=[tenant])
     tree = report.trees[0]
     findings = tuple(Finding(severity=one.severity, message=one.says) for one in report.findings)
@@ -125,7 +129,8 @@ def prove_consistency(record: OnRecord, tenant: str, old: Size = None, new: Size
 
 def _signed(record: Record, reader: Reader, tenant: str, size: int | None, otherwise: int) -> Checkpoint:
     """The checkpoint of `size`, or, without one, the one at `otherwise` in the order of sizes."""
-    notes = [one.note for one in reader.checkpoints(tenant) if size in (None, one.size)]
+    known = reader.checkpoints(tenant) if size_of(reader, tenant) else ()
+    notes = [one.note for one in known if size in (None, one.size)]
     if not notes:
         raise NotFound("no checkpoint of that size was signed; choose one of those that are listed")
     return open_checkpoint(notes[otherwise], record.audit.origin(tenant), record.key(reader).public_keys)

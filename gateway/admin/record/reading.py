@@ -10,6 +10,7 @@ from pydantic import Field
 
 from audit.errors import AuditError, AuditUnavailable, HeldError, StoreError
 from audit.events.privacy import LogRead
+from audit.keys.signer import key_of
 from audit.keys.succession import with_successors
 from audit.private.audit_context import AuditContext
 from audit.storage.store import Reader
@@ -40,7 +41,12 @@ class Record:
 
     def key(self, reader: Reader) -> VerifierKey:
         """The key that signs the log, with those before it."""
-        return with_successors(self.audit.signer.verifier_key, reader.successions())
+        return with_successors(self.verifier, reader.successions())
+
+    @property
+    def verifier(self) -> VerifierKey:
+        """The key that signs now."""
+        return key_of(self.audit.signer)
 
     async def note_read(self, tenant: str, first: int, end: int, actor: str, reason: str) -> None:
         """Put on record that records `first` to before `end` are shown. Raises AuditUnavailable; then none is."""

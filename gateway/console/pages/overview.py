@@ -26,30 +26,30 @@ async def home(visit: Visit) -> Response:
 
 async def show(visit: Visit) -> Response:
     await visit.of_tenant()  # 404 before anything else
-    figures = await _figures(visit)
     return visit.render(
-        "overview.html", shown_tenant=visit.tenant, active="overview", duties=await _duties(visit), **figures
-    )
+        "overview.html", shown_tenant=visit.tenant, active="overview", duties=await _duties(visit),
+        summary=await visit.of_tenant("calls-summary"),
+    )  # fmt: skip
 
 
 async def live(visit: Visit) -> Response:
-    """The figures alone, which the page fetches again every few seconds."""
-    return visit.render("_figures.html", shown_tenant=visit.tenant, **(await _figures(visit)))
+    """The figures of the newest calls alone, which the page fetches again every few seconds."""
+    summary = await visit.of_tenant("calls-summary")
+    return visit.render("_figures.html", shown_tenant=visit.tenant, summary=summary)
 
 
-async def _figures(visit: Visit) -> dict[str, Any]:
-    """Counts of the newest calls, and, for who may see usage, of the days."""
-    found: dict[str, Any] = {"summary": await visit.of_tenant("calls-summary"), "today": None, "chart": None}
-    if visit.may("usage.read"):
-        today = datetime.now(UTC).date()
-        since = today - timedelta(days=DAYS - 1)
-        lines = await visit.of_tenant("usage", by="day", since=since.isoformat())
-        by_day = {line["day"]: line for line in lines}
-        days = [(since + timedelta(days=n)).isoformat() for n in range(DAYS)]
-        found["today"] = by_day.get(today.isoformat())
-        found["chart"] = _chart(visit, days, by_day)
-        found["period"] = {name: sum(line[name] for line in lines) for name in ("requests", "eur")}
-    return found
+async def days(visit: Visit) -> Response:
+    """Calls by day, which the page fetches by itself: the ledger of a busy tenant takes a second to sum up."""
+    today = datetime.now(UTC).date()
+    since = today - timedelta(days=DAYS - 1)
+    lines = await visit.of_tenant("usage", by="day", since=since.isoformat())
+    by_day = {line["day"]: line for line in lines}
+    shown = [(since + timedelta(days=n)).isoformat() for n in range(DAYS)]
+    return visit.render(
+        "_days.html", shown_tenant=visit.tenant, today=by_day.get(today.isoformat()),
+        chart=_chart(visit, shown, by_day),
+        period={name: sum(line[name] for line in lines) for name in ("requests", "eur")},
+    )  # fmt: skip
 
 
 def _chart(visit: Visit, days: Iterable[str], by_day: dict[str, Any]) -> Any:
@@ -81,4 +81,5 @@ PAGES: Final = (
     Page("/", home),
     Page("/t/{tenant}", show),
     Page("/t/{tenant}/live", live),
+    Page("/t/{tenant}/days", days),
 )

@@ -34,7 +34,13 @@ async def _show(visit: Visit, **said: Any) -> Response:
     if visit.may("backends.read"):
         backends = (await visit.of_tenant("backends", limit=200))["items"]
         models = {model for each in backends if each["revoked_at"] is None for model in each["models"]}
-    shown = {"answer": None, "error": None, "headers": {}, "call": None, "prompt": visit.form.get("prompt", "")}
+    shown: dict[str, Any] = {
+        "answer": None,
+        "error": None,
+        "headers": {},
+        "call": None,
+        "prompt": visit.form.get("prompt", ""),
+    }
     return visit.render(
         "playground.html", shown_tenant=visit.tenant, active="playground", models=sorted(models),
         projects=[each for each in projects if each["revoked_at"] is None], **(shown | said),

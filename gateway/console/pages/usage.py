@@ -20,7 +20,7 @@ def _base(visit: Visit) -> tuple[object, ...]:
 
 async def show(visit: Visit) -> Response:
     asked = visit.request.query_params
-    days = int(asked["days"]) if asked.get("days") in map(str, PERIODS) else 30
+    days = int(asked["days"]) if asked.get("days", "") in [str(each) for each in PERIODS] else 30
     groups = GROUPS if visit.tenant is not None else ("tenant", *GROUPS)
     by = asked.get("by", "") if asked.get("by") in groups else groups[0]
     today = datetime.now(UTC).date()

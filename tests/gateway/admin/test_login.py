@@ -128,6 +128,26 @@ def test_somebody_logs_in_is_who_they_are_and_leaves(browser, idp, events, refus
     assert refused == ["missing"]
 
 
+def test_a_browser_goes_on_to_the_console_by_a_page_of_ours(browser, idp):
+    """A redirect would not do: the session goes with nothing that the provider's site began."""
+    idp.put("ada", groups=["acme-dpo"])
+    sent = browser.get("/login")
+    params = answer_of(idp.consent(sent.headers["location"], "ada"))
+    answer = browser.get("/callback", params=params, headers={"accept": "text/html,application/xhtml+xml"})
+    assert answer.status_code == 200 and "location" not in answer.headers
+    assert 'content="0;url=/console/"' in answer.text
+    assert answer.headers["content-security-policy"] == "default-src 'none'"
+    assert answer.headers["cache-control"] == "no-store"
+    assert cookie(answer, SESSION).value not in answer.text
+    assert browser.get("/me").json()["roles"] == ["dpo"]
+
+
+@pytest.mark.parametrize(("query", "prompt"), [({}, None), ({"again": "true"}, ["login"])])
+def test_the_provider_is_told_to_ask_again_where_a_fresh_sign_in_is_wanted(browser, query, prompt):
+    sent = browser.get("/login", params=query)
+    assert parse_qs(urlsplit(sent.headers["location"]).query).get("prompt") == prompt
+
+
 def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_plain_http(browser, idp):
     idp.put("ada", groups=["acme-dpo"])
     sent = browser.get("/login")

@@ -9,7 +9,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
 
 MARKUP = '<img src=x onerror="alert(1)">'
-KEEPING = POLICY.replace("content: none", "content: {period: 30d}").replace("version: 1", "version: 1", 1)
+KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
 STRICTER = (
     POLICY.replace("version: 1", "version: 2").replace("process_in: EEA", "process_in: [FR]")
     + """tests:
@@ -30,6 +30,7 @@ def set_up(made):
     made.tenant("acme", POLICY)
     made.project("acme", "research", purpose=f"research {MARKUP}", risk_class="high", ai_system_id="cv-screening")
     made.tenant("globex", POLICY)
+    control.create_tenant("fresh")  # which has nothing yet, not even a record
     key, _ = control.create_key("acme", "main", label=MARKUP)
     made.people = {}
     for role in ROLE_TABLE:

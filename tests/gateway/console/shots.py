@@ -31,12 +31,13 @@ async def main(only):
                 await sign_in(context, made, session_of(made, "acme" if "tenant" in only else None, "operator"))
                 for declared in PAGES:
                     path = filled(declared, made)
-                    if declared.method != "GET" or path.endswith((".json", ".csv", "/live")):
+                    if declared.method != "GET" or path.endswith((".json", ".csv", "/live", "/days")):
                         continue
                     name = path.strip("/").replace("/", "-").partition("?")[0] or "home"
                     if only and name not in only:
                         continue
                     answer = await page.goto(f"/console{path}")
+                    await page.wait_for_load_state("networkidle")
                     print(theme, answer.status, path)
                     await page.screenshot(path=OUT / f"{name}-{theme}.png", full_page=True)
                 if theme == "light":

@@ -70,3 +70,14 @@ def test_nothing_is_revoked_without_a_yes(run, ada, command):
     name, *more = command
     assert run("person", name, "acme", ada, *more, answer="n\n").exit_code == 1
     assert json.loads(run("person", "list", "acme", "--json").stdout)[0]["revoked_at"] is None
+
+
+def test_a_sign_in_token_for_the_console_is_printed_once_and_is_no_access_token(run):
+    ada = run("person", "create", "operator", "Ada", "--role", "operator", "--json")
+    person = json.loads(ada.stdout)["id"]
+    made = run("person", "create-token", "operator", person, "--console", "--json")
+    record = json.loads(made.stdout)
+    assert record["token"].startswith("dom_once_") and record["label"] == "console sign-in"
+    assert "dom_once_" not in run("person", "list-tokens", "operator", person).stdout
+    plain = run("person", "create-token", "operator", person, "--console")
+    assert plain.stdout.strip().startswith("dom_once_") and "/console" in plain.stderr

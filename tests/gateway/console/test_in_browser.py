@@ -1,0 +1,164 @@
+"""The console in a real browser: readable by everybody, with the keyboard alone, on a phone, and without a script."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gateway.console.all_pages import PAGES
+from tests.fakes.needs import missing
+from tests.gateway.console.browser import CHROMIUM, filled, sign_in
+from tests.gateway.console.scene import STRICTER, session_of, token_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AXE = Path("build/axe/node_modules/axe-core/axe.min.js")
+RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
+SHOWN = [page for page in PAGES if page.method == "GET" and not page.path.endswith((".json", ".csv", "/live", "/days"))]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser():
+    if CHROMIUM is None:
+        missing("no Chromium: apt install chromium")
+    try:
+        from playwright.async_api import async_playwright
+    except ImportError:
+        missing("no Playwright: pip install playwright")
+    async with async_playwright() as play:
+        browser = await play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def open_page(made, browser):
+    """Makes pages of a signed-in person; what the browser complains of is in their `complaints`."""
+    contexts = []
+
+    async def opened(tenant=None, role="operator", **how):
+        context = await browser.new_context(base_url=made.base, **how)
+        contexts.append(context)
+        if role is not None:
+            await sign_in(context, made, session_of(made, tenant, role))
+        page = await context.new_page()
+        page.complaints = []
+        page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: page.complaints.append(dialog.message))
+        return page
+
+    yield opened
+    for context in contexts:
+        await context.close()
+
+
+def complaints(page):
+    """Without those of answers that say what is wrong with a form."""
+    return [each for each in page.complaints if "status of 4" not in each]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(made, open_page, theme):
+    if not AXE.exists():
+        missing("no axe-core: make axe")
+    program, found = AXE.read_text(), {}
+    page = await open_page(color_scheme=theme)
+    for path in ["/sign-in", "/signed-out", "/nothing", *(filled(each, made) for each in SHOWN)]:
+        await page.goto(f"/console{path}")
+        await page.evaluate(program)
+        said = await page.evaluate(f"axe.run(document, {RULES})")
+        for each in said["violations"]:
+            found.setdefault(each["id"], []).append((path, each["nodes"][0]["html"][:120]))
+        assert len(said["passes"]) > 10
+    assert found == {}
+    assert complaints(page) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(390, 844), (640, 400)], ids=["a phone", "1280 pixels wide at 200 per cent"]
+)
+async def test_no_page_is_wider_than_the_window(made, open_page, width, height):
+    page, wide = await open_page(viewport={"width": width, "height": height}), []
+    for path in ["/sign-in", *(filled(each, made) for each in SHOWN)]:
+        await page.goto(f"/console{path}")
+        if await page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            wide.append(path)
+    assert wide == []
+
+
+async def test_a_project_is_made_with_the_keyboard_alone(made, open_page):
+    page = await open_page(role=None)
+    await page.goto("/console/")
+    token = token_of(made, "acme", "tenant-admin")
+    for _ in range(5):
+        await page.keyboard.press("Tab")
+        if await page.evaluate("document.activeElement.id") == "token":
+            break
+    await page.keyboard.type(token)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/t/acme")
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.className") == "skip"
+    await tab_to(page, "Projects")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/projects")
+    await tab_to(page, "Create a project")
+    await page.keyboard.press("Enter")
+    for text in ("by-keyboard", "written with the keyboard"):
+        await page.keyboard.press("Tab")
+        await page.keyboard.type(text)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/projects?done=project.created")
+    assert await page.locator("th", has_text="by-keyboard").count() == 1
+    assert complaints(page) == []
+
+
+async def tab_to(page, text, tries=60):
+    """Until what has the focus reads `text`; it has to show that it has it."""
+    for _ in range(tries):
+        await page.keyboard.press("Tab")
+        said, outline = await page.evaluate(
+            "[document.activeElement.innerText.trim(), getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if said == text:
+            assert outline == "solid"
+            return
+    raise AssertionError(f"no way to {text} with the keyboard")
+
+
+async def test_without_a_script_a_policy_is_checked_and_proposed(made, open_page):
+    page = await open_page("acme", "developer", java_script_enabled=False)
+    await page.goto("/console/t/acme/policies/draft")
+    await page.fill("#document", "policy: x\nwrong: 1\n")
+    await page.click("button:text-is('Check')")
+    assert "Problems: 2" in await page.inner_text("#studied")
+    await page.fill("#document", STRICTER.replace("version: 2", "version: 9"))
+    await page.click("button:text-is('Propose')")
+    await page.wait_for_url("**/policies/proposals/*")
+    assert "Proposed." in await page.inner_text("main")
+
+
+async def test_a_draft_is_checked_as_one_types_and_the_figures_come_by_themselves(made, open_page):
+    page = await open_page("acme", "tenant-admin")
+    await page.goto("/console/t/acme/policies/draft")
+    await page.locator("#document").press_sequentially("nonsense")
+    await page.wait_for_selector("#studied .note.bad")
+    await page.goto("/console/t/acme")
+    before = await page.inner_text(".figures")
+    await made.post({"model": "small", "messages": [{"role": "user", "content": "my mail is bob@example.org"}]})
+    async with asyncio.timeout(30):
+        while await page.inner_text(".figures") == before:
+            await asyncio.sleep(0.2)
+    assert complaints(page) == []
+
+
+async def test_another_site_cannot_show_the_console_in_a_frame(made, open_page):
+    page = await open_page()
+    await page.route("**/trap", lambda route: route.fulfill(body=f'<iframe src="{made.base}/console/"></iframe>',
+                                                            content_type="text/html"))  # fmt: skip
+    await page.goto("/trap")
+    await page.wait_for_timeout(500)
+    assert any("frame-ancestors" in each or "X-Frame-Options" in each for each in page.complaints)
+    assert "Tenants" not in await page.frames[1].evaluate("document.documentElement.innerText")
