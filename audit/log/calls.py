@@ -5,7 +5,7 @@ checked here (`audit.log.walk`).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -129,23 +129,32 @@ def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
     begun = [event for event in events if event["type"] in BEGINS]
     lines = [call_line(0, event, ends.get(event["request_id"], {})) for event in begun]
     sent = [event for event in begun if event["type"] == "inference.accepted"]
-    masked = Counter[str]()
-    for event in begun:
-        masked.update((event.get("redaction") or {}).get("counts_by_type", {}))
-    latency = sorted(event["latency_ms"] for event in ends.values() if "latency_ms" in event)
-    ttft = sorted(event["ttft_ms"] for event in ends.values() if "ttft_ms" in event)
+    latency, ttft = (_measured(ends.values(), name) for name in ("latency_ms", "ttft_ms"))
     return CallSummary(
         calls=len(begun),
         since=begun[0]["ts"] if begun else None,
         outcomes=Counter(line.outcome for line in lines),
         rules=Counter(line.rule for line in lines if line.rule is not None),
         places=Counter(tuple(event[name] for name in PLACE) for event in sent),
-        masked=masked,
+        masked=_masked(begun),
         latency_p50_ms=_quantile(latency, 0.5),
         latency_p95_ms=_quantile(latency, 0.95),
         ttft_p50_ms=_quantile(ttft, 0.5),
         ttft_p95_ms=_quantile(ttft, 0.95),
     )
+
+
+def _masked(begun: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Masked values by kind."""
+    masked = Counter[str]()
+    for event in begun:
+        masked.update((event.get("redaction") or {}).get("counts_by_type", {}))
+    return masked
+
+
+def _measured(events: Iterable[Mapping[str, Any]], name: str) -> list[int]:
+    """Values of one field where it was measured, sorted."""
+    return sorted(event[name] for event in events if name in event)
 
 
 def call(reader: Reader, tenant: str, seq: int) -> list[tuple[int, dict[str, Any]]]:

@@ -12,7 +12,6 @@ from gateway.admin import (
     keys,
     limits,
     login,
-    marks,
     models,
     oversight,
     people,
@@ -25,7 +24,7 @@ from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
-from gateway.admin.record import calls, health, incidents, rights
+from gateway.admin.record import calls, health, incidents, marks, rights
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20

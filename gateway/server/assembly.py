@@ -105,10 +105,10 @@ from gateway.server.monitoring.cell_metrics import CellMetrics
 from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
+from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import MarkKeys
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_report import spent
-from gateway.store.webhooks import WebhookMessages
 from gateway.upstream.adapters import BackendAdapters
 from gateway.upstream.client import Connected, Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
@@ -175,12 +175,11 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         admin_context = _admin_context(base, parts, on_event, context)
-        admin = build_admin(admin_context)
         mounts: dict[str, ASGIApp] = {
-            ADMIN_PREFIX: admin,
-            CONSOLE_PREFIX: build_console(admin_context, admin, lambda: app),
+            ADMIN_PREFIX: build_admin(admin_context),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
+        mounts[CONSOLE_PREFIX] = build_console(admin_context, mounts[ADMIN_PREFIX], lambda: app)
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
@@ -197,20 +196,12 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
-            app,
-            parts.directory,
-            parts.log,
-            base.telemetry,
+            app, parts.directory, parts.log, base.telemetry,
             installation.inventory(base.database).has_operator,
             tuple(configuration_warnings(settings, state)),
-            base.watches,
-            parts.inspection,
-            health,
-            memory.bounds,
-            _live_settings(settings, memory.bounds, parts.directory, operations),
-            batches,
-            responses,
-        )
+            base.watches, parts.inspection, health, memory.bounds,
+            _live_settings(settings, memory.bounds, parts.directory, operations), batches, responses,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from audit.storage.identity import Identity
 from gateway.database.database import Database
 from gateway.database.ownership import LOG_NAME
 from gateway.records.prices import PriceBook
-from gateway.store.ledger_writer import LedgerWriter, LogReader
+from gateway.store.log_followers.ledger_writer import LedgerWriter, LogReader
 
 log = logging.getLogger(__name__)
 

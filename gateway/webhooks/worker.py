@@ -18,8 +18,8 @@ from pydantic_core import to_json
 from audit.external import Breaker, ExternalService, ExternalUnavailable
 from gateway.configuration.settings import BUDGET_EVENTS, Webhook, matches
 from gateway.database.leases import Lease
-from gateway.store.ledger_writer import LogReader
-from gateway.store.webhooks import Message, WebhookMessages
+from gateway.store.log_followers.ledger_writer import LogReader
+from gateway.store.log_followers.webhooks import Message, WebhookMessages
 from gateway.webhooks.destination import reachable
 from gateway.webhooks.signature import read_key, signed_headers
 

@@ -8,7 +8,7 @@ from audit.privacy.schedule import Schedule, days_of_call
 from gateway.configuration.settings import Audit
 from gateway.records.prices import PriceBook
 from gateway.server.ledger import Ledger, record_days
-from gateway.store.ledger_writer import DAY_S, FLOOR_DAYS, LedgerWriter
+from gateway.store.log_followers.ledger_writer import DAY_S, FLOOR_DAYS, LedgerWriter
 from gateway.store.reports.usage_report import entries, usage
 from tests.gateway.server.test_ledger import PRICES, accepted, clock, completed, record  # noqa: F401  (fixtures)
 
@@ -81,7 +81,7 @@ async def test_a_call_that_never_ended_goes_too(record, database, acme):  # noqa
 
 
 async def test_many_rows_go_in_several_transactions(record, database, acme, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("gateway.store.ledger_writer.AT_ONCE", 2)
+    monkeypatch.setattr("gateway.store.log_followers.ledger_writer.AT_ONCE", 2)
     log, path = record
     for at in range(5):
         await called(log, f"r{at}")

@@ -37,6 +37,7 @@ def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
         "log",
         "checkpoint",
         "model",
+        "backend",
         "file",
         "batch",
         "oversight",

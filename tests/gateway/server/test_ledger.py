@@ -22,7 +22,7 @@ from gateway.database.errors import DatabaseUnavailable, NotFound
 from gateway.installation.installation import Installation
 from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.prices import NANO, Price, PriceBook
-from gateway.store.ledger_writer import LedgerWriter
+from gateway.store.log_followers.ledger_writer import LedgerWriter
 from gateway.store.reports.usage_csv import csv_lines
 from gateway.store.reports.usage_report import LedgerEntry, Span, Usage, entries, spent, usage
 from tests.fakes.backend import FakeBackend
@@ -215,7 +215,7 @@ async def test_the_ledger_is_the_sum_of_the_audit_events_however_it_was_read(
     record, database, acme, clock, monkeypatch
 ):
     log, path = record
-    monkeypatch.setattr("gateway.store.ledger_writer.AT_ONCE", 7)
+    monkeypatch.setattr("gateway.store.log_followers.ledger_writer.AT_ONCE", 7)
     chance, running = random.Random(7), []
     for _ in range(24):
         await random_calls(log, clock, chance, running, 10)

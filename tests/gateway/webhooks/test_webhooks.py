@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from gateway.configuration.settings import SettingsError, Webhook, load_settings
 from gateway.database.leases import Lease
 from gateway.server.monitoring.budgets import BudgetUse
-from gateway.store.webhooks import KEPT_S, WebhookMessages
+from gateway.store.log_followers.webhooks import KEPT_S, WebhookMessages
 from gateway.webhooks import worker
 from gateway.webhooks.worker import AGAIN_AFTER_S, Receiver, Webhooks
 from tests.fakes.lab import chat, lab

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.database.database import Database
 from gateway.database.tables.webhooks import WebhookCursorRow, WebhookMessageRow
-from gateway.store.ledger_writer import LogReader
+from gateway.store.log_followers.ledger_writer import LogReader
 
 AT_ONCE = 2000
 """Leaves that a transaction reads."""
