@@ -128,20 +128,24 @@ def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
     ends = {event["request_id"]: event for event in events if event["type"] not in BEGINS}
     begun = [event for event in events if event["type"] in BEGINS]
     lines = [call_line(0, event, ends.get(event["request_id"], {})) for event in begun]
-    sent = [event for event in begun if event["type"] == "inference.accepted"]
     latency, ttft = (_measured(ends.values(), name) for name in ("latency_ms", "ttft_ms"))
     return CallSummary(
         calls=len(begun),
         since=begun[0]["ts"] if begun else None,
         outcomes=Counter(line.outcome for line in lines),
         rules=Counter(line.rule for line in lines if line.rule is not None),
-        places=Counter(tuple(event[name] for name in PLACE) for event in sent),
+        places=_places(begun),
         masked=_masked(begun),
         latency_p50_ms=_quantile(latency, 0.5),
         latency_p95_ms=_quantile(latency, 0.95),
         ttft_p50_ms=_quantile(ttft, 0.5),
         ttft_p95_ms=_quantile(ttft, 0.95),
     )
+
+
+def _places(begun: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str, str, str, str]]:
+    sent = (event for event in begun if event["type"] == "inference.accepted")
+    return Counter(tuple(event[name] for name in PLACE) for event in sent)
 
 
 def _masked(begun: Iterable[Mapping[str, Any]]) -> Counter[str]:

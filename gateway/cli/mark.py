@@ -65,7 +65,7 @@ def list_marks(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fals
 @mark_app.command("detect")
 def detect(
     tenant: Tenant,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The text, in UTF-8.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The text, in UTF-8.")],
     project: Annotated[str, typer.Option(help="By whose policy the text may be processed: its backends read it.")],
     weights: Annotated[
         Path | None, typer.Option(help="Test here, by the tokenizer of this folder or GGUF file, for every month.")

@@ -115,6 +115,7 @@ OTHER_STATUS = {
     "init": "makes what is missing",
     "demo": "makes what is missing",
     "config show": "shows the defaults",
+    "mark detect": "searches, and ends as grep(1) does: 2 where nothing could be tested",
     "backend replay": "compares, and ends as cmp(1) does: 2 where there is nothing to compare",
 }
 """Commands that end otherwise where there is no installation, and why."""
