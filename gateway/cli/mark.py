@@ -88,11 +88,14 @@ def detect(
 
     try:
         text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        fail(f"{file} is not text in UTF-8; convert it first", NOT_TESTED)
+    except OSError as error:
+        fail(f"{file} cannot be read: {error.strerror}; name a readable text file", NOT_TESTED)
+    try:
         installation = Installation.open(data)
         with closing(installation.database()) as database:
             found = do(data, lambda context: _detected(installation, database, context, tenant, project, text, weights))
-    except UnicodeDecodeError:
-        fail(f"{file} is not text in UTF-8; convert it first", NOT_TESTED)
     except (AuditError, ControlError, InstallationError, PolicyError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
     if as_json:
