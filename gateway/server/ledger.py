@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,6 +48,7 @@ class Ledger:
         self._now = now
         self._expired_at = float("-inf")
         self._keeping: asyncio.Task[None] | None = None
+        self._reading = threading.Lock()
 
     async def __aenter__(self) -> Self:
         self._keeping = asyncio.create_task(self._keep(), name="ledger")
@@ -92,7 +94,8 @@ class Ledger:
             )
 
     def _catch_up(self) -> int:
-        return self._writer.catch_up(self._open_reader, self._prices())
+        with self._reading:  # two at once would wait for each other's transactions, and one could time out
+            return self._writer.catch_up(self._open_reader, self._prices())
 
 
 def record_days(intent: dict[str, Any]) -> int:

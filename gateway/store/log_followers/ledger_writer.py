@@ -6,6 +6,7 @@ sums up to is what the record holds, since it has no other source.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 5000
 """Events a transaction reads, and rows that one deletes."""
+PAUSE_S = 0.12
+"""Between two transactions: longer than SQLite sleeps between two tries of a lock (100 ms), so that others get it."""
 
 FLOOR_DAYS = 62
 """Rows are kept for this long at the least: budgets of a month are counted from them, and a month's bill."""
@@ -95,6 +98,7 @@ class LedgerWriter:
             read += taken
             if not more:
                 return read
+            time.sleep(PAUSE_S)
 
     def expire(self, now: float, days: int | None = None) -> int:
         """Delete the rows whose time is over at `now` (seconds since 1970); how many. `days`: of all rows, in place of

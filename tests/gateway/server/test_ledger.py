@@ -6,6 +6,7 @@ import io
 import json
 import random
 import sqlite3
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,10 +19,14 @@ from audit.events.event import Decision, InferenceAborted, InferenceAccepted, In
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader
+from gateway.database import database as database_module
+from gateway.database.database import Database
 from gateway.database.errors import DatabaseUnavailable, NotFound
 from gateway.installation.installation import Installation
 from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.prices import NANO, Price, PriceBook
+from gateway.server.ledger import Ledger
+from gateway.store.log_followers import ledger_writer
 from gateway.store.log_followers.ledger_writer import LedgerWriter
 from gateway.store.reports.usage_csv import csv_lines
 from gateway.store.reports.usage_report import LedgerEntry, Span, Usage, entries, spent, usage
@@ -467,3 +472,56 @@ def test_a_name_that_a_spreadsheet_would_run_is_text_in_the_table():
     (row,) = csv.DictReader(io.StringIO("".join(csv_lines([line], Usage))))
     assert row["model"] == "'=cmd|' /C calc'!A0"
     assert row["nano_eur"] == "-1", "a number stays one"
+
+
+class _Slow:
+    """A snapshot of the log that takes its time, with the control database locked meanwhile."""
+
+    def __init__(self, path):
+        self._reader = SqliteReader.open(path)
+
+    def sizes(self):
+        time.sleep(0.05)
+        return self._reader.sizes()
+
+    def leaves(self, tenant, start=0):
+        return self._reader.leaves(tenant, start)
+
+    def close(self):
+        self._reader.close()
+
+
+@pytest.fixture
+async def behind(record, monkeypatch):
+    """A log whose reading takes many turns of the lock, each short, and all together longer than one waits for it."""
+    log, path = record
+    monkeypatch.setattr(ledger_writer, "AT_ONCE", 2)
+    monkeypatch.setattr(database_module, "BUSY_TIMEOUT_MS", 400)
+    for request in range(10):
+        await log.append(accepted(f"r{request}"))
+        await log.append(completed(f"r{request}"))
+    return path
+
+
+def records(path):
+    with closing(SqliteReader.open(path)) as reader:
+        return sum(reader.sizes().values())
+
+
+async def test_another_process_gets_its_turn_while_one_reads_a_long_record(behind, data, acme):
+    def catch_up(_):
+        with closing(Database.open(data)) as one:
+            return LedgerWriter(one, "log").catch_up(lambda: _Slow(behind), PRICES)
+
+    with ThreadPoolExecutor(3) as pool:
+        taken = list(pool.map(catch_up, range(3)))
+    assert sum(taken) == records(behind)
+    with closing(Database.open(data)) as one:
+        assert len(list(entries(one))) == 10
+
+
+async def test_two_readings_of_one_gateway_do_not_wait_for_each_others_transactions(behind, data, acme):
+    with closing(Database.open(data)) as one:
+        ledger = Ledger(one, "log", lambda: _Slow(behind), lambda: PRICES)
+        assert sum(await asyncio.gather(*(ledger.catch_up() for _ in range(3)))) == records(behind)
+        assert len(list(entries(one))) == 10

@@ -132,7 +132,7 @@ def test_what_is_not_computed_is_refused_by_name(change: dict[str, Any], said: s
         ("scales", None, "scales is missing"),
         ("blocks", lambda x: x[:5], "expected"),
     ],
-    ids=str,
+    ids=["narrow blocks", "few scales", "blocks of int8", "a scale of 255", "no scales", "few blocks"],
 )
 def test_a_broken_matrix_is_named(
     part: str, change: Any, said: str, tensors: dict[str, Tensor], tmp_path: Path

@@ -115,7 +115,9 @@ def test_a_token_is_sent_to_no_url_that_is_unsafe(url):
     assert TOKEN not in said.output
 
 
-@pytest.mark.parametrize("token", ["", "dom_live_x", "secret", generate_key().token])
+@pytest.mark.parametrize(
+    "token", ["", "dom_live_x", "secret", generate_key().token], ids=["", "cut", "word", "of a project"]
+)
 def test_what_is_no_access_token_is_not_sent(token):
     said = run("login", "--url", "http://127.0.0.1:9", "--token-file", "-", input=token + "\n")
     assert said.exit_code == 2 and "this is no access token" in said.stderr
