@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
 
-import msgspec
-
 from backend.engine.adapter_places import Placed
 from backend.engine.core.sequence import Sequence
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.leader import Followers, numbers, refusals
 from backend.engine.parallel.step_messages import PlaceAdapter
 from backend.errors import (
@@ -26,18 +25,6 @@ from backend.errors import (
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NONE = -1  # slot of a sequence without an adapter
-
-
-class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """project: whose requests alone may use it, and within which its name is unique; "": those of all. path: in the
-    folder of adapters. digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`). size: bytes of its files."""
-
-    name: str
-    path: str
-    digest: str
-    rank: int
-    size: int
-    project: str = ""
 
 
 class AdapterPlaces(Protocol):

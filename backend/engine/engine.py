@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces, LoadedAdapter
+from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
@@ -28,6 +28,7 @@ from backend.engine.core.speculation import Drafted, Drafter, Speculation, agree
 from backend.engine.core.token_masks import Allowed, MaskedGrammars
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.computing import computing
 from backend.engine.parallel.leader import Followers, LeadingRunner, LeadingSleeper
 from backend.engine_config import CacheSize, EngineConfig

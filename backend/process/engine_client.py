@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from backend import errors
-from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Progress, Stats
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
 from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
 from backend.process.call import Call

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Stage
 from backend.engine.embedding.engine import EmbeddingEngine
 from backend.engine.engine import Engine
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.warm_up import warm_up
 from backend.engine_config import EngineConfig
 from backend.errors import BackendError, CannotScrub, ConfigError, RequestError

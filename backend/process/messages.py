@@ -11,9 +11,9 @@ import threading
 
 import msgspec
 
-from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Progress, Stage, Stats
 from backend.engine.core.sampling import SamplingParams
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
 
 LENGTH = struct.Struct(">I")

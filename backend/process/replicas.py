@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Stats
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
 from backend.errors import BackendError, ConfigError, EngineDead, Overloaded, ProjectBusy
 from backend.process.call import Call

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backend.engine.adapters import LoadedAdapter
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.errors import AdapterUnknown, InvalidRequest, ModelUnknown
 from backend.process.replicas import Engines
 from backend.wire import (

@@ -34,7 +34,7 @@ from backend.chat.parameters import (
 )
 from backend.chat.structured import grammar_of
 from backend.chat.unsupported import refuse_unsupported
-from backend.engine.adapters import LoadedAdapter
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.errors import InvalidRequest
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.models.checkpoints.tokenizer import TextModel

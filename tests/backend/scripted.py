@@ -11,8 +11,8 @@ import openai
 from tokenizers import AddedToken
 
 from backend.chat.conversation import ChatModel
-from backend.engine.adapters import LoadedAdapter
 from backend.engine.core.progress import Finish, Progress, Stats
+from backend.engine.loaded_adapter import LoadedAdapter
 from backend.models.checkpoints import tokenizer
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.engine_client import Call

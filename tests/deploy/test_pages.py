@@ -56,7 +56,7 @@ def has_checkpoint(log):
 
 
 async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
-    access, restrict, erase, dry_run, hold, breach, export = blocks("for-the-dpo.md")
+    access, restrict, erase, dry_run, hold, breach, export, detect = blocks("for-the-dpo.md")
     async with lab(tmp_path, set_up=set_up) as made:
         for person in ("alice@example.com", "bob@example.com"):
             assert (await call_about(made, person)).status == 200
@@ -76,6 +76,12 @@ async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
         assert (tmp_path / "notification.txt").read_text()
         await signed(made)
         await paste(export, made, tmp_path)
+        (tmp_path / "letter.txt").write_text("Your parcel is on its way to you. " * 20)
+        # Nothing was marked under this policy, which grep's exit code 2 says too.
+        tested = await paste(
+            f"{detect.strip().replace('--project support', '--project main')} || test $? = 2", made, tmp_path
+        )
+        assert "Nothing could be tested" in tested
         kinds = {event["type"] for event in made.events("acme")}
         of_the_other = {event["type"] for event in made.events("bank")}
     acts = {

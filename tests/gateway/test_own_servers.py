@@ -175,6 +175,7 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
         "key_file": None,
         "plain": False,
         "priority": False,
+        "watermark": None,
         "public": False,
         "changed_key": "record",
     }

@@ -220,7 +220,7 @@ async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_s
     assert last(made, "admin.key.revoked")["target"] == last(made, "admin.key.created")["target"]
     sent["prompt"] = "use AKIAIOSFODNN7EXAMPLE"
     refused = await developer.send("/t/acme/playground", **sent)
-    assert "does not let pass" in refused.text
+    assert "data that its policy blocks" in refused.text
 
 
 async def test_limits_are_set_and_a_wrong_figure_is_named(made, guest):
