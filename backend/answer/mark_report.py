@@ -1,5 +1,4 @@
-"""What an answer says of its own mark, whether its tenant's detector would recognise it, and if not, why; and what the
-detector says of a text."""
+"""Watermark report of an answer (whether the detector recognises it, or why not) and detector results of a text."""
 
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -21,9 +20,9 @@ SHORT_BELOW: Final = 64
 
 
 def mark_of(params: SamplingParams, tokens: Sequence[int]) -> str | None:
-    """One of the words above; None where no mark was asked for. tokens: of the answer.
+    """Return one of the words above, or None if no mark was requested. tokens: tokens of the answer.
 
-    It is what the detector finds, not what was tried: an answer whose tokens were mostly certain has no mark.
+    The report is the detector's result: an answer whose tokens were mostly certain has no mark.
     """
     if params.mark is None:
         return None
@@ -37,7 +36,7 @@ def mark_of(params: SamplingParams, tokens: Sequence[int]) -> str | None:
 
 
 def tested(encode: Callable[[str], list[int]], asked: MarksRequest) -> MarksFound:
-    """What the detector says of a text. Raises InvalidRequest."""
+    """Return the detector's scores of a text. Raises InvalidRequest."""
     try:
         keys = [b64decode(key, validate=True) for key in asked.keys]
     except ValueError:

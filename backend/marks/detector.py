@@ -1,4 +1,4 @@
-"""The test for a watermark: of token ids and keys, a p-value that is exact whatever the text is.
+"""Watermark test: computes an exact p-value from token ids and keys, for any text.
 
 Each pair of (context, token) in the text has one random number u, uniform for a text that was not drawn with the key.
 Of a marked text the drawn tokens' are small. The statistic is the sum of -ln u over distinct pairs: for unmarked text a
@@ -35,7 +35,7 @@ class Score:
 
 
 def pairs_of(tokens: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
-    """Distinct (context, token), in the order of the text."""
+    """Return the distinct (context, token) pairs in text order."""
     found = ((tuple(tokens[at - CONTEXT : at]), tokens[at]) for at in range(CONTEXT, len(tokens)))
     return list(dict.fromkeys(found))
 
@@ -45,7 +45,7 @@ def score(key: MarkKey, pairs: Sequence[tuple[Sequence[int], int]]) -> Score:
 
 
 def scores(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int]]) -> list[Score]:
-    """Of each key."""
+    """Return the score of each key."""
     if not pairs:
         return [Score(0, 0.0) for _ in keys]
     totals = -np.log((word_table(keys, pairs) + 0.5) * 2.0**-32).sum(-1)
@@ -53,13 +53,14 @@ def scores(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int]]) 
 
 
 def p_value(key: bytes, pairs: Sequence[tuple[Sequence[int], int]]) -> float:
-    """Of a tenant's key for a period: for unmarked text at most x with probability x, all shards considered."""
+    """Return the p-value of a tenant's key for a period, corrected for all shards."""
     found = scores([shard_key(key, shard) for shard in range(SHARDS)], pairs)
     return min(1.0, SHARDS * min(one.p_value for one in found))
 
 
 def is_detectable(key: MarkKey, tokens: Sequence[int]) -> bool:
-    """Whether an answer would be recognised by its own key. Looks at no more pairs than that takes."""
+    """Return whether the detector recognises an answer by its own key. Stops at the first sufficient number of
+    pairs."""
     pairs = pairs_of(tokens)[:MOST_LOOKED_AT]
     total = 0.0
     for seen, surprise in enumerate(_surprises(key, pairs), start=1):

@@ -1,4 +1,4 @@
-"""The watermark: which random numbers a marked token is drawn with (docs/adr/0122).
+"""Watermark scheme: the keyed random numbers used to sample marked tokens (docs/adr/0122).
 
 A token is drawn by Gumbel-max (Aaronson 2022) with noise that a cryptographic PRF gives for (key, the CONTEXT tokens
 before it, the token). The PRF is ChaCha20 (RFC 8439): the context is its nonce, a word a token, and each candidate
@@ -47,30 +47,30 @@ class MarkKey(msgspec.Struct, frozen=True):
 
 
 def shard_key(key: bytes, shard: int) -> MarkKey:
-    """Of a tenant's key for a period, 32 bytes. shard: any number; equal modulo SHARDS is equal."""
+    """Derive a shard's key from a tenant's 32-byte key for a period. shard: taken modulo SHARDS."""
     return MarkKey(hmac.digest(key, b"%s shard %d" % (SCHEME.encode(), shard % SHARDS), sha256))
 
 
 def nonce(context: Sequence[int]) -> bytes:
-    """12 bytes of CONTEXT tokens, oldest first."""
+    """Return the 12-byte nonce of CONTEXT tokens, oldest first."""
     return b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in context).ljust(12, b"\0")
 
 
 def word_of(token: int) -> tuple[int, int]:
-    """Block of the key stream, and word in it, that give this token's random number."""
+    """Return the key stream block and the word in it that hold this token's random number."""
     tile, at = divmod(token, TILE)
     return tile * TILE_BLOCKS + at % TILE_BLOCKS, at // TILE_BLOCKS
 
 
 def random_words(key: MarkKey, context: Sequence[int], vocab: int) -> Words:
-    """[vocab]: 32 random bits for each token behind this context."""
+    """Return 32 random bits for each token after this context, [vocab]."""
     tiles = -(-vocab // TILE)
     stream = np.frombuffer(_stream(key.key, 0, context, tiles * TILE_BLOCKS), dtype="<u4")
     return stream.reshape(tiles, TILE_BLOCKS, BLOCK_WORDS).transpose(0, 2, 1).reshape(-1)[:vocab]
 
 
 def random_word(key: MarkKey, context: Sequence[int], token: int) -> int:
-    """The 32 bits of one token."""
+    """Return the 32 random bits of one token."""
     block, word = word_of(token)
     return int.from_bytes(_stream(key.key, block, context, 1)[4 * word : 4 * word + 4], "little")
 
@@ -120,7 +120,8 @@ def _stream(key: bytes, block: int, context: Sequence[int], blocks: int) -> byte
 
 
 def marked_context(tokens: Sequence[int], start: int, position: int) -> Sequence[int] | None:
-    """The context that the token at `position` is drawn with, None where it is not marked. start: of the answer."""
+    """Return the context used to sample the token at `position`, or None if it is not marked. start: first position of
+    the answer."""
     if position - start < CONTEXT:
         return None
     context = tokens[position - CONTEXT : position]

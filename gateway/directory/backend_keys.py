@@ -1,8 +1,8 @@
-"""Continuity of the keys of managed services: a key that was not seen before is on record before a request is sent.
+"""Key continuity of managed services: a key not seen before is recorded before a request is sent.
 
-Public authorities certify a name for whoever controls it today. The key behind it tells whether that is who it was: of
-most services it stays over renewals of the certificate, or changes rarely. The first key is taken as it is. Services
-behind several machines may have several keys, so each that was seen stays known.
+A public authority certifies a name for its current holder. The key shows whether the holder is still the same: most
+services keep it when they renew their certificate. The first key is trusted on first use. A service on several
+machines may have several keys, so every key seen remains known.
 """
 
 import asyncio
@@ -92,12 +92,12 @@ class BackendKeys:
         await asyncio.to_thread(remember_key, self._database, backend.id, key, self._now())
 
     def forget(self, living: set[str]) -> None:
-        """Drop what is held of backends that are not among `living`, by id."""
+        """Drop cached keys of backends whose ids are not in `living`."""
         self._seen = {name: kept for name, kept in self._seen.items() if name in living}
 
 
 def key_sha256(certificate: x509.Certificate) -> str:
-    """Of its public key as SubjectPublicKeyInfo in DER, as in RFC 7469."""
+    """SHA-256 of the certificate's public key as SubjectPublicKeyInfo in DER, as in RFC 7469."""
     return sha256(certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
@@ -119,7 +119,7 @@ def _changed(
 
 
 def _issuer(certificate: x509.Certificate) -> str:
-    """Organisation and name of the authority, as far as they say."""
+    """Organisation and common name of the issuer, where present."""
     said = [
         str(attribute.value)
         for oid in (NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME)

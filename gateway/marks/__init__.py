@@ -1,3 +1,3 @@
-"""The test of a text for a tenant's watermarks: which keys are tried, where the text may go for it, and what is said.
+"""Detection of a tenant's watermarks in a text: keys to try, backends that may read the text, and the reported result.
 
 Imported by the admin API, the command and what puts a gateway together."""

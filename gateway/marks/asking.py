@@ -1,4 +1,4 @@
-"""A test of a text by the tenant's own backends, bounded in number."""
+"""Rate-limited watermark detection by the tenant's own backends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,7 @@ Record = Callable[[MarkTested], Awaitable[object]]
 
 
 class Detection:
-    """Tests a text, and puts that on record before it says what was found."""
+    """Tests a text. The test is recorded before its result is returned."""
 
     def __init__(
         self, keys: MarkKeys, allowed: Allowed, fetch: Fetch, record: Record, bound: TestsPerHour | None = None

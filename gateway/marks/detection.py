@@ -1,8 +1,8 @@
-"""Whether a text carries the watermark of one of a tenant's months, and which.
+"""Detection of the watermarks of all months of a tenant in a text.
 
-Only an engine knows its tokens, so the text and the keys go to a backend of the tenant for each model that was marked,
-to one that the policy of a named project allows, and the p-values come back. They are corrected for all keys and models
-that were tried (Bonferroni), and told in coarse steps: finer ones would show who edits a text how far the mark is gone.
+Only an engine knows its tokenizer. So for each marked model, the text and the keys are sent to a backend of the tenant
+that the policy of the named project allows, which returns p-values. The p-values are corrected for the number of keys
+and models tried (Bonferroni) and reported in coarse steps, so that repeated tests do not guide the removal of a mark.
 """
 
 from base64 import b64encode
@@ -48,7 +48,7 @@ class Detected:
 
 
 async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:
-    """keys: of all of the tenant's periods."""
+    """Return the result for a text. keys: the keys of all periods of the tenant."""
     by_model: dict[str, list[PeriodKey]] = {}
     for key in keys[:PERIODS_AT_ONCE]:
         for model in key.models:
@@ -94,7 +94,7 @@ def _told(
 
 
 class TestsPerHour:
-    """A bound on how often a tenant's marks are probed, in each gateway."""
+    """Limit on the number of tests per tenant and hour, per gateway process."""
 
     __test__ = False  # not for pytest
 
@@ -114,4 +114,4 @@ class TestsPerHour:
 
 
 class TooManyTests(NotReady):
-    """Tests are bounded, so that nobody edits a text until its mark is gone."""
+    """Too many tests in an hour; the limit prevents editing a text until its mark is removed."""

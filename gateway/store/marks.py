@@ -1,7 +1,7 @@
-"""The keys by which a tenant's answers are watermarked: one a calendar month, wrapped under the tenant's own key.
+"""Watermark keys of a tenant: one per calendar month, wrapped under the tenant's own key.
 
-They are kept after their month, since a text is tested for all of them. What a tenant's answers are marked with ends
-with the tenant's key: without it nothing can be detected any more.
+Keys are kept after their month because detection tries all of them. Once the tenant's own key is destroyed, its marks
+can no longer be detected.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class MarkKeys:
         self._now = now
 
     def used(self, tenant: str, period: str, model: str, scheme: str) -> PeriodKey:
-        """The key of a period, made if there is none; that the model is marked by it is noted before it is."""
+        """Return the key of a period, creating it if needed. The model is stored as marked by it first."""
         key = self.of(tenant, period) or self._make(tenant, period)
         place = (tenant, period, model, scheme)
         with self._database.read() as session:
@@ -54,13 +54,13 @@ class MarkKeys:
         return key
 
     def of(self, tenant: str, period: str) -> PeriodKey | None:
-        """The key of one period; None where nothing was marked in it."""
+        """Return the key of a period, or None if nothing was marked in it."""
         with self._database.read() as session:
             row = session.get(MarkKeyRow, (tenant, period))
         return None if row is None else PeriodKey(period, self._provider.unwrap(tenant, row.wrapped))
 
     def all(self, tenant: str) -> list[PeriodKey]:
-        """Those of all periods, newest first."""
+        """Return the keys of all periods, newest first."""
         with self._database.read() as session:
             keys = session.exec(
                 select(MarkKeyRow).where(MarkKeyRow.tenant == tenant).order_by(col(MarkKeyRow.period).desc())
@@ -76,7 +76,7 @@ class MarkKeys:
         ]
 
     def rewrap(self, tenant: str) -> int:
-        """Wrap each key under the newest generation of the tenant's own; how many there are."""
+        """Wrap each key under the newest generation of the tenant's key. Returns the number of keys."""
         with self._database.write() as session:
             rows = session.exec(select(MarkKeyRow).where(MarkKeyRow.tenant == tenant)).all()
             for row in rows:
@@ -85,7 +85,7 @@ class MarkKeys:
         return len(rows)
 
     def _make(self, tenant: str, period: str) -> PeriodKey:
-        """Another gateway may make one at the same time: the first that is written holds."""
+        """Create a key. If another gateway creates one concurrently, the first one written is used."""
         wrapped = self._provider.wrap(tenant, token_bytes(KEY_BYTES))
         self._add(MarkKeyRow(tenant=tenant, period=period, wrapped=wrapped, created_at=self._now()))
         made = self.of(tenant, period)

@@ -1,4 +1,4 @@
-"""Which addresses a webhook may be sent to, so that its URL cannot be used to reach what is inside (SSRF, CWE-918)."""
+"""Addresses that a webhook may be sent to. Prevents server-side request forgery (SSRF, CWE-918)."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -10,7 +10,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address inside, which 
 
 
 def reachable(networks: Sequence[Network]) -> Callable[[Address], bool]:
-    """Within `networks`, if there are any; else public addresses alone."""
+    """Return whether an address may be contacted: one in `networks` if any are given, otherwise public ones only."""
 
     def check(address: Address) -> bool:
         address = _plain(address)
@@ -22,7 +22,7 @@ def reachable(networks: Sequence[Network]) -> Callable[[Address], bool]:
 
 
 def is_public(address: Address) -> bool:
-    """Not of this host, a private network, a link (where clouds answer for their machines) or a group."""
+    """Return whether an address is public: not loopback, private, link-local (cloud metadata) or multicast."""
     address = _plain(address)
     if isinstance(address, IPv6Address) and (address in _NAT64 or address.sixtofour or address.teredo):
         return False
@@ -30,6 +30,6 @@ def is_public(address: Address) -> bool:
 
 
 def _plain(address: Address) -> Address:
-    """::ffff:10.0.0.1 is 10.0.0.1."""
+    """Unwrap an IPv4-mapped address: ::ffff:10.0.0.1 is 10.0.0.1."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

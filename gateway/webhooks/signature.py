@@ -13,7 +13,7 @@ LEAST_BYTES = 24
 
 
 class SecretError(ValueError):
-    """A secret that signs nothing safely."""
+    """A webhook secret that is too weak or malformed."""
 
 
 def read_key(file: Path) -> bytes:
@@ -33,7 +33,7 @@ def read_key(file: Path) -> bytes:
 
 
 def signed_headers(key: bytes, message_id: str, at: int, body: bytes) -> dict[str, str]:
-    """The three headers of a message that is sent `at` (Unix seconds). The identifier is the same for each attempt."""
+    """Return the three headers of a message sent `at` (Unix seconds). Retries use the same identifier."""
     signed = f"{message_id}.{at}.".encode() + body
     signature = base64.b64encode(hmac.new(key, signed, sha256).digest()).decode()
     return {"webhook-id": message_id, "webhook-timestamp": str(at), "webhook-signature": f"v1,{signature}"}

@@ -1,7 +1,7 @@
-"""Sends webhooks: reads what is new on record, looks at budgets, and delivers what is due, again where that fails.
+"""Webhook delivery: reads new records, checks budgets, and sends due messages with retries.
 
-Of all gateways of a cell one does it, by a lease. A message is delivered at least once: one that was sent by a gateway
-that died before it could note so is sent again, under the same identifier.
+One gateway of a cell delivers, chosen by a lease. Delivery is at least once: if a gateway dies after sending a message
+and before storing that, the message is sent again with the same identifier.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class BudgetUse(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """A webhook that is ready to be sent to."""
+    """A configured webhook with its signing key."""
 
     hook: Webhook
     key: bytes
@@ -116,7 +116,7 @@ class Webhooks:
         )
 
     async def run(self) -> None:
-        """Until cancelled. Returns at once where no webhook is configured."""
+        """Run until cancelled. Returns at once if no webhook is configured."""
         while self._receivers:
             try:
                 await self.step()
@@ -132,7 +132,8 @@ class Webhooks:
             await asyncio.sleep(EVERY_S)
 
     async def step(self) -> int:
-        """Read, look and deliver once; how many deliveries were tried. 0 also where another gateway does it."""
+        """Read, check and deliver once. Returns the number of attempted deliveries, 0 if another gateway holds the
+        lease."""
         if await asyncio.to_thread(self._lease.take) is None:
             return 0
         await asyncio.to_thread(self._collect)

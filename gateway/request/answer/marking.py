@@ -1,8 +1,8 @@
-"""Watermarks of answers: who is told to mark, by which key, and what is said of it.
+"""Watermarks of answers: requests to backends, the key of a call, and the reported outcome.
 
-Our engine gets the key of the tenant's month inside the request token, and says of each choice whether its tenant's
-detector would recognise it. Servers that are not ours have keys of their own; they are asked for the mark and do not
-say what came of it. What a caller sends by the names that servers know is not passed on where policy demands a mark.
+Our engine receives the tenant's key of the month in the request token, and reports for each choice whether the detector
+recognises it. Other servers have keys of their own: they are asked for the mark and do not report the outcome. Where
+policy demands a mark, fields of the caller that control a server's watermark are removed.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ SCHEME: Final = "gumbel-chacha20/1"
 MOST_KNOWN: Final = 10_000
 MARKED: Final = "marked"
 REQUESTED: Final = "requested"
-"""Of a server that is not ours: it was asked for a mark and does not say what came of it."""
+"""Another server was asked for a mark. It does not report the outcome."""
 DEMANDED: Final = "demanded"
-"""In the headers of a stream, which are sent before it is known."""
+"""In the headers of a stream, which are sent before the outcome is known."""
 GREEDY: Final = "greedy"
 WORDS: Final = frozenset({MARKED, GREEDY, "short", "form", "low_entropy"})
 """Of our engine (`backend.answer.mark_report`)."""
@@ -35,18 +35,18 @@ def is_demanded(routed: Routed) -> bool:
 
 
 class Marker:
-    """Holds the keys that were used last."""
+    """Adds the watermark key to a call. Caches recently used keys."""
 
     def __init__(self, keys: MarkKeys | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """keys: None where no policy can demand a mark, as in tests of other parts."""
+        """keys: None if no policy can demand a mark, as in tests of other parts."""
         self._keys = keys
         self._now = now
         self._known: dict[tuple[str, str, str], Mark] = {}
 
     async def told(self, routed: Routed) -> Routed:
-        """`routed`, with the key for a backend of our own where policy demands a mark.
+        """Return `routed` with the key, if policy demands a mark and the backend is our engine.
 
-        Raises BackendUnavailable where the key cannot be had: nothing is answered without its mark.
+        Raises BackendUnavailable if the key cannot be loaded: no answer is given without its mark.
         """
         if not is_demanded(routed) or routed.route.backend.kind != "domicile":
             return routed
@@ -71,14 +71,14 @@ class Marker:
         return Mark(period, found.key)
 
     def confirm(self, routed: Routed, received: ReceivedAnswer) -> None:
-        """Raises BackendFailed where our own engine was told to mark and does not say what came of it: it is older, or
-        does not look at request tokens."""
+        """Raise BackendFailed if our engine was told to mark and did not report the outcome: it is an older version, or
+        does not check request tokens."""
         if routed.mark is not None and not received.watermarks:
             raise BackendFailed("The backend did not say whether it watermarked its answer, which policy demands")
 
 
 def announced(routed: Routed) -> str | None:
-    """What is known of the mark before the answer; None where none is demanded."""
+    """Return the state of the mark before the answer, or None if no mark is demanded."""
     if not is_demanded(routed):
         return None
     if routed.request.call.body.get("temperature") == 0:
@@ -87,7 +87,7 @@ def announced(routed: Routed) -> str | None:
 
 
 def outcome(routed: Routed, received: ReceivedAnswer) -> str | None:
-    """What came of it: of several choices, the first word that is not ``marked``."""
+    """Return the outcome. Of several choices it is the first one that is not ``marked``."""
     if routed.mark is None:
         return announced(routed)
     said = [received.watermarks[choice] for choice in sorted(received.watermarks)]

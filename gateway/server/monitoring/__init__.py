@@ -1,4 +1,4 @@
-"""What a gateway tells monitoring of more than itself: its backends, and budgets.
+"""Metrics of a whole cell: backends and budgets.
 
 Only `gateway.server` may import it.
 """

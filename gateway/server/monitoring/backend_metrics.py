@@ -1,10 +1,10 @@
-"""Metrics of all backends, as those of the gateway, for a Prometheus that reaches gateways only.
+"""Metrics of all backends, re-exported by the gateway for a Prometheus server that reaches only gateways.
 
-A backend takes the client certificate and the tokens of its gateways and of nobody else, so the gateway asks each one
-and adds who it is: ``tenant``, ``region``, ``deployment``, ``backend`` and ``replica`` (both empty for a server that no
-deployment started). What a backend itself says under these names is dropped. Names of our engine that a gateway has too
-(``gen_ai_server_…``) become ``domicile_backend_…``. Of servers that are not our engine only the queue is told: whatever
-else they say is theirs, and may name anything.
+A backend accepts only the client certificates and tokens of its gateways. So the gateway scrapes each backend and adds
+the labels ``tenant``, ``region``, ``deployment``, ``backend`` and ``replica`` (``deployment`` and ``replica`` are
+empty for a server registered by hand). Labels of these names in a backend's own metrics are dropped. Metrics of our
+engine whose names the gateway uses too (``gen_ai_server_…``) are renamed to ``domicile_backend_…``. For other servers
+only the queue length is exported, since their other metrics may carry any labels.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ Said = Mapping[str, bytes | None]
 
 
 class Labelled(NamedTuple):
-    """A backend with the labels of its metrics, in the order of `LABELS`."""
+    """A backend and the values of its labels, in the order of `LABELS`."""
 
     backend: Backend
     labels: tuple[str, ...]
@@ -63,7 +63,7 @@ class BackendMetrics:
         self._deployments = deployments
 
     async def collect(self) -> list[Metric]:
-        """What all of them say now."""
+        """Scrape all backends now."""
         backends = self._labelled()
         said = await self._ask([each.backend for each in backends])
         return await asyncio.to_thread(labelled, backends, said)
@@ -111,7 +111,7 @@ def labelled(backends: Iterable[Labelled], said: Said) -> list[Metric]:
 
 
 def _told(backend: Backend, labels: tuple[str, ...], text: bytes | None) -> list[Metric] | None:
-    """None for what cannot be read."""
+    """Return the metrics of one backend, or None if they cannot be parsed."""
     if text is None:
         return None
     if backend.kind != "domicile":
@@ -123,7 +123,7 @@ def _told(backend: Backend, labels: tuple[str, ...], text: bytes | None) -> list
 
 
 def _queue(labels: tuple[str, ...], text: bytes) -> list[Metric]:
-    """Of any server's text, what `parse_report` knows; under the names of our engine."""
+    """Return the queue metrics of any server that `parse_report` reads, under the names of our engine."""
     report = parse_report(text)
     if report is None:
         return []
@@ -139,7 +139,7 @@ def _queue(labels: tuple[str, ...], text: bytes) -> list[Metric]:
 
 
 def _relabelled(text: str, labels: dict[str, str]) -> list[Metric]:
-    """Raises ValueError for what is no exposition, or is larger than one of ours can be."""
+    """Return the relabelled metrics. Raises ValueError for an invalid or too large exposition."""
     found, samples = [], 0
     for family in text_string_to_metric_families(text):
         if not family.name.startswith((OWN, SHARED)) or family.name == f"{OWN}up":

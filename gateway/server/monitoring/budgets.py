@@ -1,4 +1,4 @@
-"""How much of each budget is used: of tenants and of projects, from the ledger."""
+"""Use of each budget of tenants and projects, from the ledger."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
@@ -30,7 +30,7 @@ class BudgetUse(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """1 where it is used up, and above; a budget of nothing always is."""
+        """Used share of the budget; 1 or more if it is exhausted. A budget of 0 is always exhausted."""
         return self.used / self.capacity if self.capacity else 1.0
 
 
@@ -49,7 +49,8 @@ class Budgets:
         self._last: tuple[float, list[BudgetUse]] | None = None
 
     def use(self) -> list[BudgetUse]:
-        """Of every budget; at most CACHE_S old. Blocks on the database. Raises DatabaseUnavailable."""
+        """Return the use of every budget, at most CACHE_S seconds old. Blocks on the database. Raises
+        DatabaseUnavailable."""
         if self._last is None or monotonic() - self._last[0] > CACHE_S:
             self._last = monotonic(), self._read()
         return self._last[1]
@@ -69,7 +70,8 @@ class Budgets:
         return found
 
     def metrics(self, tenant_label: Callable[[str], str]) -> list[Metric]:
-        """What is used, and how much there is. Of tenants beyond those that metrics name, the one that is used most.
+        """Return used and total amounts as metrics. Tenants without a label of their own share one, with the highest
+        use among them.
 
         Raises DatabaseUnavailable.
         """

@@ -1,7 +1,7 @@
-"""``/metrics/cell``: what any gateway of a cell can tell of it: all backends, and how much of each budget is used.
+"""``/metrics/cell``: metrics of all backends of a cell and of the use of budgets, available from each gateway.
 
-Apart from ``/metrics``, where each gateway tells of its own calls: a backend that answers slowly holds up nothing
-there, and it is enough to ask one gateway, also one of several workers.
+This is separate from ``/metrics``, the gateway's own metrics, so that a slow backend does not delay those. Scraping one
+gateway, or one of several workers, is enough.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class CellMetrics:
         self._last: tuple[float, bytes] | None = None
 
     async def exposition(self) -> bytes:
-        """Prometheus text format 0.0.4. Backends are asked once, however many scrape at a time."""
+        """Return Prometheus text format 0.0.4. Concurrent scrapes share one scrape of the backends."""
         async with self._asking:
             if self._last is None or monotonic() - self._last[0] > CACHE_S:
                 metrics = [*await self._backends.collect(), *await asyncio.to_thread(self._of_budgets)]
