@@ -1,6 +1,6 @@
-"""Calls of the admin API within this process, in the name of whoever has a session.
+"""In-process client of the admin API that authenticates with the user's session.
 
-The same application that listens under ``/admin/v1`` answers them: the same guards, functions, records and messages.
+Requests are handled by the application mounted at ``/admin/v1``, with the same permissions, records and error messages.
 """
 
 import json
@@ -17,7 +17,7 @@ from gateway.admin.calls.schemas import MAX_SEGMENT
 
 
 class Refused(Exception):
-    """The API's answer is an error: `detail` is a sentence for people, `errors` names the fields that are wrong."""
+    """The API returned an error. `detail` is a sentence for people, `errors` lists the invalid fields."""
 
     def __init__(self, status: int, detail: str, errors: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -35,14 +35,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AdminCalls:
-    """Calls with one bearer `token`. `client`: the address that the browser has, for the record of refusals."""
+    """Client with a bearer `token`. `client`: the browser's address, for the record of refusals."""
 
     admin: ASGIApp
     token: str = field(repr=False)
     client: tuple[str, int] | None = None
 
     async def get(self, *segments: object, **query: Any) -> Any:
-        """The body of ``GET /<segment>/...``. Raises Refused."""
+        """Return the body of ``GET /<segment>/...``. Raises Refused."""
         return (await self.call("GET", segments, query=query)).body
 
     async def call(
@@ -54,7 +54,7 @@ class AdminCalls:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Query parameters that are None or empty are left out. Raises Refused."""
+        """Send a request. Query parameters that are None or empty are omitted. Raises Refused."""
         path = "".join(f"/{_segment(each)}" for each in segments)
         sent = {"authorization": f"Bearer {self.token}", "host": "console", **(headers or {})}
         content = b"" if body is None else json.dumps(body).encode()
@@ -71,7 +71,7 @@ class AdminCalls:
 
 
 def _segment(value: object) -> str:
-    """One segment of a path. Raises Refused for what could be read as several."""
+    """Quote one path segment. Raises Refused if it could be read as several segments."""
     text = str(value)
     if not text or "/" in text or len(text) > MAX_SEGMENT or not text.isprintable() or not text.isascii():
         raise Refused(404, "there is nothing of such a name; check the names in the URL")
@@ -87,7 +87,7 @@ async def exchange(
     client: tuple[str, int] | None,
     query: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and body of the answer of `app` to one request."""
+    """Send one request to `app`. Returns status, headers (lower-case names) and body."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,4 +1,4 @@
-"""All pages that need a session."""
+"""List of all pages that require a session."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Puts the console together: routes, sessions, forms, error pages and the headers of every answer."""
+"""Console application: routes, session and form checks, error pages, and response headers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ HEADERS: Final = {
 
 
 def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[], ASGIApp]) -> ASGIApp:
-    """To be mounted at PREFIX. `admin`: the admin API, which the pages ask. `inference`: the gateway itself."""
+    """Return the ASGI application to mount at PREFIX. `admin`: the admin API. `inference`: the gateway's own
+    application."""
     console = Console(context, admin, inference)
     sign_in = SignIn(context, admin)
     routes = [
@@ -58,7 +59,7 @@ def build_console(context: AdminContext, admin: ASGIApp, inference: Callable[[],
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The pages that need a session."""
+    """Pages that require a session."""
 
     context: AdminContext
     admin: ASGIApp
@@ -76,7 +77,7 @@ class Console:
         return endpoint
 
     async def _visit(self, request: Request) -> Visit | None:
-        """None where there is no session, or it has ended."""
+        """Return the visit, or None without a valid session."""
         token = request.cookies.get(cookies_of(self.context, request).session, "")
         client = None if request.client is None else (request.client.host, request.client.port)
         api = AdminCalls(self.admin, token, client)
@@ -96,7 +97,8 @@ class Console:
         return await page.handler(visit)
 
     async def _sent(self, page: Page, request: Request) -> Response:
-        """A form: from our own page, of this session, fresh where the page asks for that; then done."""
+        """Handle a form: check its origin, its session and, where the page requires it, a recent sign-in; then run
+        it."""
         visit = await self._visit(request)
         if visit is None:
             return _to_sign_in(request)
@@ -115,7 +117,7 @@ class Console:
             return await page.shown_by(visit)
 
     async def choose_language(self, request: Request) -> Response:
-        """Back to the console in another language; a cookie remembers it for a year."""
+        """Set the language cookie for a year and redirect to the console."""
         response = RedirectResponse(path(), 303)
         if (code := request.path_params["code"]) in NAMES:
             secure = request.url.scheme == "https"
@@ -125,7 +127,7 @@ class Console:
         return response
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        """What the admin API refused, as a page."""
+        """Show an error of the admin API as a page."""
         assert isinstance(error, Refused)  # noqa: S101  # what it was registered for
         if error.status == 401:
             return _to_sign_in(request)
@@ -139,7 +141,7 @@ class Console:
         return self._error(request, 503, str(error))
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """500, without a word of what failed."""
+        """Return 500 without details of the error."""
         return self._error(request, 500, "")
 
     def _error(self, request: Request, status: int, detail: str) -> Response:
@@ -157,7 +159,7 @@ def _to_sign_in(request: Request) -> Response:
 
 
 class Marked:
-    """Sets the headers of every answer; pages are for who asked, now: no cache keeps them."""
+    """Middleware that sets the headers of every response. Pages are never cached."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

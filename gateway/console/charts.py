@@ -1,4 +1,4 @@
-"""Charts as SVG, made on the server: shapes with classes, whose colours the style sheet gives. No script, no style."""
+"""SVG charts made on the server: shapes with CSS classes, without scripts or inline styles."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ WIDTH, HEIGHT, BASE, LEFT = 720, 170, 146, 44
 
 
 class Column(NamedTuple):
-    """`label` stands below it, `said` is what a reader or a pointer on it is told."""
+    """`label` is shown below the column, `said` is its text for screen readers and its tooltip."""
 
     label: str
     value: float
@@ -17,7 +17,7 @@ class Column(NamedTuple):
 
 
 def columns(values: Sequence[Column], title: str, top_label: str) -> Markup:
-    """A chart of columns, oldest first. `top_label`: the greatest value in words, beside the upper line."""
+    """Return a column chart, oldest first. `top_label`: text of the greatest value, beside the upper grid line."""
     greatest = max((each.value for each in values), default=0) or 1
     step = (WIDTH - LEFT) / max(1, len(values))
     parts = [

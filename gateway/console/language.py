@@ -1,4 +1,4 @@
-"""The languages of the console: catalogues of texts as data files, chosen by cookie or by what the browser prefers."""
+"""Languages of the console: message catalogues as data files, chosen by cookie or Accept-Language."""
 
 import json
 from collections.abc import Mapping
@@ -18,17 +18,18 @@ _SEPARATORS: Final[Mapping[str, tuple[str, str]]] = {"en": (",", "."), "de": (".
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One catalogue, by the code of its language (BCP 47)."""
+    """Message catalogue of one language, by its BCP 47 code."""
 
     code: str
     texts: Mapping[str, str]
 
     def text(self, key: str, /, **values: object) -> str:
-        """The text of `key` with `values` filled in. Raises KeyError for a key that there is not."""
+        """Return the text of `key` with `values` filled in. Raises KeyError for an unknown key."""
         return self.texts[key].format(**values) if values else self.texts[key]
 
     def known(self, key: str, otherwise: str) -> str:
-        """The text of a key made from a value that may have none yet, as a new kind of event."""
+        """Return the text of a key derived from a value, or the value itself if it has no text, such as a new kind of
+        event."""
         return self.texts.get(key, otherwise)
 
     def number(self, value: float | int, decimals: int = 0) -> str:
@@ -37,19 +38,19 @@ class Language:
         return whole.replace(",", "\0").replace(".", point).replace("\0", thousands)
 
     def instant(self, at: str | datetime) -> str:
-        """``2026-11-30 08:15:02``, in UTC."""
+        """Format an instant as ``2026-11-30 08:15:02``, in UTC."""
         moment = datetime.fromisoformat(at) if isinstance(at, str) else at
         return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 @cache
 def language(code: str) -> Language:
-    """Raises KeyError for one that there is not."""
+    """Return the catalogue of a language. Raises KeyError for an unknown code."""
     return Language(code, json.loads((FOLDER / f"{code}.json").read_text(encoding="utf-8")))
 
 
 def language_of(request: Request) -> Language:
-    """By the cookie, else the first of ours that the browser accepts (RFC 9110 §12.5.4), else English."""
+    """Choose the language: by cookie, otherwise by Accept-Language (RFC 9110 §12.5.4), otherwise English."""
     chosen = request.cookies.get(COOKIE, "")
     if chosen in NAMES:
         return language(chosen)

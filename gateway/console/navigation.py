@@ -1,4 +1,4 @@
-"""The console's menu: each entry with the permission that its page asks for, so that none leads to a refusal."""
+"""Navigation menu. Each entry has the permission that its page requires, so that no entry leads to a refusal."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,8 @@ from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`key`: of its text and its icon. `path`: below the tenant's, or below the console's. `needs` None: anybody."""
+    """`key`: of its text and icon. `path`: relative to the tenant's pages or to the console. `needs`: permission, None
+    for none."""
 
     key: str
     path: str
@@ -46,12 +47,12 @@ OF_INSTALLATION: Final = (
 
 
 def may(actor: Actor, permission: Permission, tenant: str | None) -> bool:
-    """Whether the admin API would let `actor` do this, `tenant` None: in the installation as a whole."""
+    """Return whether the admin API would permit this to `actor`. `tenant` None: for the whole installation."""
     return check(actor, permission, None if permission in INSTALLATION else tenant).allowed
 
 
 def entries_of(actor: Actor, tenant: str) -> list[tuple[str, list[Entry]]]:
-    """Groups of entries of a tenant's pages, those that `actor` may open."""
+    """Return the groups of tenant pages that `actor` may open."""
     groups = [
         (name, [each for each in entries if each.needs is None or may(actor, each.needs, tenant)])
         for name, entries in OF_TENANT
@@ -60,5 +61,5 @@ def entries_of(actor: Actor, tenant: str) -> list[tuple[str, list[Entry]]]:
 
 
 def entries_above(actor: Actor) -> list[Entry]:
-    """Entries of the installation's pages, those that `actor` may open."""
+    """Return the installation's pages that `actor` may open."""
     return [each for each in OF_INSTALLATION if each.needs is None or may(actor, each.needs, None)]

@@ -7,8 +7,8 @@ from gateway.console.visit import Handler
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`fresh`: it cannot be undone, so it takes a sign-in of a few minutes ago. `shown_by`: the page that the form is
-    on, which shows why it was refused."""
+    """`fresh`: irreversible action that requires a recent sign-in. `shown_by`: handler of the page with the form,
+    which shows why the form was refused."""
 
     path: str
     handler: Handler
@@ -18,5 +18,5 @@ class Page:
 
 
 def form(path: str, handler: Handler, shown_by: Handler | None = None, *, fresh: bool = False) -> Page:
-    """A form that is sent by POST."""
+    """Declare a form sent by POST."""
     return Page(path, handler, "POST", fresh, shown_by)

@@ -1,8 +1,8 @@
-"""The browser's session and its forms: who asks, and whether the form that changes something is ours.
+"""Browser sessions and protection against cross-site request forgery (CSRF).
 
-A form is taken only with a token that is bound to the session, and only from our own pages, as the browser says by
-`Origin` or, where our own policy makes it send none (``Referrer-Policy: no-referrer``), by `Sec-Fetch-Site`. The
-session itself is in a cookie that is sent with no other site's request (``SameSite=Strict``).
+A form needs a token bound to the session and must come from the console's own pages, according to `Origin` or, if
+``Referrer-Policy: no-referrer`` makes that ``null``, to `Sec-Fetch-Site`. The session cookie is not sent with
+cross-site requests (``SameSite=Strict``).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -17,11 +17,11 @@ from gateway.console.admin_calls import Refused
 SEAL: Final = "console form"
 FIELD: Final = "csrf"
 FRESH: Final = timedelta(minutes=15)
-"""How long after signing in a person may do what cannot be undone."""
+"""Maximum age of a sign-in for irreversible actions."""
 
 
 def cookies_of(context: AdminContext, request: Request) -> Cookies:
-    """Those of the identity provider's settings; without one, of the address that the browser calls us by."""
+    """Return the cookie settings: of the identity provider's configuration, otherwise of the request's own address."""
     return context.cookies or Cookies(own_origin(request), "/", request.url.scheme == "https")
 
 
@@ -30,12 +30,12 @@ def own_origin(request: Request) -> str:
 
 
 def form_token(context: AdminContext, session: str) -> str:
-    """What forms of this session carry. It is of no use with another session, and says nothing of the session."""
+    """Return the CSRF token of a session. It is invalid for other sessions and does not reveal the session token."""
     return context.hasher().seal(SEAL, session)
 
 
 def check_origin(context: AdminContext, request: Request) -> None:
-    """Raises Refused for a form of another site."""
+    """Check that a form comes from this site. Raises Refused."""
     origin, site = request.headers.get("origin", "null"), request.headers.get("sec-fetch-site")
     ours = {cookies_of(context, request).origin, own_origin(request)}
     if origin in ours and site in (None, "same-origin"):
@@ -46,13 +46,13 @@ def check_origin(context: AdminContext, request: Request) -> None:
 
 
 def check_form(context: AdminContext, request: Request, session: str, sent: str) -> None:
-    """Raises Refused for a form of another site, or of another session."""
+    """Check origin and CSRF token of a form. Raises Refused."""
     check_origin(context, request)
     if not context.hasher().sealed(SEAL, session, sent):
         raise Refused(403, "this form belongs to another session; open the page again and send it from there")
 
 
 def is_fresh(since: str | None, now: datetime) -> bool:
-    """Whether a session that began `since` may do what cannot be undone."""
+    """Return whether a session that began `since` may perform irreversible actions."""
     begun = datetime.fromisoformat(since) if since else datetime.min.replace(tzinfo=UTC)
     return timedelta(0) <= now - begun <= FRESH

@@ -1,4 +1,4 @@
-"""Style sheet and scripts: from this package alone, under addresses that change with their content, compressed once."""
+"""Static files of this package: style sheet and scripts, at content-addressed paths, compressed once."""
 
 import gzip
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; char
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """`version`: part of the address, so that a browser keeps the file for a year."""
+    """`version`: part of the path, so that browsers may cache the file for a year."""
 
     media_type: str
     version: str
@@ -37,7 +37,7 @@ def address(name: str) -> str:
 
 
 async def serve(request: Request) -> Response:
-    """404 for another name, and for another version than is here."""
+    """Serve a file; 404 for an unknown name or version."""
     found = FILES.get(request.path_params["name"])
     if found is None or found.version != request.path_params["version"]:
         return Response(status_code=404)

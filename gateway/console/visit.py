@@ -1,4 +1,4 @@
-"""One request of a browser with a session: whose it is, what it asks of the admin API, and the page it becomes."""
+"""A browser's request with a session: user, admin API client, and page rendering."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,8 +38,8 @@ _PAGES: Final = Environment(
 
 @dataclass(slots=True)
 class Visit:
-    """`me`: as the admin API says of the session. `problem`: why the form that was sent was refused; `form`: what it
-    held, to be shown again; `status`: of the page. `inference`: the gateway itself, for a call of a model."""
+    """`me`: the user, as returned by the admin API. `problem`: why the submitted form was refused. `form`: its fields,
+    to be shown again. `status`: of the page. `inference`: the gateway's application, for calls of models."""
 
     request: Request
     context: AdminContext
@@ -64,7 +64,8 @@ class Visit:
         return navigation.may(self.actor, permission, tenant or self.tenant)
 
     def need(self, permission: Permission) -> None:
-        """For a page that only leads to what takes `permission`. Raises Refused, in the words of the admin API."""
+        """Require a permission for a page that only links to guarded actions. Raises Refused with the admin API's
+        message."""
         verdict = check(self.actor, permission, self.tenant)
         if not verdict.allowed:
             raise Refused(403, verdict.because)
@@ -77,7 +78,7 @@ class Visit:
         return await self.api.get("tenants", self.tenant, *segments, **query)
 
     async def change(self, method: str, *segments: object, body: Any = None, **query: Any) -> Answer:
-        """A change by the form that was sent: once, though it be sent twice, and of the state that the page showed."""
+        """Apply the submitted form: once, even if it is sent twice, and only to the state that the page showed."""
         headers = {}
         if self.form.get(ONCE):
             headers["idempotency-key"] = self.form[ONCE]
@@ -86,21 +87,21 @@ class Visit:
         return await self.api.call(method, segments, query=query, body=body, headers=headers)
 
     def render(self, template: str, **values: Any) -> Response:
-        """The page, or the part of one that a script of ours asks for (a template whose name begins with ``_``)."""
+        """Render a page, or a fragment for htmx (a template whose name begins with ``_``)."""
         return render(
             self.context, self.request, self.language, template, self.status, visit=self, me=self.me, **values
         )
 
     def path(self, *segments: object, **query: object) -> str:
-        """A path of the console; below the tenant's page where it begins with ``t``."""
+        """Return a path of the console."""
         return path(*segments, **query)
 
     def here(self, *segments: object, **query: object) -> str:
-        """A path below the pages of this page's tenant."""
+        """Return a path below this tenant's pages."""
         return path("t", self.tenant, *segments, **query)
 
     def to(self, *segments: object, **query: object) -> Response:
-        """Go on to a page below the tenant's, or, without a tenant, below the console's."""
+        """Redirect to a page of this tenant, or of the console without a tenant."""
         target = path(*segments, **query) if self.tenant is None else self.here(*segments, **query)
         return RedirectResponse(target, 303)
 
@@ -118,7 +119,7 @@ def path(*segments: object, **query: object) -> str:
 def render(
     context: AdminContext, request: Request, language: Language, template: str, status: int = 200, **values: Any
 ) -> Response:
-    """Any page, also one without a session."""
+    """Render a page, with or without a session."""
     visit: Visit | None = values.get("visit")
     session = "" if visit is None else visit.api.token
     shared = {
@@ -146,7 +147,7 @@ def render(
 
 
 def texts(form: FormData) -> dict[str, str]:
-    """The fields of a form as texts, the last of each name; files are left out."""
+    """Return the text fields of a form, the last of each name. Files are omitted."""
     return {name: value for name, value in form.multi_items() if isinstance(value, str)}
 
 

@@ -1,4 +1,4 @@
-"""Who am I, what may I, and where am I signed in."""
+"""Account page: identity, permissions and open sessions of the user."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Calls on record: the list, one call with its decision and steps, its proof, its content where that is kept."""
+"""Recorded calls: list, decision and steps of a call, inclusion proof, and kept content."""
 
 import json
 from typing import Any, Final
@@ -46,7 +46,7 @@ async def _one(visit: Visit, *, proof: Any = None, content: Any = None) -> Respo
 
 
 async def proven(visit: Visit) -> Response:
-    """The same page, with the proof made and verified now."""
+    """Show the call with a proof computed and verified now."""
     try:
         proof = await visit.of_tenant("calls", visit.request.path_params["number"], "proof")
     except Refused as refused:
@@ -57,7 +57,7 @@ async def proven(visit: Visit) -> Response:
 
 
 async def proof_file(visit: Visit) -> Response:
-    """The proof as a file that `verify.py` and any RFC 6962 implementation can check without us."""
+    """Return the proof as a file that `verify.py` and any RFC 6962 implementation can check offline."""
     number = visit.request.path_params["number"]
     proof = await visit.of_tenant("calls", number, "proof")
     name = f"proof-{visit.tenant}-{proof['receipt'].split('/')[1]}.json"
@@ -66,7 +66,7 @@ async def proof_file(visit: Visit) -> Response:
 
 
 async def read_content(visit: Visit) -> Response:
-    """What is kept of one record of the call, shown once; who read it and why is on record before."""
+    """Show the kept content of a record once. Reader and reason are recorded first."""
     sent = visit.form
     asked = {"reason": sent.get("reason", "")}
     answer = await visit.change("POST", "tenants", visit.tenant, "calls", sent.get("record", ""), "content", body=asked)
@@ -74,7 +74,7 @@ async def read_content(visit: Visit) -> Response:
 
 
 def _decision(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last one that was made of the call."""
+    """Return the last decision of the call."""
     made = [each["record"]["decision"] for each in records if each["record"].get("decision")]
     return made[-1] if made else {"outcome": "deny", "reasons": []}
 

@@ -1,4 +1,4 @@
-"""Where models run: deployments with their replicas, backends, and the places that the policy allows."""
+"""Deployments with their replicas, backends, and the regions that the policy allows."""
 
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ async def deployments(visit: Visit) -> Response:
 
 
 async def scale(visit: Visit) -> Response:
-    """The bounds of the form in place of those that are set; all other figures stay."""
+    """Replace the scaling bounds by those of the form and keep all other values."""
     name = visit.request.path_params["deployment"]
     found = await visit.api.call("GET", ("tenants", visit.tenant, "deployments", name))
     kept = {field: found.body[field] for field in Scale.model_fields}
@@ -45,7 +45,7 @@ async def drain(visit: Visit) -> Response:
 
 
 async def places(visit: Visit) -> Response:
-    """Where calls ran, and which regions the policy allows, with the rule that refuses each other one."""
+    """Show where calls ran and which regions the policy allows, with the rules that refuse the others."""
     summary = await visit.of_tenant("calls-summary")
     checked: dict[str, Any] = {"verdicts": (), "catalogue": ""}
     try:
@@ -53,7 +53,7 @@ async def places(visit: Visit) -> Response:
     except Refused as refused:
         if refused.status != 422:
             raise
-        visit.problem = refused  # no policy is in force: the other tables are there all the same
+        visit.problem = refused  # no policy is active: the other tables are still shown
     known = {one["region"]: one for one in (await visit.get("regions"))["regions"]}
     countries: dict[str, int] = {}
     for one in summary["places"]:

@@ -1,4 +1,4 @@
-"""API keys of a tenant's projects: made, rotated, revoked. A key itself is on the page that makes it alone."""
+"""API keys of projects: create, rotate, revoke. The secret is shown only on the page that creates the key."""
 
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ async def revoke(visit: Visit) -> Response:
 
 
 def _split(text: str) -> list[str] | None:
-    """An empty field sets no bound."""
+    """Split a comma-separated field. An empty field sets no bound."""
     return [each.strip() for each in text.split(",") if each.strip()] or None
 
 

@@ -1,4 +1,4 @@
-"""Human oversight, rights of persons, and incidents: what a data protection officer acts on."""
+"""Human oversight, data subject rights and incidents."""
 
 import json
 from datetime import UTC, datetime
@@ -62,7 +62,7 @@ def _moment(milliseconds: int) -> str:
 
 
 async def access(visit: Visit) -> Response:
-    """The package of an access request, shown once; as a file where that is asked for."""
+    """Show the package of an access request once, or return it as a file."""
     body = {"subject": visit.form.get("subject", "")}
     package = (await visit.change("POST", "tenants", visit.tenant, "rights", "access", body=body)).body
     if visit.form.get("as") == "file":
@@ -72,7 +72,7 @@ async def access(visit: Visit) -> Response:
 
 
 def _scope(visit: Visit) -> dict[str, Any]:
-    """Of a person or of records; what is empty is left out."""
+    """Return the scope of a person or of records without empty fields."""
     found: dict[str, Any] = {}
     if subject := visit.form.get("subject", ""):
         found["subject"] = subject

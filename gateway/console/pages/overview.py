@@ -1,4 +1,4 @@
-"""The first page: of the installation for its staff, of a tenant for everybody in it."""
+"""Start page of the installation for its staff, and of a tenant for its people."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ PROPOSED: Final = "submitted"
 
 
 async def home(visit: Visit) -> Response:
-    """Tenant's people go to their tenant; staff to the list of tenants, where they may see it."""
+    """Redirect people of a tenant to their tenant, and staff to the list of tenants if permitted."""
     tenant = visit.me["tenant"]
     if tenant is not None:
         return RedirectResponse(path("t", tenant), 303)
@@ -33,13 +33,14 @@ async def show(visit: Visit) -> Response:
 
 
 async def live(visit: Visit) -> Response:
-    """The figures of the newest calls alone, which the page fetches again every few seconds."""
+    """Return only the figures of the newest calls. The page fetches them every few seconds."""
     summary = await visit.of_tenant("calls-summary")
     return visit.render("_figures.html", shown_tenant=visit.tenant, summary=summary)
 
 
 async def days(visit: Visit) -> Response:
-    """Calls by day, which the page fetches by itself: the ledger of a busy tenant takes a second to sum up."""
+    """Return the chart of calls by day. The page fetches it separately, since summing the ledger of a busy tenant
+    takes a second."""
     today = datetime.now(UTC).date()
     since = today - timedelta(days=DAYS - 1)
     lines = await visit.of_tenant("usage", by="day", since=since.isoformat())
@@ -62,7 +63,7 @@ def _chart(visit: Visit, days: Iterable[str], by_day: dict[str, Any]) -> Any:
 
 
 async def _duties(visit: Visit) -> list[tuple[str, str, str]]:
-    """What waits for somebody: key of the text, what is named in it, and where it is done."""
+    """Return open duties: key of the text, its values, and the link."""
     found = []
     if visit.may("policies.approve"):
         for each in await visit.of_tenant("policy-proposals"):

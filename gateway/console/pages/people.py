@@ -1,4 +1,4 @@
-"""People and their roles: a tenant's, and the installation's own staff. The same pages for both."""
+"""People and roles of a tenant or of the installation's staff. Both use the same pages."""
 
 from typing import Final, get_args
 

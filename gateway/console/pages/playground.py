@@ -1,7 +1,7 @@
-"""A chat with a project's model under its own policy, through the whole request path, with the receipt.
+"""Chat with a project's model through the complete request path, under the project's policy, with receipt.
 
-The call is made with a key of the project that lives for a few minutes and is revoked behind it, both on record: so it
-stands under the same limits, policy and record as any call of an application.
+The call uses a short-lived key of the project, which is revoked afterwards. Both are recorded. So the same limits,
+policy and record apply as to a call of an application.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ async def ask(visit: Visit) -> Response:
 
 
 async def _call(visit: Visit, key: str, content: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Once the key is known here. Raises Refused where it does not become so."""
+    """Call once this process knows the key. Raises Refused if it does not learn it in time."""
     headers = {
         "authorization": f"Bearer {key}",
         "content-type": "application/json",
@@ -94,7 +94,7 @@ async def _call(visit: Visit, key: str, content: bytes) -> tuple[int, dict[str, 
 
 
 async def _on_record(visit: Visit, request_id: str) -> Any:
-    """The call in the record, for whoever may read that."""
+    """Return the recorded call, if the user may read it."""
     if not request_id or not visit.may("record.read"):
         return None
     return next(iter((await visit.of_tenant("calls", request=request_id, limit=1))["items"]), None)

@@ -1,4 +1,4 @@
-"""Policies: what is in force, drafts that are checked as they are typed, proposals that a second person approves."""
+"""Policies: active versions, drafts checked while typing, and proposals approved by a second person."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ EXAMPLE: Final = "policy: {name}\nversion: 1\nresidency: {{process_in: EEA, stor
 
 
 async def listed(visit: Visit) -> Response:
-    """The versions of the tenant's document, or of a project's, and its proposals."""
+    """List versions and proposals of a tenant's or project's policy."""
     project = visit.request.query_params.get("project", "")
     versions = (await visit.of_tenant("policies", project=project, limit=200))["items"]
     proposals = [each for each in await visit.of_tenant("policy-proposals") if (each["project"] or "") == project]
@@ -29,7 +29,7 @@ async def _projects(visit: Visit) -> list[Any]:
 
 
 def _state(proposal: dict[str, Any]) -> str:
-    """As `PolicyProposalRecord.state`, of the record as the API gives it."""
+    """Return the state as `PolicyProposalRecord.state` does, from the API's JSON."""
     if proposal["withdrawn_at"] is not None:
         return "withdrawn"
     if proposal["version"] is not None:
@@ -40,7 +40,7 @@ def _state(proposal: dict[str, Any]) -> str:
 
 
 async def draft(visit: Visit) -> Response:
-    """The editor: begins with what is in force."""
+    """Show the editor, starting from the active policy."""
     project = visit.form.get("project", visit.request.query_params.get("project", ""))
     if "document" in visit.form:
         text = visit.form["document"]
@@ -55,7 +55,7 @@ async def draft(visit: Visit) -> Response:
 
 
 async def check(visit: Visit) -> Response:
-    """What is wrong with the draft and what it would change: a part of the page for a script, else the whole page."""
+    """Check a draft: problems and differences. Returns a fragment for scripts, otherwise the whole page."""
     if visit.request.headers.get("hx-request") != "true":
         return await draft(visit)
     project = visit.form.get("project", "")
@@ -63,7 +63,7 @@ async def check(visit: Visit) -> Response:
 
 
 async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
-    """Problems, tests and differences of a draft."""
+    """Return problems, test results and differences of a draft."""
     body = {"document": document, "project": project or None}
     found: dict[str, Any] = {"problems": (), "tests": (), "differences": None}
     try:
@@ -80,7 +80,7 @@ async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
 
 
 async def simulate(visit: Visit) -> Response:
-    """What the draft would have done to the calls on record."""
+    """Simulate the draft on recorded calls."""
     sent = visit.form
     body = {"document": sent.get("document", ""), "project": sent.get("project") or None}
     impact = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "simulate"), body=body)).body
@@ -146,7 +146,7 @@ async def roll_back(visit: Visit) -> Response:
 
 
 async def explain(visit: Visit) -> Response:
-    """How a request would be decided now, with the lines that say so."""
+    """Explain how a request would be decided now, with the deciding lines."""
     asked = visit.request.query_params
     visit.form = {name: asked.get(name, "").strip() for name in ("project", "model")}
     explained = None

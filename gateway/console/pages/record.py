@@ -1,4 +1,4 @@
-"""The health of the record: what is signed, verification, and that one state grew out of another."""
+"""Health of the record: checkpoints, verification, and consistency proofs."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ async def _show(visit: Visit, *, verdict: Any = None, proof: Any = None) -> Resp
 
 
 async def verify(visit: Visit) -> Response:
-    """Rebuild the tree now."""
+    """Verify the tree now."""
     verdict = (await visit.api.call("POST", ("tenants", visit.tenant, "record", "verify"))).body
     return await _show(visit, verdict=verdict)
 

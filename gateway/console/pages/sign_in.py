@@ -1,4 +1,4 @@
-"""Signing in, by the identity provider or a one-time token, and out."""
+"""Sign-in by identity provider or one-time token, and sign-out."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +26,7 @@ LIFE: Final = timedelta(minutes=60)
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The pages that need no session."""
+    """Pages that require no session."""
 
     context: AdminContext
     admin: ASGIApp
@@ -43,7 +43,7 @@ class SignIn:
         return self._page(request, again="again" in request.query_params)
 
     async def by_token(self, request: Request) -> Response:
-        """Spend the one-time token of the form on a session."""
+        """Exchange a one-time token for a session."""
         check_origin(self.context, request)
         async with request.form(max_files=0, max_fields=10) as form:
             sent = texts(form).get("token", "").strip()
@@ -56,7 +56,7 @@ class SignIn:
         return response
 
     def _spend(self, request: Request, sent: str) -> ApiKey:
-        """The new session. Raises KeyRefused, NotFound, Invalid."""
+        """Return the new session. Raises KeyRefused, NotFound, Invalid."""
         try:
             bearer = self.context.sign_in_bearer(sent)
         except KeyRefused as error:
@@ -70,7 +70,7 @@ class SignIn:
         return LIFE if provider is None else timedelta(minutes=provider.settings.session_minutes)
 
     async def sign_out(self, request: Request) -> Response:
-        """End the session; the browser forgets it. A session that is over is signed out of as well."""
+        """End the session and delete the cookie, also if the session has already ended."""
         cookies = cookies_of(self.context, request)
         token = request.cookies.get(cookies.session, "")
         async with request.form(max_files=0, max_fields=10) as form:
@@ -85,7 +85,7 @@ class SignIn:
         return response
 
     async def signed_out(self, request: Request) -> Response:
-        """With the way out of the session at the identity provider, where there is one."""
+        """Show the sign-out page, with a link to sign out at the identity provider if there is one."""
         provider = self.context.provider
         url = None if provider is None else await self.context.provider_pool.run(provider.end_session_url)
         return render(self.context, request, language_of(request), "signed_out.html", end_session=url)

@@ -1,4 +1,4 @@
-"""Tenants, for the staff of the installation; and the projects of one."""
+"""Tenants, for the staff of the installation, and projects of a tenant."""
 
 from typing import Any, Final, get_args
 

@@ -1,4 +1,4 @@
-"""Limits; what was used and what it cost, by day and by whatever else, as charts, tables and CSV."""
+"""Limits, usage and cost by day and other dimensions, as charts, tables and CSV."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -48,7 +48,7 @@ def _tokens(line: Any) -> int:
 
 
 async def as_csv(visit: Visit) -> Response:
-    """The table of the page as CSV, as the admin API writes it."""
+    """Return the page's table as CSV, as written by the admin API."""
     asked = visit.request.query_params
     found = await visit.get(*_base(visit), by=asked.get("by", "day"), since=asked.get("since", ""), format="csv")
     headers = {"content-disposition": 'attachment; filename="usage.csv"'}
@@ -79,7 +79,7 @@ async def set_limits(visit: Visit) -> Response:
 
 
 def _figure(text: str | None) -> float | int | str | None:
-    """A number where it is one; the API says what is wrong with any other text."""
+    """Parse a number. Other text is passed on, so that the API reports the error."""
     try:
         return None if text is None else float(text) if "." in text else int(text)
     except ValueError:
