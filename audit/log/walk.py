@@ -55,7 +55,7 @@ def checked_moment(text: str) -> str:
             raise ValueError
         datetime.fromisoformat(given + _START[len(given) :])
     except ValueError:
-        raise AuditError(f"{text!r} is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z") from None
+        raise AuditError("this is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z") from None
     return text
 
 

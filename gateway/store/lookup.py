@@ -118,7 +118,7 @@ def token(session: Session, tenant_id: str | None, person_id: str, token_id: str
     person(session, tenant_id, person_id)
     row = session.get(AccessTokenRow, token_id)
     if row is None or row.person != person_id:
-        raise NotFound(f"person {person_id!r} has no token {token_id!r}; check the id of the token")
+        raise NotFound(f"person {person_id!r} has no such token; check the id of the token")
     return row
 
 

@@ -145,7 +145,11 @@ def test_compose_step_by_step_as_its_head_says(tmp_path, empty):
     })  # fmt: skip
     (tmp_path / "password").write_text("0123abc")
     (tmp_path / "config.yaml").write_text(host.here(described["configs"]["gateway"]["content"]))
-    variables = {"DOMICILE_DATA": "/var/lib/domicile"} | service["environment"] | {"DOMICILE__SINKS__RECORD": "FR"}
+    variables = (
+        {"DOMICILE_DATA": "/var/lib/domicile"}
+        | service["environment"]
+        | dict.fromkeys(("DOMICILE__SINKS__RECORD", "DOMICILE__SINKS__TELEMETRY"), "FR")
+    )
     del variables["DOMICILE_REDIS_URL"]
     started = [*service["entrypoint"], service["command"][0].replace("$$", "$")]
     (step,) = re.findall(r"^#   docker compose \S+ \S+ exec gateway (domicile .*)$", COMPOSE, re.MULTILINE)

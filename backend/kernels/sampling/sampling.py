@@ -86,12 +86,35 @@ def _marked_best(
 
 
 @triton.jit
+def _seeded_best(
+    seed_ptr, position_ptr, row_logits, temperature, threshold, best_ptr, index_ptr, vocab, quarter,
+    THRESHOLD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One Philox call gives the noise of four tokens, a quarter vocabulary apart."""
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    position = tl.load(position_ptr).to(tl.int32)
+    zero = column * 0
+    r0, r1, r2, r3 = tl.philox(tl.load(seed_ptr), column, zero + position, zero, zero)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    best_index = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
+    broken = tl.zeros([BLOCK], tl.int32)
+    for lane in tl.static_range(4):
+        token = lane * quarter + column
+        random = r0 if lane == 0 else (r1 if lane == 1 else (r2 if lane == 2 else r3))
+        best, best_index, broken = _considered(
+            random, token, (column < quarter) & (token < vocab), row_logits, temperature, threshold,
+            best, best_index, broken, THRESHOLD,
+        )  # fmt: skip
+    _put(best, best_index, broken, best_ptr, index_ptr)
+
+
+@triton.jit
 def _block_best(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, threshold_ptr, mark_ptr, best_ptr, index_ptr,
     vocab, quarter, row_stride, THRESHOLD: tl.constexpr, MARKS: tl.constexpr, MARK_WORDS: tl.constexpr,
     TILE_BLOCKS: tl.constexpr, BLOCK_WORDS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Best (score, token) of 4 * BLOCK tokens; one Philox call gives the noise of four, a quarter vocabulary apart."""
+    """Best (score, token) of 4 * BLOCK tokens, with the noise of the row's watermark or of its seed."""
     after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     slot = row * tl.num_programs(1) + tl.program_id(1)
@@ -100,30 +123,22 @@ def _block_best(
     threshold = 0.0
     if THRESHOLD:
         threshold = tl.load(threshold_ptr + row)
-    marked = 0
-    if MARKS:
-        marked = tl.load(mark_ptr + row * MARK_WORDS)
-    if marked != 0:
-        _marked_best(
-            mark_ptr + row * MARK_WORDS, row_logits, temperature, threshold, best_ptr + slot, index_ptr + slot,
-            vocab, THRESHOLD, TILE_BLOCKS, BLOCK_WORDS,
-        )  # fmt: skip
-    else:
-        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        position = tl.load(position_ptr + row).to(tl.int32)
-        zero = column * 0
-        r0, r1, r2, r3 = tl.philox(tl.load(seed_ptr + row), column, zero + position, zero, zero)
-        best = tl.full([BLOCK], float("-inf"), tl.float32)
-        best_index = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
-        broken = tl.zeros([BLOCK], tl.int32)
-        for lane in tl.static_range(4):
-            token = lane * quarter + column
-            random = r0 if lane == 0 else (r1 if lane == 1 else (r2 if lane == 2 else r3))
-            best, best_index, broken = _considered(
-                random, token, (column < quarter) & (token < vocab), row_logits, temperature, threshold,
-                best, best_index, broken, THRESHOLD,
+    if MARKS:  # without them the pointer is None, which no branch that is compiled may touch
+        if tl.load(mark_ptr + row * MARK_WORDS) != 0:
+            _marked_best(
+                mark_ptr + row * MARK_WORDS, row_logits, temperature, threshold, best_ptr + slot, index_ptr + slot,
+                vocab, THRESHOLD, TILE_BLOCKS, BLOCK_WORDS,
             )  # fmt: skip
-        _put(best, best_index, broken, best_ptr + slot, index_ptr + slot)
+        else:
+            _seeded_best(
+                seed_ptr + row, position_ptr + row, row_logits, temperature, threshold, best_ptr + slot,
+                index_ptr + slot, vocab, quarter, THRESHOLD, BLOCK,
+            )  # fmt: skip
+    else:
+        _seeded_best(
+            seed_ptr + row, position_ptr + row, row_logits, temperature, threshold, best_ptr + slot, index_ptr + slot,
+            vocab, quarter, THRESHOLD, BLOCK,
+        )  # fmt: skip
 
 
 @triton.jit

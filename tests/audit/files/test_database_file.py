@@ -197,6 +197,7 @@ LOW_LEVEL_OPENS = {
     "audit/files/secret_file.py": 2,  # secrets
     "audit/keys/signer.py": 1,  # the draft of a key
     "audit/files/untrusted_file.py": 1,  # files of a backup, a key set or a bundle, which no process serves from
+    "gateway/cli/remote/credentials.py": 1,  # the draft of a file of tokens, with O_EXCL
     "audit/pack_verifier/archive.py": 1,  # files of an unpacked pack, checked for being regular files
     "policy/cli.py": 1,  # a policy document that the caller names
     "backend/process/grammar_sandbox.py": 1,  # /dev/null
