@@ -107,7 +107,8 @@ def _engine(
     config = EngineConfig(**{**settings, **changes})
     cache = size_cache(config, model.config, 4)
     own = places(model, root, batch_invariant=batch_invariant_bank)
-    pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, str(DEVICE))
+    embedding = model.embedding
+    pages = KVCache(model.config, cache.num_blocks, config.block_size, embedding.dtype, str(embedding.device))
     made = runner_of(model, pages)
     return Engine(model, config, cache, runner=made, drafter=drafter, adapters=Adapters(own))
 

@@ -131,10 +131,10 @@ def test_tokens_get_the_adapter_of_their_sequence_and_padding_none(device: torch
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.parametrize("ops", [deltas, reference], ids=["kernel", "twin"])
-def test_arguments_that_do_not_fit_are_refused(ops: Any, change: dict[str, Any], said: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(ops: Any, change: dict[str, Any], said: str, device: Any) -> None:
     c: dict[str, Any] = {
         "x": torch.zeros(4, 8), "a": torch.zeros(1, 2, 8), "b": torch.zeros(1, 6, 2), "y": torch.zeros(4, 6),
         "slots": torch.zeros(4, dtype=torch.int32), "heights": (6,),
     }  # fmt: skip
     with pytest.raises(KernelArgumentError, match=said):
-        added(ops, {**c, **change})
+        added(ops, {k: v.to(device) if isinstance(v, Tensor) else v for k, v in {**c, **change}.items()})

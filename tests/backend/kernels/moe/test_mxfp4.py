@@ -83,10 +83,10 @@ def test_each_of_the_sixteen_numbers_is_unpacked_at_each_place(device: torch.dev
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.parametrize("ops", [mxfp4, mxfp4_reference], ids=["kernel", "twin"])
-def test_arguments_that_do_not_fit_are_refused(ops: Any, change: dict[str, Tensor], said: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(ops: Any, change: dict[str, Tensor], said: str, device: Any) -> None:
     c: dict[str, Any] = {
         "x": torch.zeros(2, 64), "packed": torch.zeros(1, 4, 32, dtype=torch.uint8),
         "scales": torch.zeros(1, 4, 2, dtype=torch.uint8), "chosen": torch.zeros(2, 1, dtype=torch.int32),
     }  # fmt: skip
     with pytest.raises(KernelArgumentError, match=said):
-        run(ops, {**c, **change})
+        run(ops, {name: tensor.to(device) for name, tensor in {**c, **change}.items()})
