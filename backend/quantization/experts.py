@@ -185,8 +185,8 @@ class Experts:
 class ClampedExperts(Experts):
     """gpt-oss's: gate and up by turns, clamped (`kernels.moe.reference.clamped_gate`), and biases.
 
-    gate_up, down: in the model's dtype, or with `scales` uint8 [experts, outputs, width / 2] and [experts, outputs,
-    width / 32] in MXFP4. biases: of both, [experts, 2 * inner] and [experts, width].
+    gate_up, down: in the model's dtype, or with `scales` in MXFP4, words and groups of
+    `kernels.moe.mxfp4_reference`. biases: of both, [experts, 2 * inner] and [experts, width].
     """
 
     def __init__(
@@ -197,14 +197,16 @@ class ClampedExperts(Experts):
         super().__init__(kernels, routing, gate_up, down, scales)
         self.biases, self.gate = biases, gate
         self._packed: Any
+        self._size: Any
         if gate_up.device.type == "cuda":
             from backend.kernels.moe import mxfp4
 
             self._packed = mxfp4.grouped_mxfp4
+            self._size = self._products.block_size if scales is None else mxfp4.block_size
         else:
             from backend.kernels.moe import mxfp4_reference
 
-            self._packed = mxfp4_reference.grouped_mxfp4
+            self._packed, self._size = mxfp4_reference.grouped_mxfp4, self._products.block_size
 
     def tensors(self) -> list[Tensor]:
         return [*super().tensors(), *self.biases]
@@ -213,29 +215,40 @@ class ClampedExperts(Experts):
         self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
         slots: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        from backend.kernels.moe.reference import clamped_gate
-
-        factors, chosen = self._route(logits, self.routing)
-        size = self._products.block_size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
-        blocks, expert = self._blocks_of(chosen, None, size), chosen.flatten().long()
-        inner = self._product(x, 0, blocks, chosen.shape[1]) + self.biases[0][expert].float()
-        gated = clamped_gate(inner, *self.gate).to(x.dtype)
-        found = self._product(gated, 1, blocks, 1) + self.biases[1][expert].float()
-        summed: Tensor = (found * factors.view(-1, 1)).view(*chosen.shape, -1).transpose(0, 1).contiguous()
-        return summed if wide else summed.to(x.dtype)
-
-    def _product(self, x: Tensor, matrix: int, blocks: Blocks, per_token: int) -> Tensor:
-        """Of each pair, float32 [pairs, outputs]. per_token: pairs that share a row of x."""
         import torch
 
-        weight = (self.gate_up, self.down)[matrix]
-        found: Tensor
+        factors, chosen = self._route(logits, self.routing)
+        per_token = chosen.shape[1]
+        size = self._size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
+        blocks, dtype = self._blocks_of(chosen, None, size), torch.float32 if wide else x.dtype
         if self.scales is None:
-            found = self._products.grouped_linear(x, weight, blocks, per_token=per_token, out_dtype=torch.float32)
-        else:
-            pairs = len(x) * per_token
-            found = self._packed(x, weight, self.scales[matrix], blocks, pairs=pairs, per_token=per_token)
+            return self._dense(x, factors, chosen, blocks).to(dtype)
+        gated = self._packed(
+            x, self.gate_up, self.scales[0], self.biases[0], blocks, per_token=per_token, gate=self.gate
+        )
+        found: Tensor = self._packed(
+            gated, self.down, self.scales[1], self.biases[1], blocks, per_token=per_token, factors=factors,
+            out_dtype=dtype,
+        )  # fmt: skip
         return found
+
+    def _dense(self, x: Tensor, factors: Tensor, chosen: Tensor, blocks: Blocks) -> Tensor:
+        """By weights that are multiplied out: float32 [per_token, tokens, width]."""
+        import torch
+
+        from backend.kernels.moe.reference import clamped_gate
+
+        def product(rows: Tensor, matrix: int, per_token: int) -> Tensor:
+            weight, bias = (self.gate_up, self.down)[matrix], self.biases[matrix]
+            found: Tensor = self._products.grouped_linear(
+                rows, weight, blocks, per_token=per_token, out_dtype=torch.float32
+            )
+            return found + bias[expert].float()
+
+        expert = chosen.flatten().long()
+        gated = clamped_gate(product(x, 0, chosen.shape[1]), *self.gate).to(x.dtype)
+        found = product(gated, 1, 1) * factors.view(-1, 1)
+        return found.view(*chosen.shape, -1).transpose(0, 1).contiguous()
 
     def divided(self, parts: int) -> Experts:
         """As it is: a checkpoint of one tensor for all experts is not divided."""

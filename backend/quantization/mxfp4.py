@@ -1,8 +1,9 @@
 """MXFP4 checkpoints (OCP Microscaling Formats 1.0, 5.1), as gpt-oss is released: experts of four bits.
 
 ``x_blocks`` uint8 [experts, outputs, width / 32, 16], a byte of which holds two neighbouring columns, the first in its
-lower half, as e2m1; ``x_scales`` uint8 [experts, outputs, width / 32], powers of two as e8m0, 2 ** (byte - 127). They
-are kept so, and unpacked on their way to the tensor cores (`kernels.moe.mxfp4`).
+lower half, as e2m1; ``x_scales`` uint8 [experts, outputs, width / 32], powers of two as e8m0, 2 ** (byte - 127). The
+numbers and scales are kept, in the order in which they are unpacked on their way to the tensor cores
+(`kernels.moe.mxfp4_reference`).
 """
 
 from __future__ import annotations
@@ -73,31 +74,40 @@ class Mxfp4(Quantization):
         from backend.kernels.moe.mxfp4_reference import dense
 
         found = self.packed(parts, stored, parts["scales"].dtype)
-        return dense(found["bytes"], found["scales"])
+        return dense(found["words"], found["groups"].t())[:, : parts["scales"].shape[2] * GROUP]
 
     def packed(self, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Raises CorruptCheckpoint for a scale that is not a number."""
-        if bool((parts["scales"] == NAN).any()):
+        """Raises CorruptCheckpoint for a scale that is not a number, or beyond what a weight can be."""
+        from backend.kernels.moe.mxfp4_reference import MOST_SCALE, pack
+
+        largest = int(parts["scales"].max())
+        if largest == NAN:
             raise CorruptCheckpoint("an mxfp4 scale is not a number")
-        return {"bytes": parts["blocks"].flatten(0, 1).flatten(1), "scales": parts["scales"].flatten(0, 1)}
+        if largest > MOST_SCALE:
+            raise CorruptCheckpoint(f"an mxfp4 scale is 2 ** {largest - 127}; no weight is that large")
+        words, groups = pack(parts["blocks"].flatten(0, 1).flatten(1), parts["scales"].flatten(0, 1))
+        return {"words": words, "groups": groups}
 
     def empty(
         self, outputs: int, width: int, dtype: torch.dtype, device: torch.device, cuts: tuple[int, ...] = ()
     ) -> Packed:
         import torch
 
-        def made(columns: int) -> Tensor:
-            return torch.empty(outputs, columns, dtype=torch.uint8, device=device)
+        from backend.kernels.moe.mxfp4_reference import CHUNK, padded
 
-        return Packed(self, {"bytes": made(width // 2), "scales": made(width // GROUP)})
+        def made(columns: int) -> Tensor:
+            return torch.empty(outputs, columns, dtype=torch.int32, device=device)
+
+        return Packed(self, {"words": made(padded(width) // 8), "groups": made(padded(width) // CHUNK)})
 
     def fill_randomly(self, packed: Packed, spread: float) -> None:
         """Numbers of any size, scaled so that most are of that spread."""
-        packed.parts["bytes"].random_(0, 256)
-        packed.parts["scales"].fill_(120)
+        packed.parts["words"].random_(-(2**31), 2**31 - 1)
+        packed.parts["groups"].fill_(120 * 0x01010101)
 
     def expert_bytes(self, outputs: int, width: int, element_size: int) -> int:
-        return outputs * (width // 2 + width // GROUP)
+        columns = -(-width // 128) * 128  # as `kernels.moe.mxfp4_reference.padded` has it, which imports torch
+        return outputs * (columns // 2 + columns // GROUP)
 
     def bytes_read(self, element_size: int, rows: int) -> float:
         return 0.5 + 1 / GROUP

@@ -1,4 +1,4 @@
-"""Cases of weight formats of eight bits (FP8 in blocks, INT8) and of mixtures of experts.
+"""Cases of weight formats of eight bits (FP8 in blocks, INT8) and of mixtures of experts, also in MXFP4.
 
 Each is a function with its arguments, so that another process can make it again (`formats_tune.py` compiles so), and
 launches no kernel before it runs.
@@ -15,7 +15,7 @@ from torch import Tensor
 from backend.kernels import fused, reference
 from backend.kernels.launching.launch import FP8
 from backend.kernels.linear import fp8_block, fp8_block_reference, int8, int8_reference
-from backend.kernels.moe import blocks, products, routing
+from backend.kernels.moe import blocks, mxfp4, mxfp4_reference, products, routing
 from backend.kernels.moe import reference as moe_reference
 from backend.kernels.moe.reference import block_size
 from backend.kernels.moe.rule import Routing
@@ -48,6 +48,7 @@ class Mixture:
 QWEN3_30B = Mixture("qwen3-30b-a3b", 2048, 768, 128, 8)
 MIXTRAL = Mixture("mixtral-8x7b", 4096, 14336, 8, 2)
 DEEPSEEK_V3 = Mixture("deepseek-v3", 7168, 2048, 256, 8, groups=8)
+GPT_OSS = Mixture("gpt-oss-20b", 2880, 2880, 32, 4)
 
 
 def specs() -> Iterator[Spec]:
@@ -70,6 +71,8 @@ def specs() -> Iterator[Spec]:
         for second in (False, True):
             yield partial(experts_case, QWEN3_30B, tokens, FP8, second, 128)
         yield partial(combine_case, QWEN3_30B, tokens)
+        for second in (False, True):
+            yield partial(mxfp4_case, GPT_OSS, tokens, second)
 
 
 def cases(device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
@@ -230,6 +233,31 @@ def experts_case(
         candidates=tuple(
             products.candidates(laid_out.size, outputs, width, dtype.itemsize, gated=not second, in_blocks=span > 0)
         ),
+    )  # fmt: skip
+
+
+def mxfp4_case(mixture: Mixture, tokens: int, second: bool, device: torch.device) -> Case:
+    """As `experts_case`, of weights in MXFP4, whose gate and up stand by turns and are clamped."""
+    experts, per_token, pairs = mixture.experts, mixture.per_token, tokens * mixture.per_token
+    outputs, width = (mixture.width, mixture.inner) if second else (mixture.inner, mixture.width)
+    both, columns = outputs if second else 2 * outputs, mxfp4_reference.padded(width)
+    chosen = chosen_of(mixture, tokens, device)
+    laid_out = moe_reference.blocks_by_expert(chosen, experts, mxfp4.block_size(pairs, experts))
+    words = torch.randint(-(2**31), 2**31 - 1, (experts, both, columns // 8), dtype=torch.int32, device=device)
+    groups = torch.full((experts, columns // 128, both), 118 * 0x01010101, dtype=torch.int32, device=device)
+    bias = torch.randn(experts, both, device=device, dtype=torch.bfloat16)
+    x = torch.randn(pairs if second else tokens, width, device=device, dtype=torch.bfloat16)
+    options: dict[str, Any] = {"per_token": per_token, "gate": None if second else (7.0, 1.702)}
+    if second:
+        options["factors"] = torch.rand(tokens, per_token, device=device)
+        options["out_dtype"] = torch.float32 if tokens <= 128 else torch.bfloat16
+    met = experts * (1 - (1 - per_token / experts) ** tokens)
+    return Case(
+        label("grouped_mxfp4", mixture.name, tokens, "down" if second else "gate_up"), 1,
+        met * both * width * (1 / 2 + 1 / 32) + x.numel() * 2 + pairs * outputs * 2,
+        lambda i: (mxfp4.grouped_mxfp4(x, words, groups, bias, laid_out, **options),),
+        lambda i: (mxfp4_reference.grouped_mxfp4(x, words, groups, bias, laid_out, **options),), 1e-2,
+        flops=2 * pairs * both * width, candidates=tuple(mxfp4.candidates(laid_out.size, gated=not second)),
     )  # fmt: skip
 
 

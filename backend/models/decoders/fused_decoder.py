@@ -88,9 +88,10 @@ class FusedDecoder(PagedDecoder):
         if not mixed.packed:
             return ClampedExperts(self.kernels, routing, mixed.gate_up, mixed.down, biases, gate)
         parts = [mixed.packed[name].parts for name in ("gate_up", "down")]
-        weights = [part["bytes"].view(count, -1, part["bytes"].shape[1]) for part in parts]
-        scales = [part["scales"].view(count, -1, part["scales"].shape[1]) for part in parts]
-        return ClampedExperts(self.kernels, routing, weights[0], weights[1], biases, gate, (scales[0], scales[1]))
+        weights = [part["words"].view(count, -1, part["words"].shape[1]) for part in parts]
+        groups = [part["groups"].view(count, -1, part["groups"].shape[1]).transpose(1, 2) for part in parts]
+        scales = groups[0].contiguous(), groups[1].contiguous()
+        return ClampedExperts(self.kernels, routing, weights[0], weights[1], biases, gate, scales)
 
     def rebalance(self, least: int) -> bool:
         return any(
