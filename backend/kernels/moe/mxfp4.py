@@ -20,7 +20,7 @@ from backend.kernels.moe import reference
 from backend.kernels.moe.mxfp4_reference import CHUNK, Gate, require_packed
 from backend.kernels.moe.reference import Blocks
 
-SIZES = (8, *reference.SIZES)  # of blocks
+SIZES: tuple[int, ...] = (8, *reference.SIZES)  # of blocks
 FEW_BLOCKS = 16  # up to which there are too few programs to hide what a trip to memory takes
 
 

@@ -17,7 +17,7 @@ from backend.kernels.moe.rule import Routing
 
 MOST_EXPERTS = 512
 GROUP = 128  # columns of a block
-SIZES = (16, 32, 64, 128)  # of blocks
+SIZES: tuple[int, ...] = (16, 32, 64, 128)  # of blocks
 INVARIANT_SIZE = 32
 
 
