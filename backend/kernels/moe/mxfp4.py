@@ -179,12 +179,11 @@ def default_choice(size: int, *, gated: bool, few: bool) -> tuning.Choice:
 
 def candidates(size: int, *, gated: bool) -> list[tuning.Choice]:
     """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
+    tiles, depths = [(64, 4), (128, 4), (128, 8), (64, 8), (256, 8)], [2, 3, 4]
     if size == 8:
-        tiles, depths = [(16, 1), (32, 1), (32, 2), (64, 2), (64, 4)], (3, 4, 6, 8)
+        tiles, depths = [(16, 1), (32, 1), (32, 2), (64, 2), (64, 4)], [3, 4, 6, 8]
     elif size < 64:
-        tiles, depths = [(32, 2), (64, 2), (64, 4), (128, 4), (128, 8)], (2, 3, 4, 6)
-    else:
-        tiles, depths = [(64, 4), (128, 4), (128, 8), (64, 8), (256, 8)], (2, 3, 4)
+        tiles, depths = [(32, 2), (64, 2), (64, 4), (128, 4), (128, 8)], [2, 3, 4, 6]
     return [
         tuning.Choice.of(warps, stages, BLOCK_N=block_n)
         for block_n, warps in tiles
