@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from audit.errors import AuditError, NoLog, SignerError, StoreError
 from audit.keys.succession import keep_notes, notes_in, open_succession
@@ -21,6 +22,9 @@ from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark
 from audit.storage.sqlite import SqliteReader, SqliteStore, no_log_at
 from audit.storage.store import LeafStore, Reader
 from audit.storage.tiles import Folder
+
+if TYPE_CHECKING:
+    from audit.storage.postgres_watch import TreeSizes
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +87,16 @@ def _open_postgres(url: str, node: str, boot: str) -> LeafStore:
             f"a log in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install 'domicile[postgres]'"
         ) from error
     return PostgresStore.open(url, node, boot)
+
+
+def tree_sizes(source: UrlSource = database_url) -> "TreeSizes | None":
+    """For a log in PostgreSQL, where opening a reader costs a connection; None for one in a file."""
+    url = source()
+    if url is None:
+        return None
+    from audit.storage.postgres_watch import TreeSizes  # of the extra domicile[postgres]
+
+    return TreeSizes(url)
 
 
 def open_reader(path: Path, source: UrlSource = database_url) -> Reader:

@@ -92,6 +92,38 @@ class RecordWatch:
             db.close()
 
 
+class TreeSizes:
+    """Of every tree, asked again and again on a connection that stays open. Any thread may call it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._db: Rows | None = None
+
+    def read(self) -> dict[str, int]:
+        """Raises StoreError; the next call connects again then."""
+        with self._lock:
+            try:
+                if self._db is None or self._db.closed:
+                    self._db = connect(self._url)
+                return dict(self._db.execute("SELECT tenant, size FROM tree").fetchall())
+            except (psycopg.Error, OSError) as error:
+                self._disconnect()
+                raise StoreError(
+                    f"the audit database does not answer: {type(error).__name__}"
+                    "; check database.record_url and the server"
+                ) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+
 _LAST_LEAVES = "SELECT tenant, size, hash FROM tree JOIN leaf ON leaf.tree = tree.id AND leaf.seq = tree.size - 1"
 _LEAVES_AT = (
     "SELECT tenant, hash FROM unnest(%s::text[], %s::bigint[]) AS asked (tenant, seq)"

@@ -42,6 +42,7 @@ from audit.storage.location import (
     open_reader,
     open_store,
     record_of,
+    tree_sizes,
 )
 from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created, read_marker, write_marker
 from audit.storage.store import LeafStore, Reader
@@ -74,6 +75,7 @@ from regions.identity.encrypted_file import PLAIN, SealedFiles, SecretFiles
 from regions.identity.identity import check_name, trust_domain
 
 if TYPE_CHECKING:
+    from audit.storage.postgres_watch import TreeSizes
     from gateway.secrets.vault import VaultClient
 
 DEFAULT_CELL = "local"
@@ -232,6 +234,10 @@ class Installation:
     def open_reader(self) -> Reader:
         """A snapshot of the record. Raises StoreError; NoLog if there is none yet."""
         return open_reader(self.audit_log, self.record_url)
+
+    def tree_sizes(self) -> "TreeSizes | None":
+        """Of the record's trees, as often as one likes; None where that costs no more than a reader."""
+        return tree_sizes(self.record_url)
 
     def open_store(self, path: Path, node: str, boot: str) -> LeafStore:
         """What `AuditLog.open` takes where no event brings private values."""

@@ -368,6 +368,9 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
             prices=_prices_of(settings),
         )
     )
+    sizes = installation.tree_sizes()
+    if sizes is not None:
+        stack.callback(sizes.close)
     ledger = await enter(
         Ledger(
             database,
@@ -375,6 +378,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
             installation.open_reader,
             lambda: directory.prices,
             days=settings.audit.ledger_days,
+            sizes=None if sizes is None else sizes.read,
         )
     )
     machines = await enter(_machines(base.provider, settings.oidc))

@@ -25,7 +25,7 @@ SCHEDULE = Schedule()
 
 class Ledger:
     """Use as ``async with Ledger(...)``: leaving reads a last time. `prices` gives those of now, `open_reader` a
-    snapshot of the log that is called `log`.
+    snapshot of the log that is called `log`, and `sizes` those of its trees, as `LedgerWriter` has them.
 
     What it could not write it writes next time, since the log keeps it: no row is lost to a database that was away.
     Rows are deleted when the record of their call is (`audit.privacy.schedule`), or after `days` where that is set.
@@ -39,10 +39,11 @@ class Ledger:
         prices: Callable[[], PriceBook],
         *,
         days: int | None = None,
+        sizes: Callable[[], dict[str, int]] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._open_reader = open_reader
-        self._writer = LedgerWriter(database, log, record_days)
+        self._writer = LedgerWriter(database, log, record_days, sizes=sizes)
         self._prices = prices
         self._days = days
         self._now = now

@@ -7,7 +7,7 @@ import pytest
 
 from audit.errors import StoreError
 from audit.storage.postgres import PostgresStore
-from audit.storage.postgres_watch import RecordWatch
+from audit.storage.postgres_watch import RecordWatch, TreeSizes
 from audit.storage.store import LogEntry
 from audit.storage.watched import StoreReplaced
 from audit.tree.merkle import leaf_hash
@@ -92,3 +92,58 @@ def test_the_store_gives_no_number_of_a_lost_record_again(empty_database: str, s
     with pytest.raises(StoreError, match="the tree of acme holds 1 records and held 2"):
         store.append([entry(b"3")])
     assert store.append([entry(b"2", "other")]).placed == [1], "of a tree that lost nothing"
+
+
+@pytest.fixture
+def sizes(empty_database: str, store: PostgresStore) -> Iterator[TreeSizes]:
+    sizes = TreeSizes(empty_database)
+    yield sizes
+    sizes.close()
+
+
+def connections(url: str) -> set[int]:
+    """Of all processes on that database but this function's own."""
+    with psycopg.connect(url) as db:
+        rows = db.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return {pid for (pid,) in rows}
+
+
+def test_sizes_are_those_of_now_and_one_connection_asks_for_them(
+    empty_database: str, store: PostgresStore, sizes: TreeSizes
+) -> None:
+    assert sizes.read() == {}
+    open_then = connections(empty_database)
+    for number in range(3):
+        store.append([entry(b"%d" % number), entry(b"o%d" % number, "other")])
+        assert sizes.read() == {"acme": number + 1, "other": number + 1}
+    assert connections(empty_database) == open_then
+
+
+def test_no_transaction_stays_open_between_two_questions(empty_database: str, sizes: TreeSizes) -> None:
+    sizes.read()
+    with psycopg.connect(empty_database) as db:
+        states = db.execute("SELECT state FROM pg_stat_activity WHERE datname = current_database()").fetchall()
+    assert not any("in transaction" in (state or "") for (state,) in states)
+
+
+def test_after_its_connection_was_ended_the_question_fails_once_and_then_is_answered(
+    empty_database: str, store: PostgresStore, sizes: TreeSizes
+) -> None:
+    store.append([entry(b"1")])
+    before = connections(empty_database)
+    sizes.read()
+    own = connections(empty_database) - before
+    assert len(own) == 1
+    with psycopg.connect(empty_database, autocommit=True) as db:
+        for pid in own:
+            db.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    with pytest.raises(StoreError, match="does not answer"):
+        sizes.read()
+    assert sizes.read() == {"acme": 1}
+
+
+def test_a_server_that_is_away_is_said_in_words() -> None:
+    with pytest.raises(StoreError, match=r"check database\.record_url"):
+        TreeSizes("postgresql://nobody@127.0.0.1:1/none").read()
