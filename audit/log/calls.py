@@ -18,7 +18,9 @@ MAX_READ: Final = 8192
 """Records that one page reads at most; a filter that matches little goes on from there."""
 MAX_CALL: Final = 8192
 """Records after a call's first one in which its others are looked for."""
-PLACE: Final = ("region", "inference_country", "operator_entity", "ultimate_parent_country", "transfer_basis")
+PLACE: Final = (
+    "region", "inference_country", "storage_country", "operator_entity", "ultimate_parent_country", "transfer_basis"
+)  # fmt: skip
 OF_A_CALL: Final = b'"type":"inference.'
 BEGINS: Final = frozenset({"inference.accepted", "inference.denied"})
 ENDS: Final = {"inference.completed": "completed", "inference.aborted": "aborted"}
@@ -105,15 +107,16 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
 class CallSummary:
     """Counts of the newest calls, without any one of them. `since`: when the oldest of them began; `calls`: how many.
 
-    `outcomes`, `rules` (of those that were refused or broke off), `places` (region, country, operator, country of the
-    operator's parent, basis of the transfer): how often each. Times in milliseconds, None where none was measured.
+    `outcomes`, `rules` (of those that were refused or broke off), `places` (region, its country, country of storage,
+    operator, country of the operator's parent, basis of the transfer): how often each. Times in milliseconds, None
+    where none was measured.
     """
 
     calls: int
     since: str | None
     outcomes: Mapping[str, int]
     rules: Mapping[str, int]
-    places: Mapping[tuple[str, str, str, str, str], int]
+    places: Mapping[tuple[str, ...], int]
     masked: Mapping[str, int]
     latency_p50_ms: int | None
     latency_p95_ms: int | None
@@ -143,7 +146,7 @@ def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
     )
 
 
-def _places(begun: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str, str, str, str]]:
+def _places(begun: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, ...]]:
     sent = (event for event in begun if event["type"] == "inference.accepted")
     return Counter(tuple(event[name] for name in PLACE) for event in sent)
 

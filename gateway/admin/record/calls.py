@@ -101,10 +101,11 @@ class Content(ResponseBody):
 
 
 class PlaceCount(ResponseBody):
-    """Where calls were answered: under whose control, and on what basis data went there (GDPR 44-49)."""
+    """Where calls were answered and data is stored: under whose control, and on what basis (GDPR 44-49)."""
 
     region: str
     country: str
+    storage_country: str
     operator: str
     parent_country: str
     basis: str
@@ -133,8 +134,8 @@ def summarize_calls(record: OnRecord, tenant: str) -> Summary:
     with record.reading() as reader:
         found = summary(reader, tenant)
     places = tuple(
-        PlaceCount(region=r, country=c, operator=o, parent_country=p, basis=b, calls=count)
-        for (r, c, o, p, b), count in sorted(found.places.items(), key=lambda each: -each[1])
+        PlaceCount(region=r, country=c, storage_country=s, operator=o, parent_country=p, basis=b, calls=count)
+        for (r, c, s, o, p, b), count in sorted(found.places.items(), key=lambda each: -each[1])
     )
     fields = {name: getattr(found, name) for name in Summary.model_fields if name != "places"}
     return Summary(**fields, places=places)

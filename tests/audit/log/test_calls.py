@@ -104,3 +104,13 @@ async def test_the_summary_counts_the_newest_records(reader):
     assert (whole.latency_p50_ms, whole.ttft_p95_ms) == (30, 8)
     assert summary(reader, "acme", newest=1).calls == 1
     assert summary(reader, "nobody").calls == 0
+
+
+async def test_places_tell_where_data_is_stored_from_where_it_was_computed(home):
+    async with await home.open() as log:
+        await log.append(accepted("a", inference_country="FR", storage_country="DE"))
+        await log.append(accepted("b", inference_country="FR", storage_country="FR"))
+        reader = home.reader()
+        places = summary(reader, "acme").places
+        reader.close()
+    assert {place[1:3]: count for place, count in places.items()} == {("FR", "DE"): 1, ("FR", "FR"): 1}

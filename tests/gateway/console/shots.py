@@ -42,7 +42,14 @@ async def main(only):
                     await page.screenshot(path=OUT / f"{name}-{theme}.png", full_page=True)
                 if theme == "light":
                     await page.set_viewport_size({"width": 390, "height": 844})
-                    for path in ("t/acme", "t/acme/calls", "t/acme/calls/0"):
+                    for path in (
+                        "t/acme",
+                        "t/acme/calls",
+                        "t/acme/calls/0",
+                        "t/acme/places",
+                        "t/acme/record",
+                        "t/acme/packs",
+                    ):
                         if not only or path.replace("/", "-") in only:
                             await page.goto(f"/console/{path}")
                             await page.screenshot(path=OUT / f"{path.replace('/', '-')}-phone.png", full_page=True)
