@@ -31,6 +31,7 @@ OF_TENANT: Final = (
         Entry("rights", "rights", "rights.act"),
         Entry("incidents", "incidents", "record.read"),
         Entry("record", "record", "record.read"),
+        Entry("packs", "packs", "record.read"),
     )),
     ("manage", (
         Entry("projects", "projects", "tenant.read"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 from fastapi import Depends, Header, Request
 
 from audit.incidents.evidence import Evidence
+from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import Reader as ContentReader
 from audit.privacy.kept_content import none_kept
 from audit.private.audit_context import AuditContext
@@ -64,7 +65,7 @@ class AdminContext:
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
     `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
-    of persons outside of the log's value store.
+    of persons outside of the log's value store. `packs`: evidence packs made in the background.
     """
 
     database: Database
@@ -85,6 +86,7 @@ class AdminContext:
     audit: AuditContext | None = None
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept
+    packs: PackShelf | None = None
 
     @property
     def inventory(self) -> Inventory:

@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.async_api import async_playwright
 
 from gateway.console.all_pages import PAGES
-from tests.gateway.console.browser import CHROMIUM, filled, sign_in
+from tests.gateway.console.browser import CHROMIUM, NO_PAGES, filled, sign_in
 from tests.gateway.console.scene import scene, session_of
 
 OUT = Path("build/console-shots")
@@ -31,7 +31,7 @@ async def main(only):
                 await sign_in(context, made, session_of(made, "acme" if "tenant" in only else None, "operator"))
                 for declared in PAGES:
                     path = filled(declared, made)
-                    if declared.method != "GET" or path.endswith((".json", ".csv", "/live", "/days")):
+                    if declared.method != "GET" or path.endswith(NO_PAGES):
                         continue
                     name = path.strip("/").replace("/", "-").partition("?")[0] or "home"
                     if only and name not in only:

@@ -8,14 +8,14 @@ import pytest_asyncio
 
 from gateway.console.all_pages import PAGES
 from tests.fakes.needs import missing
-from tests.gateway.console.browser import CHROMIUM, filled, sign_in
+from tests.gateway.console.browser import CHROMIUM, NO_PAGES, filled, sign_in
 from tests.gateway.console.scene import STRICTER, session_of, token_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 AXE = Path("build/axe/node_modules/axe-core/axe.min.js")
 RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
-SHOWN = [page for page in PAGES if page.method == "GET" and not page.path.endswith((".json", ".csv", "/live", "/days"))]
+SHOWN = [page for page in PAGES if page.method == "GET" and not page.path.endswith(NO_PAGES)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -151,6 +151,19 @@ async def test_a_draft_is_checked_as_one_types_and_the_figures_come_by_themselve
     async with asyncio.timeout(30):
         while await page.inner_text(".figures") == before:
             await asyncio.sleep(0.2)
+    assert complaints(page) == []
+
+
+async def test_a_pack_is_made_and_verified_while_one_looks(open_page):
+    page = await open_page("acme", "auditor")
+    await page.goto("/console/t/acme/packs")
+    await page.fill("#f-reason", "in_browser")
+    await page.keyboard.press("Enter")
+    await page.locator("li", has_text="in_browser").get_by_role("button", name="Verify").click()
+    await page.locator("li", has_text="in_browser").get_by_text("The pack holds.").wait_for()
+    async with page.expect_download() as begun:
+        await page.locator("li", has_text="in_browser").get_by_role("link", name="Download").click()
+    assert (await (await begun.value).path()).read_bytes()[:2] == b"PK"
     assert complaints(page) == []
 
 

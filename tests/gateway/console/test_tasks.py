@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from hashlib import sha256
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -254,3 +255,58 @@ async def test_usage_is_shown_and_downloaded(guest):
     assert (await billing.get("/t/acme/usage?by=model&days=7")).status_code == 200
     file = await billing.get("/t/acme/usage.csv?by=project")
     assert file.headers["content-type"].startswith("text/csv") and file.text.startswith("tenant,project,")
+
+
+async def in_pack_list(guest, wanted, tries=200):
+    """The list of packs, once it reads `wanted`."""
+    for _ in range(tries):
+        page = await guest.get("/t/acme/packs/live")
+        if wanted in page.text:
+            return page.text
+        await asyncio.sleep(0.05)
+    raise AssertionError(page.text)
+
+
+async def test_an_evidence_pack_is_made_verified_in_the_page_and_downloaded(made, guest):
+    auditor = guest("acme", "auditor")
+    asked = await auditor.send("/t/acme/packs/make", "/t/acme/packs", since="", until="", reason="yearly_audit")
+    assert asked.headers["location"] == "/console/t/acme/packs?done=pack.asked"
+    await in_pack_list(auditor, "yearly_audit")
+    for _ in range(100):
+        listed = (await auditor.get("/t/acme/packs")).text
+        if "Being made" not in listed:
+            break
+        await asyncio.sleep(0.05)
+    exported = last(made, "log.exported")
+    assert exported["reason"] == "yearly_audit" and exported["actor"].startswith("key:")
+    pack = re.search(r"/packs/([0-9a-f-]{36})/verify", listed)[1]
+    verified = await auditor.send(f"/t/acme/packs/{pack}/verify", "/t/acme/packs")
+    assert verified.status_code == 303
+    assert "FAIL" not in await in_pack_list(auditor, "The pack holds.")
+    file = await auditor.get(f"/t/acme/packs/{pack}/pack.zip")
+    assert file.status_code == 200 and file.content[:4] == b"PK\x03\x04"
+    assert sha256(file.content).hexdigest() in listed
+    assert file.headers["content-disposition"] == f'attachment; filename="evidence-acme-{pack}.zip"'
+    assert file.headers["content-security-policy"]
+    read = last(made, "log.read")
+    assert (read["reason"], read["first"]) == ("pack.downloaded", 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [({"reason": "No Code"}, "reason"), ({"reason": ""}, "reason"), ({"reason": "x", "since": "spring"}, "2026-03")],
+)
+async def test_a_pack_that_is_asked_for_wrongly_is_refused_with_the_reason(made, guest, sent, said):
+    before = made.events("acme")
+    page = await guest("acme", "dpo").send("/t/acme/packs/make", "/t/acme/packs", **sent)
+    assert page.status_code == 422 and 'role="alert"' in page.text and said in page.text
+    assert not [event for event in made.events("acme")[len(before) :] if event["type"] == "log.exported"]
+
+
+@pytest.mark.parametrize("role", ["developer", "billing"])
+async def test_who_may_not_read_the_record_gets_no_pack(made, guest, role):
+    somebody = guest("acme", role)
+    assert (await somebody.get("/t/acme/packs")).status_code == 403
+    assert (await somebody.get(f"/t/acme/packs/{made.values['pack']}/pack.zip")).status_code == 403
+    answer = await somebody.send("/t/acme/packs/make", "/account", reason="curious")
+    assert answer.status_code == 403
