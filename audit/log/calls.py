@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from audit.log.walk import parsed, size_of, timestamp
+from audit.log.walk import first_at, parsed, size_of
 from audit.storage.store import Reader
 
 CHUNK: Final = 256
@@ -84,7 +84,7 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
     size = size_of(reader, tenant)
     stop = min(size, size if before is None else before)
     if wanted.until is not None:
-        stop = min(stop, _first_at(reader, tenant, wanted.until, size))
+        stop = min(stop, first_at(reader, tenant, wanted.until, size))
     ends = {event["request_id"]: event for _, event in _of_calls(reader, tenant, stop, min(size, stop + CHUNK))}
     end, at, found = min(size, stop + CHUNK), stop, list[CallLine]()
     while at > 0 and stop - at < MAX_READ:
@@ -224,16 +224,3 @@ def _of_calls(reader: Reader, tenant: str, start: int, end: int) -> Iterator[tup
             event = parsed(leaf.payload)
             if str(event.get("type", "")).startswith("inference.") and "request_id" in event:
                 yield leaf.seq, event
-
-
-def _first_at(reader: Reader, tenant: str, moment: str, size: int) -> int:
-    """The number of the first record taken at `moment` or later, found by halving; `size` if there is none."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        leaf = next(iter(reader.leaves(tenant, middle, middle + 1)), None)
-        if leaf is None or timestamp(leaf.payload) < moment:  # one whose content has expired is older
-            low = middle + 1
-        else:
-            high = middle
-    return low

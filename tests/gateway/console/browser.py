@@ -4,7 +4,7 @@ import shutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-NO_PAGES = (".json", ".csv", ".zip", "/live", "/days")
+NO_PAGES = (".json", ".csv", ".zip", "/live", "/days", "/outside")
 """How paths end at which there are files, and parts that a page fetches."""
 
 

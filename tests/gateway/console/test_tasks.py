@@ -211,6 +211,20 @@ async def test_the_record_verifies_and_is_proven_to_have_only_grown(made, guest)
     assert (await auditor.get(f"/t/acme/record/consistency?old={int(new) + 1}&new={new}")).status_code == 422
 
 
+async def test_the_record_is_proven_to_have_only_grown_between_two_dates(guest):
+    auditor = guest("acme", "auditor")
+    await signed(auditor, "/t/acme/record")
+    proven = await signed(auditor, "/t/acme/record/consistency?since=2999&until=2999-01-01T00:00:00Z")
+    assert "The log only grew." in proven.text
+    for asked, said in (
+        ("since=2000&until=2999", "nothing was signed by then"),
+        ("since=spring", "this is no moment"),
+        ("since=2999&old=1", "both given"),
+    ):
+        page = await auditor.get(f"/t/acme/record/consistency?{asked}")
+        assert page.status_code == 422 and said in page.text, asked
+
+
 async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_stay(made, guest):
     developer = guest("acme", "developer")
     sent = {"project": "main", "model": "small", "prompt": "Is ada@example.org there?"}
