@@ -154,6 +154,23 @@ async def test_a_draft_is_checked_as_one_types_and_the_figures_come_by_themselve
     assert complaints(page) == []
 
 
+async def test_what_the_model_saw_stands_beside_what_was_typed(open_page):
+    page = await open_page("acme", "tenant-admin")
+    await page.goto("/console/t/acme/playground")
+    await page.fill("#prompt", "Write to ada@example.org, IBAN DE89370400440532013000.")
+    await page.click("button:text-is('Send')")
+    await page.wait_for_selector("#seen")
+    assert await page.locator("#seen mark").count() == 2
+    assert "ada@example.org" not in await page.locator("#seen pre").nth(1).inner_text()
+    if not AXE.exists():
+        missing("no axe-core: make axe")
+    await page.evaluate(AXE.read_text())
+    assert (await page.evaluate(f"axe.run(document, {RULES})"))["violations"] == []
+    await page.get_by_role("link", name="Verify now").click()
+    await page.get_by_text("The proof holds.").wait_for()
+    assert complaints(page) == []
+
+
 async def test_a_pack_is_made_and_verified_while_one_looks(open_page):
     page = await open_page("acme", "auditor")
     await page.goto("/console/t/acme/packs")

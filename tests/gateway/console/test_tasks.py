@@ -231,11 +231,16 @@ async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_s
     page = await developer.send("/t/acme/playground", **sent)
     assert page.status_code == 200 and "x-domicile" not in page.text and "eu-" in page.text, page.text
     assert "dom_live_" not in page.text
+    assert re.search(r"<mark><span class=\"hidden\">Masked: email </span>&lt;EMAIL_1_\w+&gt;</mark> there\?", page.text)
+    assert page.text.count("ada@example.org") >= 2  # in the form, and beside what the model saw
     assert last(made, "inference.accepted")["redaction"]["counts_by_type"] == {"email": 1}
     assert last(made, "admin.key.revoked")["target"] == last(made, "admin.key.created")["target"]
     sent["prompt"] = "use AKIAIOSFODNN7EXAMPLE"
     refused = await developer.send("/t/acme/playground", **sent)
-    assert "data that its policy blocks" in refused.text
+    assert "data that its policy blocks" in refused.text and "Nothing left for the model" in refused.text
+    sent["prompt"] = "what is [EMAIL]? <script>alert(1)</script>"
+    typed = await developer.send("/t/acme/playground", **sent)
+    assert "<mark>" not in typed.text and "<script>alert" not in typed.text and "Nothing was masked" in typed.text
 
 
 async def test_limits_are_set_and_a_wrong_figure_is_named(made, guest):
