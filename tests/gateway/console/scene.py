@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from audit.incidents.evidence import evidence_sources
 from audit.privacy.kept_content import content_sources
@@ -102,4 +102,6 @@ def token_of(made, tenant, role):
 
 def session_of(made, tenant, role, life=timedelta(hours=1)):
     """The session's token of somebody who is signed in."""
-    return made.control.open_session(tenant, made.people[tenant, role], life=life)[1].token
+    return made.control.open_session(tenant, made.people[tenant, role], life=life, authenticated_at=datetime.now(UTC))[
+        1
+    ].token
