@@ -29,7 +29,8 @@ ENDS: Final = {"inference.completed": "completed", "inference.aborted": "aborted
 @dataclass(frozen=True, slots=True)
 class CallFilter:
     """What is looked for; None matches any. `outcome`: completed, aborted, denied or running. `since`, `until`: RFC
-    3339 UTC or a prefix, the second not included."""
+    3339 UTC or a prefix, the second not included. `subject`: the commitment to the person concerned that one of the
+    call's records holds."""
 
     project: str | None = None
     outcome: str | None = None
@@ -38,8 +39,11 @@ class CallFilter:
     request_id: str | None = None
     since: str | None = None
     until: str | None = None
+    subject: str | None = None
 
-    def matches(self, line: "CallLine") -> bool:
+    def matches(self, line: "CallLine", begun: Mapping[str, Any], ended: Mapping[str, Any]) -> bool:
+        if self.subject is not None and self.subject not in (_subject(begun), _subject(ended)):
+            return False
         wanted = (self.project, self.outcome, self.region, self.model, self.request_id)
         found = (line.project, line.outcome, line.region, line.model, line.request_id)
         return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
@@ -66,6 +70,12 @@ class CallLine:
     tokens_out: int | None = None
     ttft_ms: int | None = None
     latency_ms: int | None = None
+
+
+def _subject(event: Mapping[str, Any]) -> str | None:
+    """The commitment to the person concerned."""
+    found = (event.get("commits") or {}).get("subject")
+    return found if isinstance(found, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,9 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
                 return CallPage(tuple(found), None, seq, end)
             if event["type"] not in BEGINS:
                 ends[event["request_id"]] = event
-            elif wanted.matches(line := call_line(seq, event, ends.get(event["request_id"], {}))):
+            elif wanted.matches(
+                line := call_line(seq, event, ended := ends.get(event["request_id"], {})), event, ended
+            ):
                 found.append(line)
                 if len(found) == limit:
                     return CallPage(tuple(found), seq or None, seq, end)

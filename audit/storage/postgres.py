@@ -476,7 +476,7 @@ class PostgresReader:
     def newest_checkpoints(self, tenant: str, most: int, up_to: int | None = None) -> list[SignedCheckpoint]:
         limit = MAX_SIZE if up_to is None else up_to
         with store_errors():
-            return [SignedCheckpoint(*row) for row in self._db.execute(_NEWEST, (tenant, tenant, limit, most))]
+            return [SignedCheckpoint(*row) for row in self._db.execute(_NEWEST_SIGNED, (tenant, tenant, limit, most))]
 
     def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
         with store_errors():
@@ -512,7 +512,7 @@ _LEAVES_BEFORE = _LEAVES.replace("ORDER BY", "AND seq < %s ORDER BY")
 _HASHES = (
     "SELECT hash FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s AND seq < %s ORDER BY seq"
 )
-_NEWEST = (
+_NEWEST_SIGNED = (
     "SELECT %s::text, size, note FROM checkpoint"
     " WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND size <= %s ORDER BY size DESC LIMIT %s"
 )

@@ -44,6 +44,7 @@ OF_INSTALLATION: Final = (
     Entry("tenants", "tenants", "tenants.list"),
     Entry("staff", "staff", "staff.read"),
     Entry("all_usage", "usage", "usage.read-all"),
+    Entry("weak", "weak", "staff.read"),
 )
 
 

@@ -4,7 +4,7 @@ The route evaluates it before a byte of the body is read (`gateway.admin.calls.g
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 from fastapi import Depends, Header, Request
 
 from audit.incidents.evidence import Evidence
+from audit.incidents.known_cases import KnownCases
 from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import Reader as ContentReader
 from audit.privacy.kept_content import none_kept
@@ -56,6 +57,17 @@ Detect = Callable[[str, str, str, str], Awaitable[Detected]]
 """Of tenant, project, text and actor."""
 
 
+class WeakSetting(Protocol):
+    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def says(self) -> str: ...
+    @property
+    def fix(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdminContext:
     """The services of the admin API. `hasher` returns the current one: the pepper may have been rotated meanwhile.
@@ -66,6 +78,7 @@ class AdminContext:
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
     `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
     of persons outside of the log's value store. `packs`: evidence packs made in the background.
+    `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks.
     """
 
     database: Database
@@ -87,6 +100,8 @@ class AdminContext:
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept
     packs: PackShelf | None = None
+    cases: KnownCases = field(default_factory=KnownCases)
+    weak_settings: Callable[[], Sequence[WeakSetting]] = tuple
 
     @property
     def inventory(self) -> Inventory:

@@ -32,6 +32,7 @@ Text = Annotated[str | None, Query(max_length=256)]
 Outcome = Literal["completed", "aborted", "denied", "running"]
 Before = Annotated[Whole | None, Query(ge=0, le=2**53 - 1, description="`before` of the page before")]
 SHOWN = "console"
+Commitment = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="`commits.subject` of a record")]
 
 
 class Call(ResponseBody):
@@ -153,16 +154,18 @@ async def list_calls(
     request: Text = None,
     since: Text = None,
     until: Text = None,
+    subject: Commitment = None,
     before: Before = None,
     limit: Limit = 50,
 ) -> Calls:
-    """The newest first; a page reads a bounded part of the log."""
+    """The newest first; a page reads a bounded part of the log. `subject`: the commitment in a record, never the
+    identifier of a person."""
     for moment in filter(None, (since, until)):
         try:
             checked_moment(moment)
         except AuditError as error:
             raise Invalid(str(error)) from error
-    wanted = CallFilter(project, outcome, region, model, request, since, until)
+    wanted = CallFilter(project, outcome, region, model, request, since, until, subject)
 
     def find() -> Any:
         record.known(tenant)

@@ -111,7 +111,9 @@ async def test_every_entry_of_the_menu_opens_and_no_other_page_does(made, guest,
     for path in menu:
         assert (await somebody.get(path)).status_code == 200, path
     below = {page.path.format(tenant="acme") for page in SHOWN if re.fullmatch(r"/t/\{tenant\}/[a-z]+", page.path)}
-    for path in below - menu - {"/t/acme/live", "/t/acme/days", "/t/acme/usage.csv", "/t/acme/revoke"}:
+    for path in (
+        below - menu - {"/t/acme/live", "/t/acme/days", "/t/acme/duties", "/t/acme/usage.csv", "/t/acme/revoke"}
+    ):
         assert (await somebody.get(path)).status_code == 403, path
 
 

@@ -155,7 +155,7 @@ async def test_a_project_is_stopped_and_let_go_on(made, guest):
     await dpo.send("/t/acme/oversight/stop", "/t/acme/oversight", what="project:main", reason="judgement")
     await made.taken_over()
     assert (await made.post(chat("hello"))).status == 403
-    assert "main is stopped by human oversight" in (await dpo.get("/t/acme")).text
+    assert "main is stopped by human oversight" in (await dpo.get("/t/acme/duties")).text
     await dpo.send("/t/acme/oversight/resume", "/t/acme/oversight", what="project:main", reason="corrected")
     await made.taken_over()
     assert (await made.post(chat("hello"))).status == 200
@@ -329,3 +329,55 @@ async def test_who_may_not_read_the_record_gets_no_pack(made, guest, role):
     assert (await somebody.get(f"/t/acme/packs/{made.values['pack']}/pack.zip")).status_code == 403
     answer = await somebody.send("/t/acme/packs/make", "/account", reason="curious")
     assert answer.status_code == 403
+
+
+async def test_open_duties_are_shown_to_who_may_act_and_go_when_they_are_done(made, guest):
+    dpo, developer, operator = guest("acme", "dpo"), guest("acme", "developer"), guest(None, "operator")
+    opened = {"law-gdpr": "1", "severity": "risk", "aware_at": "2026-01-05T08:00", "freeze": "1"}
+    await dpo.send("/t/acme/incidents/open", "/t/acme/incidents", **opened)
+    incident = last(made, "incident.opened")["incident_id"]
+    seen = (await dpo.get("/t/acme/duties")).text
+    assert "gdpr.authority" in seen and "Overdue" in seen and "A legal hold stands" in seen
+    assert seen.index("Overdue") < seen.index("A legal hold stands")
+    theirs = (await developer.get("/t/acme/duties")).text
+    assert "gdpr.authority" not in theirs and "legal hold" not in theirs and "Weak settings" not in theirs
+    assert "Weak settings in force" in (await operator.get("/t/acme/duties")).text
+    assert (await operator.get("/weak")).text.count("<li><code>") >= 1
+    assert (await dpo.get("/weak")).status_code == 403
+    await dpo.send(
+        f"/t/acme/incidents/{incident}/notify", "/t/acme/incidents", clock="gdpr.authority", authority="CNIL"
+    )
+    await dpo.send(f"/t/acme/incidents/{incident}/close", "/t/acme/incidents", reason="resolved", release="1")
+    assert incident not in (await dpo.get("/t/acme/duties")).text
+    assert "gdpr.authority" not in (await dpo.get("/t/acme/duties")).text
+
+
+async def test_a_proposal_waits_for_another_person_and_then_for_its_activation(made, guest):
+    maker, second = guest("acme", "tenant-admin"), guest("acme", "dpo")
+    document = STRICTER.replace("version: 2", "version: 8")
+    made_one = await maker.send("/t/acme/policies/propose", "/t/acme/policies/draft", document=document, project="")
+    proposal = urlsplit(made_one.headers["location"]).path.removeprefix("/console")
+    number = proposal.rpartition("/")[2]
+    waits = f"Policy proposal {number} waits for"
+    assert waits in (await second.get("/t/acme/duties")).text
+    assert waits not in (await maker.get("/t/acme/duties")).text
+    await second.send(f"{proposal}/approve", proposal)
+    assert f"Policy proposal {number} is approved" in (await second.get("/t/acme/duties")).text
+    await second.send(f"{proposal}/withdraw", proposal)
+    assert f"Policy proposal {number} " not in (await second.get("/t/acme/duties")).text
+
+
+async def test_calls_of_a_person_are_found_by_the_commitment_in_a_record_alone(made, guest):
+    made.control.activate_policy("globex", KEEPING)
+    await made.taken_over()
+    person = {"user": "grace-of-globex@example.org"}
+    await made.post(chat("hello") | person, key="globex/main")
+    await made.post(chat("hello again"), key="globex/main")
+    committed = last(made, "inference.completed", "globex")
+    calls = [event for event in made.events("globex") if "subject" in event.get("commits", {})]
+    commitment = calls[-1]["commits"]["subject"]
+    auditor = guest("globex", "auditor")
+    page = (await auditor.get(f"/t/globex/calls?subject={commitment}")).text
+    assert page.count('<th scope="row" class="nowrap">') == 1 and committed
+    assert (await auditor.get(f"/t/globex/calls?subject={'0' * 64}")).text.count('<th scope="row" class="nowrap">') == 0
+    assert (await auditor.get("/t/globex/calls?subject=grace-of-globex@example.org")).status_code == 422
