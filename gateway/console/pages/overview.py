@@ -86,6 +86,7 @@ async def _duties(visit: Visit) -> list[Duty]:
     """Return the open duties that the user may do something about, what is overdue first."""
     found = [
         *await _proposals(visit, "policies.approve", "policies.activate", visit.of_tenant, visit.here),
+        *await _operators_proposals(visit),
         *await _clocks(visit),
         *await _holds(visit),
     ]
@@ -119,6 +120,16 @@ async def _proposals(
         if each["approved_by"] is not None and each["activates_at"] is None and visit.may(activates):
             found.append(Duty("duty.activate", values, link))
     return found
+
+
+async def _operators_proposals(visit: Visit) -> list[Duty]:
+    async def read(name: str) -> Any:
+        return await visit.get("operator", name)
+
+    def here(*segments: object, **query: object) -> str:
+        return path("operator", *segments, **query)
+
+    return await _proposals(visit, "operator-policy.approve", "operator-policy.activate", read, here)
 
 
 async def _clocks(visit: Visit) -> list[Duty]:

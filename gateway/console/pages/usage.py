@@ -33,12 +33,19 @@ async def show(visit: Visit) -> Response:
         charts.Column(day[5:], used := _tokens(by_day.get(day)), f"{day}: {number(used)} {t('usage.tokens')}")
         for day in shown
     ]
+    euros = [
+        charts.Column(day[5:], spent := by_day.get(day, {}).get("eur", 0.0), f"{day}: {number(spent, 2)} €")
+        for day in shown
+    ]
+    costs = charts.columns(euros, t("usage.cost_chart", days=days), number(max(each.value for each in euros), 2))
     chart = charts.columns(tokens, t("usage.chart", days=days), number(max(each.value for each in tokens)))
     visit.form = {"by": by, "days": str(days)}
     total = {name: sum(row[name] for row in rows) for name in ("requests", "tokens_in", "tokens_out", "eur")}
+    newest_first = sorted(by_day.values(), key=lambda each: each["day"], reverse=True)
     return visit.render(
-        "usage.html", shown_tenant=visit.tenant, active="usage" if visit.tenant else "all_usage", rows=rows, by=by,
-        days=days, periods=PERIODS, groups=groups, chart=chart, total=total, since=since.isoformat(),
+        "usage.html", by_day=newest_first, shown_tenant=visit.tenant,
+        active="usage" if visit.tenant else "all_usage", rows=rows, by=by,
+        days=days, periods=PERIODS, groups=groups, chart=chart, costs=costs, total=total, since=since.isoformat(),
         base=visit.here("usage") if visit.tenant else visit.path("usage"),
     )  # fmt: skip
 

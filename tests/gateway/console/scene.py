@@ -19,6 +19,7 @@ STRICTER = (
   - {name: the US is refused, given: {compute_country: US}, expect: deny}
 """
 )
+OPERATORS = "policy: operator\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 PROMPTS = (
     "Summarise the contract of last week in three sentences.",
     "Write to ada@example.org that her order is on its way.",
@@ -55,6 +56,7 @@ def set_up(made):
         "proposal": proposal.number,
     }
     """Of tenant acme, what stands in a path for its parameters."""
+    control.submit_policy(None, OPERATORS, person=made.people[None, "dpo"])
     made.people[None, "second"] = control.create_person(None, "Grace Hopper", ["operator"]).id
 
 

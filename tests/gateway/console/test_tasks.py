@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.lab import chat
-from tests.gateway.console.scene import KEEPING, STRICTER, scene
+from tests.gateway.console.scene import KEEPING, OPERATORS, STRICTER, scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -381,3 +381,30 @@ async def test_calls_of_a_person_are_found_by_the_commitment_in_a_record_alone(m
     assert page.count('<th scope="row" class="nowrap">') == 1 and committed
     assert (await auditor.get(f"/t/globex/calls?subject={'0' * 64}")).text.count('<th scope="row" class="nowrap">') == 0
     assert (await auditor.get("/t/globex/calls?subject=grace-of-globex@example.org")).status_code == 422
+
+
+async def test_the_operators_policy_takes_a_second_person_too_and_no_tenants_people_see_it(made, guest):
+    first, second, tenants = guest(None, "dpo"), guest(None, "operator"), guest("acme", "tenant-admin")
+    answer = await first.send("/operator/policies/propose", "/operator/policies/draft", document=OPERATORS)
+    proposal = urlsplit(answer.headers["location"]).path.removeprefix("/console")
+    assert proposal.startswith("/operator/policies/proposals/")
+    assert (await first.send(f"{proposal}/approve", proposal)).status_code == 409
+    assert f"{proposal}" in (await second.get("/t/acme/duties")).text
+    assert (await second.send(f"{proposal}/approve", proposal)).status_code == 303
+    done = await second.send(f"{proposal}/activate", proposal)
+    assert done.headers["location"].startswith(f"/console{proposal}") and "policy.activated" in done.headers["location"]
+    assert "process_in: EEA" in (await second.get("/operator/policies")).text
+    impact = await second.send("/operator/policies/simulate", "/operator/policies/draft", document=OPERATORS)
+    assert impact.status_code == 200 and "acme" in impact.text
+    for path in ("/operator/policies", proposal):
+        assert (await tenants.get(path)).status_code == 403
+    assert (await tenants.send(f"{proposal}/withdraw", "/account")).status_code == 403
+
+
+async def test_cost_by_day_is_a_chart_a_table_and_csv(made, guest):
+    billing = guest("acme", "billing")
+    page = (await billing.get("/t/acme/usage?days=7")).text
+    assert "Cost on each of the last 7 days" in page and page.count("<title>20") >= 14
+    link = re.search(r'href="/console(/t/acme/usage\.csv\?by=day&amp;since=[0-9-]+)"', page)[1].replace("&amp;", "&")
+    file = await billing.get(link)
+    assert file.headers["content-type"].startswith("text/csv") and ",eur," in file.text.partition("\n")[0]
