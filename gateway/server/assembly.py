@@ -577,6 +577,7 @@ def _admin_context(
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),
         packs=packs,
+        fleet=base.memory.fleet,
         weak_settings=lambda: configuration_warnings(settings, observe(settings, installation, base.database)),
     )
 

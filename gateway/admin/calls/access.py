@@ -39,6 +39,7 @@ from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
 from regions.fleet.deployment import Deployment, Scale
+from regions.fleet.fleet import Fleet
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -78,6 +79,7 @@ class AdminContext:
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
     `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
     of persons outside of the log's value store. `packs`: evidence packs made in the background.
+    `fleet`: the backends as this gateway sees them now.
     `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks.
     """
 
@@ -100,6 +102,7 @@ class AdminContext:
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept
     packs: PackShelf | None = None
+    fleet: Fleet | None = None
     cases: KnownCases = field(default_factory=KnownCases)
     weak_settings: Callable[[], Sequence[WeakSetting]] = tuple
 

@@ -13,6 +13,18 @@ from regions.fleet.deployment import Scale
 
 
 async def deployments(visit: Visit) -> Response:
+    return await _deployments(visit)
+
+
+async def what_if(visit: Visit) -> Response:
+    """Ask the planner whether so many replicas could run. Nothing is started."""
+    sent = {name: visit.form.get(name, "").strip() for name in ("weights", "gpu", "replicas")}
+    body = {**sent, "replicas": int(sent["replicas"]) if sent["replicas"].isdecimal() else sent["replicas"]}
+    answer = await visit.api.call("POST", ("tenants", visit.tenant, "deployments", "check"), body=body)
+    return await _deployments(visit, planned=answer.body)
+
+
+async def _deployments(visit: Visit, planned: Any = None) -> Response:
     found = (await visit.of_tenant("deployments", limit=100))["items"]
     rows: list[dict[str, Any]] = []
     for one in found:
@@ -25,7 +37,8 @@ async def deployments(visit: Visit) -> Response:
             costs[line["deployment"]] = line
     return visit.render(
         "deployments.html", shown_tenant=visit.tenant, active="deployments", rows=rows, costs=costs,
-        backends=(await visit.of_tenant("backends", limit=200))["items"],
+        backends=(await visit.of_tenant("backends", limit=200))["items"], planned=planned,
+        loads={one["backend"]: one for one in await visit.of_tenant("backend-loads")},
     )  # fmt: skip
 
 
@@ -90,6 +103,7 @@ def _tiles(visit: Visit, countries: list[Country]) -> list[tuple[str, Any]]:
 
 PAGES: Final = (
     Page("/t/{tenant}/deployments", deployments),
+    form("/t/{tenant}/deployments/what-if", what_if, deployments),
     form("/t/{tenant}/deployments/{deployment}/scale", scale, deployments),
     form("/t/{tenant}/deployments/{deployment}/drain", drain, deployments, fresh=True),
     Page("/t/{tenant}/places", places),

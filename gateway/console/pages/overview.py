@@ -129,7 +129,9 @@ async def _operators_proposals(visit: Visit) -> list[Duty]:
     def here(*segments: object, **query: object) -> str:
         return path("operator", *segments, **query)
 
-    return await _proposals(visit, "operator-policy.approve", "operator-policy.activate", read, here)
+    keys = {"duty.approve": "duty.operator_approve", "duty.activate": "duty.operator_activate"}
+    found = await _proposals(visit, "operator-policy.approve", "operator-policy.activate", read, here)
+    return [each._replace(key=keys[each.key]) for each in found]
 
 
 async def _clocks(visit: Visit) -> list[Duty]:

@@ -195,6 +195,7 @@ BODIES = {
     "stop_system": {"project": "support", "reason": "judgement"},
     "resume_system": {"project": "support", "reason": "corrected"},
     "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},
+    "check_deployment": {"weights": "m.gguf", "replicas": 2},
     "scale_deployment": {"min_replicas": 1, "max_replicas": 3},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }

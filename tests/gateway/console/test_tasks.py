@@ -408,3 +408,23 @@ async def test_cost_by_day_is_a_chart_a_table_and_csv(made, guest):
     link = re.search(r'href="/console(/t/acme/usage\.csv\?by=day&amp;since=[0-9-]+)"', page)[1].replace("&amp;", "&")
     file = await billing.get(link)
     assert file.headers["content-type"].startswith("text/csv") and ",eur," in file.text.partition("\n")[0]
+
+
+async def test_the_planner_says_what_could_run_and_the_page_how_busy_backends_are(made, guest):
+    admin = guest("acme", "tenant-admin")
+    page = await admin.send(
+        "/t/acme/deployments/what-if", "/t/acme/deployments", weights="none.gguf", gpu="cpu", replicas="1"
+    )
+    assert page.status_code == 200 and "Could not run." in page.text and "none.gguf" in page.text
+    wrong = await admin.send(
+        "/t/acme/deployments/what-if", "/t/acme/deployments", weights="../x", gpu="cpu", replicas="many"
+    )
+    assert wrong.status_code == 422 and "replicas" in wrong.text
+    await made.post(chat("hello"))
+    assert re.search(r"[0-9.,]+ ms</td>", (await admin.get("/t/acme/deployments")).text)
+    shown = guest("acme", "developer")
+    assert "what-if" not in (await shown.get("/t/acme/deployments")).text
+    answer = await shown.send(
+        "/t/acme/deployments/what-if", "/t/acme/deployments", weights="m", gpu="cpu", replicas="1"
+    )
+    assert answer.status_code == 403
