@@ -403,7 +403,7 @@ async def test_the_operators_policy_takes_a_second_person_too_and_no_tenants_peo
 
 async def test_cost_by_day_is_a_chart_a_table_and_csv(made, guest):
     billing = guest("acme", "billing")
-    page = (await billing.get("/t/acme/usage?days=7")).text
+    page = (await billing.get("/t/acme/usage/figures?days=7")).text
     assert "Cost on each of the last 7 days" in page and page.count("<title>20") >= 14
     link = re.search(r'href="/console(/t/acme/usage\.csv\?by=day&amp;since=[0-9-]+)"', page)[1].replace("&amp;", "&")
     file = await billing.get(link)
