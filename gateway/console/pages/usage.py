@@ -46,9 +46,9 @@ class Asked:
 async def show(visit: Visit) -> Response:
     """Show the form at once; the page fetches the figures separately, since summing the ledger of a busy tenant takes a
     second."""
-    visit.need("usage.read" if visit.tenant is not None else "usage.read-all")
     if visit.tenant is not None:
         await visit.of_tenant()  # 404 before anything else
+    visit.need("usage.read" if visit.tenant is not None else "usage.read-all")
     return _render(visit, "usage.html", Asked.of(visit), figures=None)
 
 

@@ -59,8 +59,11 @@ def complaints(page):
     return [each for each in page.complaints if "status of 4" not in each]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(made, open_page, theme):
+@pytest.mark.parametrize(
+    ("theme", "rules", "least"), [("light", RULES, 11), ("dark", "{runOnly: ['color-contrast']}", 1)]
+)
+async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(made, open_page, theme, rules, least):
+    """The dark theme differs by its colours alone."""
     if not AXE.exists():
         missing("no axe-core: make axe")
     program, found = AXE.read_text(), {}
@@ -68,10 +71,10 @@ async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(mad
     for path in ["/sign-in", "/signed-out", "/nothing", *(filled(each, made) for each in SHOWN)]:
         await page.goto(f"/console{path}")
         await page.evaluate(program)
-        said = await page.evaluate(f"axe.run(document, {RULES})")
+        said = await page.evaluate(f"axe.run(document, {rules})")
         for each in said["violations"]:
             found.setdefault(each["id"], []).append((path, each["nodes"][0]["html"][:120]))
-        assert len(said["passes"]) > 10
+        assert len(said["passes"]) >= least, path
     assert found == {}
     assert complaints(page) == []
 
