@@ -84,9 +84,7 @@ def list_backend_loads(context: Context, tenant: str) -> tuple[BackendLoad, ...]
     if context.fleet is None:
         return ()
     live = context.fleet.live()
-    return tuple(
-        _load(each.id, live[each.id], context.fleet.report(each.id)) for each in context.fleet if each.tenant == tenant
-    )
+    return tuple(_load(each.id, live[each.id], context.fleet.report(each.id)) for each in context.fleet.of(tenant))
 
 
 def _load(backend: str, load: Load, report: EngineReport | None) -> BackendLoad:
