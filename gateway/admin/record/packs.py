@@ -107,11 +107,14 @@ async def verify_pack(record: OnRecord, tenant: str, pack: str) -> Pack:
     responses={200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def download_pack(actor: Auditor, record: OnRecord, tenant: str, pack: str) -> FileResponse:
-    """The zip. That it was handed out is on record before it is. 409 while it is being made."""
+    """The zip. That it was handed out is on record before it is. 422 for one that is not made."""
 
     def found() -> tuple[Path, PackState]:
         with _shelf(record, tenant) as shelf:
-            return shelf.file(tenant, pack), shelf.pack(tenant, pack)
+            state = shelf.pack(tenant, pack)
+            if state.state != "made":
+                raise Invalid(f"the pack is not made ({state.state}); wait until it is, or make another")
+            return shelf.file(tenant, pack), state
 
     file, state = await run_in_threadpool(found)
     await record.note_read(tenant, state.first, state.end, actor.name, "pack.downloaded")

@@ -71,9 +71,10 @@ def recorded(record, shelf):
     async def work():
         await record.record(accepted("req-1"), Private({"input": "hello"}, SUBJECT))
         incident = await open_incident(record, "acme", laws=("gdpr",))
-        pack = await shelf.make("acme", since=None, until=None, actor="test", reason="audit")
+        pack = await shelf.make("acme", since=None, until=None, actor="system", reason="audit")
+        while shelf.pack("acme", pack.id).state == "making":
+            await asyncio.sleep(0.02)
         hold = await place_hold(record, "acme")
-        await shelf.close()
         return {"incident": incident, "hold": hold, "record_number": 0, "pack": pack.id}
 
     return asyncio.run(work())
