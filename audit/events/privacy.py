@@ -215,6 +215,7 @@ class LogExported(Event):
     actor: Actor
     first: Count
     end: Count
+    reason: Code | None = None
 
 
 class CheckpointAnchored(Event):

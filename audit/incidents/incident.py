@@ -64,14 +64,19 @@ class Case:
 def cases(reader: Reader, tenant: str) -> list[Case]:
     """The incidents of a tenant, in the order in which they were opened."""
     found: dict[str, Case] = {}
-    for leaf in reader.leaves(tenant):
+    take_records(found, reader, tenant)
+    return list(found.values())
+
+
+def take_records(found: dict[str, Case], reader: Reader, tenant: str, start: int = 0, end: int | None = None) -> None:
+    """Add what the records from `start` to before `end` say to the cases by id in `found`."""
+    for leaf in reader.leaves(tenant, start, end):
         if OF_INCIDENTS not in leaf.payload:
             continue  # parsing a million records of calls would take a minute
         seq, event = leaf.seq, parsed(leaf.payload)
         if event.get("type") in KINDS and "ts" in event:
             known = found.setdefault(event["incident_id"], Case(event["incident_id"], tenant, event["ts"]))
             known.take(seq, event)
-    return list(found.values())
 
 
 def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:

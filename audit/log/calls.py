@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from audit.log.walk import parsed, size_of, timestamp
+from audit.log.walk import first_at, parsed, size_of
 from audit.storage.store import Reader
 
 CHUNK: Final = 256
@@ -18,7 +18,9 @@ MAX_READ: Final = 8192
 """Records that one page reads at most; a filter that matches little goes on from there."""
 MAX_CALL: Final = 8192
 """Records after a call's first one in which its others are looked for."""
-PLACE: Final = ("region", "inference_country", "operator_entity", "ultimate_parent_country", "transfer_basis")
+PLACE: Final = (
+    "region", "inference_country", "storage_country", "operator_entity", "ultimate_parent_country", "transfer_basis"
+)  # fmt: skip
 OF_A_CALL: Final = b'"type":"inference.'
 BEGINS: Final = frozenset({"inference.accepted", "inference.denied"})
 ENDS: Final = {"inference.completed": "completed", "inference.aborted": "aborted"}
@@ -27,7 +29,8 @@ ENDS: Final = {"inference.completed": "completed", "inference.aborted": "aborted
 @dataclass(frozen=True, slots=True)
 class CallFilter:
     """What is looked for; None matches any. `outcome`: completed, aborted, denied or running. `since`, `until`: RFC
-    3339 UTC or a prefix, the second not included."""
+    3339 UTC or a prefix, the second not included. `subject`: the commitment to the person concerned that one of the
+    call's records holds."""
 
     project: str | None = None
     outcome: str | None = None
@@ -36,8 +39,11 @@ class CallFilter:
     request_id: str | None = None
     since: str | None = None
     until: str | None = None
+    subject: str | None = None
 
-    def matches(self, line: "CallLine") -> bool:
+    def matches(self, line: "CallLine", begun: Mapping[str, Any], ended: Mapping[str, Any]) -> bool:
+        if self.subject is not None and self.subject not in (_subject(begun), _subject(ended)):
+            return False
         wanted = (self.project, self.outcome, self.region, self.model, self.request_id)
         found = (line.project, line.outcome, line.region, line.model, line.request_id)
         return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
@@ -66,6 +72,12 @@ class CallLine:
     latency_ms: int | None = None
 
 
+def _subject(event: Mapping[str, Any]) -> str | None:
+    """The commitment to the person concerned."""
+    found = (event.get("commits") or {}).get("subject")
+    return found if isinstance(found, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class CallPage:
     """`before`: the next page continues with calls before this record; None at the end. `first`, `end`: what was read
@@ -82,7 +94,7 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
     size = size_of(reader, tenant)
     stop = min(size, size if before is None else before)
     if wanted.until is not None:
-        stop = min(stop, _first_at(reader, tenant, wanted.until, size))
+        stop = min(stop, first_at(reader, tenant, wanted.until, size))
     ends = {event["request_id"]: event for _, event in _of_calls(reader, tenant, stop, min(size, stop + CHUNK))}
     end, at, found = min(size, stop + CHUNK), stop, list[CallLine]()
     while at > 0 and stop - at < MAX_READ:
@@ -93,7 +105,9 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
                 return CallPage(tuple(found), None, seq, end)
             if event["type"] not in BEGINS:
                 ends[event["request_id"]] = event
-            elif wanted.matches(line := call_line(seq, event, ends.get(event["request_id"], {}))):
+            elif wanted.matches(
+                line := call_line(seq, event, ended := ends.get(event["request_id"], {})), event, ended
+            ):
                 found.append(line)
                 if len(found) == limit:
                     return CallPage(tuple(found), seq or None, seq, end)
@@ -105,15 +119,16 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
 class CallSummary:
     """Counts of the newest calls, without any one of them. `since`: when the oldest of them began; `calls`: how many.
 
-    `outcomes`, `rules` (of those that were refused or broke off), `places` (region, country, operator, country of the
-    operator's parent, basis of the transfer): how often each. Times in milliseconds, None where none was measured.
+    `outcomes`, `rules` (of those that were refused or broke off), `places` (region, its country, country of storage,
+    operator, country of the operator's parent, basis of the transfer): how often each. Times in milliseconds, None
+    where none was measured.
     """
 
     calls: int
     since: str | None
     outcomes: Mapping[str, int]
     rules: Mapping[str, int]
-    places: Mapping[tuple[str, str, str, str, str], int]
+    places: Mapping[tuple[str, ...], int]
     masked: Mapping[str, int]
     latency_p50_ms: int | None
     latency_p95_ms: int | None
@@ -143,7 +158,7 @@ def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
     )
 
 
-def _places(begun: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str, str, str, str]]:
+def _places(begun: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, ...]]:
     sent = (event for event in begun if event["type"] == "inference.accepted")
     return Counter(tuple(event[name] for name in PLACE) for event in sent)
 
@@ -221,16 +236,3 @@ def _of_calls(reader: Reader, tenant: str, start: int, end: int) -> Iterator[tup
             event = parsed(leaf.payload)
             if str(event.get("type", "")).startswith("inference.") and "request_id" in event:
                 yield leaf.seq, event
-
-
-def _first_at(reader: Reader, tenant: str, moment: str, size: int) -> int:
-    """The number of the first record taken at `moment` or later, found by halving; `size` if there is none."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        leaf = next(iter(reader.leaves(tenant, middle, middle + 1)), None)
-        if leaf is None or timestamp(leaf.payload) < moment:  # one whose content has expired is older
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -47,6 +47,20 @@ def size_of(reader: Reader, tenant: str) -> int:
     return reader.head(tenant)[0] if tenant in reader.tenants() else 0
 
 
+def first_at(reader: Reader, tenant: str, moment: str, size: int) -> int:
+    """The number of the first of `size` records taken at `moment` or later, found by halving; `size` if there is none.
+    `moment`: RFC 3339 UTC or a prefix of it."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        leaf = next(iter(reader.leaves(tenant, middle, middle + 1)), None)
+        if leaf is None or timestamp(leaf.payload) < moment:  # one whose content has expired is older
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def checked_moment(text: str) -> str:
     """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError, also for a day that no month has."""
     given = text.removesuffix("Z")

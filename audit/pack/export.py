@@ -114,19 +114,22 @@ async def export(
     dsar: Sequence[Mapping[str, Any]] = (),
     actor: str = "system",
     progress: Progress = lambda count: None,
+    pack_id: str | None = None,
+    reason: str | None = None,
 ) -> Summary:
     """Write the pack to `target`, which must not exist; the export itself is recorded first.
 
     With `disclose`, values that are kept and not restricted are shown in it. `evidence` fills in the registers,
     `attestations` are what stands for the log from outside, `dsar` packages of access requests
-    (`audit.privacy.rights.answer`) to hand over with it. Raises AuditError in one of its kinds; then there is no file.
+    (`audit.privacy.rights.answer`) to hand over with it. `pack_id`: a new one unless given. `reason`: a code, on
+    record. Raises AuditError in one of its kinds; then there is no file.
     """
     require_place(target)
     key = key_of(context.signer)
     with context.reading() as reader:
         found = window(reader, key, tenant, since, until)
-    pack_id = context.new_id()
-    event = LogExported(tenant=tenant, pack_id=pack_id, actor=actor, first=found.first, end=found.end)
+    pack_id = pack_id or context.new_id()
+    event = LogExported(tenant=tenant, pack_id=pack_id, actor=actor, first=found.first, end=found.end, reason=reason)
     await context.record(event)
 
     def write(side: ValueStore) -> Summary:

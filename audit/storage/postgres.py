@@ -31,6 +31,7 @@ from audit.storage.postgres_server import (
     store_errors,
 )
 from audit.storage.store import (
+    MAX_SIZE,
     Appended,
     Keep,
     LogEntry,
@@ -472,6 +473,11 @@ class PostgresReader:
         )
         yield from map(SignedCheckpoint._make, self._stream(query, (tenant,)))
 
+    def newest_checkpoints(self, tenant: str, most: int, up_to: int | None = None) -> list[SignedCheckpoint]:
+        limit = MAX_SIZE if up_to is None else up_to
+        with store_errors():
+            return [SignedCheckpoint(*row) for row in self._db.execute(_NEWEST_SIGNED, (tenant, tenant, limit, most))]
+
     def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
         with store_errors():
             row = self._db.execute(_LAST, (tenant, tenant)).fetchone()
@@ -505,6 +511,10 @@ _LEAVES = (
 _LEAVES_BEFORE = _LEAVES.replace("ORDER BY", "AND seq < %s ORDER BY")
 _HASHES = (
     "SELECT hash FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s AND seq < %s ORDER BY seq"
+)
+_NEWEST_SIGNED = (
+    "SELECT %s::text, size, note FROM checkpoint"
+    " WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND size <= %s ORDER BY size DESC LIMIT %s"
 )
 _LAST = (
     "SELECT %s::text, size, note FROM checkpoint"

@@ -18,6 +18,7 @@ from audit.files.wal import switch_to_wal
 from audit.storage.attested_files import AttestedFile
 from audit.storage.identity import Identity, check_founder, check_identity, identity_of
 from audit.storage.store import (
+    MAX_SIZE,
     Appended,
     Keep,
     LogEntry,
@@ -461,6 +462,12 @@ class SqliteReader:
         )
         with _store_errors:
             yield from map(SignedCheckpoint._make, self._db.execute(query, (tenant,)))
+
+    def newest_checkpoints(self, tenant: str, most: int, up_to: int | None = None) -> list[SignedCheckpoint]:
+        query = f"SELECT ?, size, note FROM checkpoint WHERE {_OF_TENANT} AND size <= ? ORDER BY size DESC LIMIT ?"  # noqa: S608
+        limit = MAX_SIZE if up_to is None else up_to
+        with _store_errors:
+            return [SignedCheckpoint(*row) for row in self._db.execute(query, (tenant, tenant, limit, most))]
 
     def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
         query = f"SELECT ?, size, note FROM checkpoint WHERE {_OF_TENANT} ORDER BY size DESC LIMIT 1"  # noqa: S608

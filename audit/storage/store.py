@@ -33,6 +33,10 @@ Placed = tuple[int, LogEntry]
 Keep = Callable[[Sequence[Placed]], None]
 
 
+MAX_SIZE = 2**63 - 1
+"""No tree is larger."""
+
+
 class SignedCheckpoint(NamedTuple):
     tenant: str
     size: int
@@ -194,6 +198,9 @@ class Reader(Protocol):
 
     def checkpoints(self, tenant: str) -> Iterator[SignedCheckpoint]:
         """In order of size."""
+
+    def newest_checkpoints(self, tenant: str, most: int, up_to: int | None = None) -> list[SignedCheckpoint]:
+        """At most `most`, of sizes up to `up_to`, the greatest first; they are found without reading the others."""
 
     def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
         """The one of the greatest size, unchecked; it is found without reading the others."""

@@ -71,7 +71,7 @@ async def anchor(context: AuditContext, anchors: Anchors | None = None) -> list[
 def _fresh(context: AuditContext, anchors: Anchors) -> list[str]:
     key = key_of(context.signer)
     with context.reading() as reader:
-        anchors.digests.update(_digests(reader, anchors.size))
+        anchors.digests.update(anchored_digests(reader, anchors.size))
         if ANCHOR_TENANT in reader.tenants():
             anchors.size = reader.head(ANCHOR_TENANT)[0]
         fresh = []
@@ -91,7 +91,7 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
     """
     wanted = digest(checkpoint)
     origin = origin_of(key.name, ANCHOR_TENANT)
-    seq = _digests(reader).get(wanted)
+    seq = anchored_digests(reader).get(wanted)
     if seq is None:
         raise VerificationFailed(
             f"the checkpoint of {checkpoint.origin} of size {checkpoint.size} is not anchored"
@@ -133,7 +133,7 @@ def verify_anchored(anchored: Anchored, checkpoint: Checkpoint, key: VerifierKey
         )
 
 
-def _digests(reader: Reader, start: int = 0) -> dict[str, int]:
+def anchored_digests(reader: Reader, start: int = 0) -> dict[str, int]:
     """What is anchored by the leaves from `start` on, and in which."""
     if ANCHOR_TENANT not in reader.tenants():
         return {}

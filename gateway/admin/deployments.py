@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import After, Body, Limit, tagged
+from gateway.admin.calls.schemas import After, Body, Limit, ResponseBody, tagged
 from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
 from gateway.records.fleet import DeploymentRecord, ReplicaRecord
@@ -16,6 +16,7 @@ from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.cards import CPU, Cards
 from regions.fleet.deployment import MAX_NAME, Deployment, Place, Scale
+from regions.fleet.fleet import EngineReport, Load
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
 
@@ -46,6 +47,73 @@ class NewDeployment(Figures):
     gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$"), AfterValidator(_in_one_spelling)] = CPU
     wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
     eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
+
+
+class WhatIf(Body):
+    """As many replicas of these weights on these cards."""
+
+    weights: Weights
+    gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$"), AfterValidator(_in_one_spelling)] = CPU
+    replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class Feasible(ResponseBody):
+    """`because`: why they could not run, in the planner's words."""
+
+    feasible: bool
+    because: str
+
+
+class BackendLoad(ResponseBody):
+    """A backend as this gateway sees it now. `in_flight`: our calls; `running`, `waiting`: sequences by its own report;
+    `kv_use`: share of its KV cache, 0 to 1; `first_byte_ms`: of the last call. None: not known."""
+
+    backend: str
+    available: bool
+    in_flight: int
+    running: int | None
+    waiting: int | None
+    kv_use: float | None
+    first_byte_ms: float | None
+
+
+@router.get("/tenants/{tenant}/backend-loads", dependencies=[Reading])
+def list_backend_loads(context: Context, tenant: str) -> tuple[BackendLoad, ...]:
+    """How busy the tenant's backends are, by this gateway's last look."""
+    context.inventory.tenant(tenant)
+    if context.fleet is None:
+        return ()
+    live = context.fleet.live()
+    return tuple(_load(each.id, live[each.id], context.fleet.report(each.id)) for each in context.fleet.of(tenant))
+
+
+def _load(backend: str, load: Load, report: EngineReport | None) -> BackendLoad:
+    return BackendLoad(
+        backend=backend,
+        available=load.available,
+        in_flight=load.in_flight,
+        running=None if report is None else report.running,
+        waiting=None if report is None else report.waiting,
+        kv_use=None if report is None else report.kv_use,
+        first_byte_ms=None if load.latency_s is None else round(load.latency_s * 1000, 1),
+    )
+
+
+@router.post("/tenants/{tenant}/deployments/check", dependencies=[Depends(RequirePermission("deployments.manage"))])
+def check_deployment(context: Context, tenant: str, asked: WhatIf) -> Feasible:
+    """Whether so many replicas could run here. Nothing is started."""
+    context.inventory.tenant(tenant)
+    if asked.gpu == "auto":
+        raise Invalid("this API does not choose a card; name one, or cpu")
+    wanted = Deployment(
+        tenant=tenant, id="what-if", model="what-if", weights=asked.weights, regions=("what-if",), gpu=asked.gpu,
+        min_replicas=0, max_replicas=asked.replicas,
+    )  # fmt: skip
+    try:
+        context.check_deployment(wanted)
+    except Invalid as error:
+        return Feasible(feasible=False, because=str(error))
+    return Feasible(feasible=True, because="")
 
 
 @router.get("/tenants/{tenant}/deployments", dependencies=[Reading])

@@ -5,7 +5,7 @@ browser holds it in a cookie that no script can read.
 """
 
 import hmac
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +20,9 @@ from gateway.admin.calls.problems import LoginRefused
 from gateway.admin.calls.schemas import Name
 from gateway.database.errors import Invalid, NotFound
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
-from gateway.identity.jwt import JwtRefused
+from gateway.identity.jwt import JwtRefused, authentication_time
 from gateway.identity.keys import ApiKey
-from gateway.identity.login import CodeRefused, LoginAttempt
+from gateway.identity.login import FRESH, CodeRefused, LoginAttempt
 from gateway.identity.roles import Actor
 from gateway.openai.asgi_client import caller_address
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
@@ -67,7 +67,9 @@ async def login(request: Request, context: Context, tenant: Name | None = None, 
     attempt = LoginAttempt.new()
     url = await context.provider_pool.run(provider.authorization_url, attempt, again)
     known = await run_in_threadpool(context.session, request)
-    begun = PendingLogin(attempt, tenant, known.token if known is not None else "", int(context.now().timestamp()))
+    begun = PendingLogin(
+        attempt, tenant, known.token if known is not None else "", int(context.now().timestamp()), again
+    )
     response = RedirectResponse(url, 303, headers={"cache-control": "no-store"})
     cookies.set_login(response, begun, context.hasher())
     return response
@@ -178,6 +180,7 @@ def _start_session(
 ) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:
     """Give the person the roles of their groups and a session, and end the one before. Raises LoginRefused."""
     settings, control = provider.settings, context.control("system")
+    authenticated_at = _authenticated_at(context, provider, begun, claims)
     people = control.apply_groups(
         subject_digest(claims["iss"], claims["sub"]),
         display_name_of(claims),
@@ -188,8 +191,32 @@ def _start_session(
     known = context.session(request)
     for token in {begun.session, "" if known is None else known.token} - {""}:
         control.end_session(token)
-    record, key = control.open_session(person.tenant, person.id, life=life)
+    record, key = control.open_session(person.tenant, person.id, life=life, authenticated_at=authenticated_at)
     return person, record, key
+
+
+def _authenticated_at(
+    context: AdminContext, provider: "IdentityProvider", begun: PendingLogin, claims: dict[str, Any]
+) -> datetime | None:
+    """When the person last showed the provider who they are. Raises LoginRefused where they were to do so now, and the
+    provider does not say that they did."""
+    now, skew_s = context.now(), provider.settings.clock_skew_s
+    try:
+        at = authentication_time(claims, now=now.timestamp(), skew_s=skew_s)
+    except JwtRefused as refused:
+        raise LoginRefused(refused.reason, str(refused)) from refused
+    if begun.again and at is None:
+        raise LoginRefused(
+            "login_not_fresh",
+            "the identity provider does not say when you signed in, which what you asked for takes"
+            "; let it send the claim auth_time, or ask an operator to do it from a shell",
+        )
+    if begun.again and at is not None and now.timestamp() - at > FRESH.total_seconds() + skew_s:
+        raise LoginRefused(
+            "login_not_fresh",
+            "the identity provider let you in without asking who you are; sign out there, and sign in again",
+        )
+    return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
 def _chosen(people: list[PersonRecord], tenant: str | None) -> PersonRecord:

@@ -52,7 +52,8 @@ class Welcome(BaseModel):
 class Me(BaseModel):
     """Who the bearer of this token is, and what their roles allow: in `tenant`, or, where it is None, everywhere.
 
-    `since`: when the token or session was made; None, like the name, for a machine.
+    `since`: when the token or session was made; None, like the name, for a machine. `authenticated_at`: of a session,
+    when the person last showed who they are, as the identity provider says; None where it does not.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,6 +64,7 @@ class Me(BaseModel):
     permissions: tuple[Permission, ...]
     display_name: str | None = None
     since: datetime | None = None
+    authenticated_at: datetime | None = None
 
 
 bootstrap_router = APIRouter(tags=["people"], route_class=GuardedRoute)
@@ -81,10 +83,11 @@ def bootstrap(
 @bootstrap_router.get("/me")
 def me(actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) -> Me:
     permissions = frozenset[Permission]().union(*(ROLE_TABLE[role] for role in actor.roles))
-    name = since = None
+    name = since = authenticated_at = None
     if actor.kind == "key":
         name = context.inventory.person(actor.tenant, actor.person).display_name
-        since = context.inventory.token(actor.tenant, actor.person, actor.token).created_at
+        token = context.inventory.token(actor.tenant, actor.person, actor.token)
+        since, authenticated_at = token.created_at, token.authenticated_at
     return Me(
         person=actor.person,
         tenant=actor.tenant,
@@ -92,6 +95,7 @@ def me(actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) 
         permissions=tuple(sorted(permissions)),
         display_name=name,
         since=since,
+        authenticated_at=authenticated_at,
     )
 
 

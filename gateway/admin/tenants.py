@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Response
 
 from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
+from gateway.admin.calls.schemas import After, Body, Limit, Name, ResponseBody, tagged
 from gateway.identity.roles import Actor
 from gateway.records.control import (
     LegalBasis,
@@ -31,6 +31,20 @@ class NewProject(Body):
     data_classes: tuple[str, ...] = ()
     risk_class: RiskClass = "minimal"
     ai_system_id: str | None = None
+
+
+class Weakness(ResponseBody):
+    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
+
+    code: str
+    says: str
+    fix: str
+
+
+@router.get("/weak-settings", dependencies=[Depends(RequirePermission("staff.read"))])
+def list_weak_settings(context: Context) -> tuple[Weakness, ...]:
+    """Every weak default in force at this gateway, as `domicile doctor` names them."""
+    return tuple(Weakness(code=one.code, says=one.says, fix=one.fix) for one in context.weak_settings())
 
 
 @router.get("/tenants", dependencies=[Depends(RequirePermission("tenants.list"))])

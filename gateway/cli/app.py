@@ -15,8 +15,6 @@ from gateway.cli.terminal.lazy_group import LazyCommand, lazy_group
 
 if TYPE_CHECKING:
     from audit.cli.frame import KeysAndSigner
-    from audit.incidents.evidence import Evidence
-    from audit.privacy.kept_content import Reader
     from audit.witness.rotation import Replacement
     from gateway.configuration.database_urls import DatabaseUrls
 
@@ -87,15 +85,11 @@ def _prepare(ctx: typer.Context) -> None:
     if ctx.obj is not _recorded_admin:
         return  # called by another program, which has set them itself
     from audit.cli.frame import open_keys, open_replacement
-    from audit.incidents.evidence import evidence_sources
-    from audit.privacy.kept_content import content_sources
     from audit.private.value_location import use_values_url_of
     from audit.storage.location import use_urls_of
+    from gateway.evidence.sources import give_sources
 
-    if _registers not in evidence_sources:
-        evidence_sources.append(_registers)
-    if _content_of_persons not in content_sources:
-        content_sources.append(_content_of_persons)
+    give_sources()
     open_keys.set(_keys_and_signer_of)
     open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
@@ -211,18 +205,6 @@ def up(
     from gateway.cli.up import run_gateway
 
     raise typer.Exit(run(run_gateway(settings, read)))
-
-
-def _registers(data: Path, tenant: str) -> "Evidence":
-    from gateway.evidence.evidence import gather
-
-    return gather(data, tenant)
-
-
-def _content_of_persons(data: Path) -> "Reader":
-    from gateway.evidence.person_content import reader
-
-    return reader(data)
 
 
 def _keys_and_signer_of(log: Path) -> "KeysAndSigner":

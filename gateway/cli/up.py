@@ -15,6 +15,7 @@ from audit.errors import AuditError
 from audit.files.reasons import describe_os_error
 from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
+from gateway.evidence.sources import give_sources
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway
@@ -42,6 +43,7 @@ async def run_gateway(
 
     `read` reads the settings again, for a reload. `member` and `listener`: where this is one of several workers.
     """
+    give_sources()  # a worker is started without the commands, which do it too
     log_to_stderr(logging.INFO, kind=settings.log.format)
     sys.setswitchinterval(SWITCH_S)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

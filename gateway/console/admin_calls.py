@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
-from starlette.types import ASGIApp, Message
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin.calls.schemas import MAX_SEGMENT
 
@@ -44,6 +45,12 @@ class AdminCalls:
     async def get(self, *segments: object, **query: Any) -> Any:
         """Return the body of ``GET /<segment>/...``. Raises Refused."""
         return (await self.call("GET", segments, query=query)).body
+
+    def passed_on(self, *segments: object) -> Response:
+        """Return a response that passes on the answer of ``GET /<segment>/...`` as it comes, such as a large file."""
+        path = "".join(f"/{_segment(each)}" for each in segments)
+        headers = {"authorization": f"Bearer {self.token}", "host": "console"}
+        return PassedOn(self.admin, scope_of("GET", path, headers, self.client))
 
     async def call(
         self,
@@ -88,21 +95,7 @@ async def exchange(
     query: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[int, dict[str, str], bytes]:
     """Send one request to `app`. Returns status, headers (lower-case names) and body."""
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": urlencode(query, doseq=True).encode(),
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
-        "client": client,
-        "server": None,
-        "state": {},
-    }
+    scope = scope_of(method, path, headers, client, query)
     status, received, body = 500, dict[str, str](), bytearray()
     waiting = [{"type": "http.request", "body": content, "more_body": False}]
 
@@ -121,3 +114,39 @@ async def exchange(
 
     await app(scope, receive, send)
     return status, received, bytes(body)
+
+
+class PassedOn(Response):
+    """The answer of `app` to a request of ours, part by part."""
+
+    def __init__(self, app: ASGIApp, scope: Scope) -> None:
+        super().__init__()
+        self._app, self._scope = app, scope
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(self._scope, receive, send)
+
+
+def scope_of(
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    client: tuple[str, int] | None,
+    query: Mapping[str, Any] = MappingProxyType({}),
+) -> Scope:
+    """Return the ASGI scope of a request of ours."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": urlencode(query, doseq=True).encode(),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "client": client,
+        "server": None,
+        "state": {},
+    }

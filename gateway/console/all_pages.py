@@ -10,6 +10,7 @@ from gateway.console.pages import (
     keys,
     oversight,
     overview,
+    packs,
     people,
     playground,
     policies,
@@ -29,6 +30,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *policies.PAGES,
     *oversight.PAGES,
     *record.PAGES,
+    *packs.PAGES,
     *fleet.PAGES,
     *playground.PAGES,
 )

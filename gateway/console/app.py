@@ -106,7 +106,7 @@ class Console:
         async with request.form(max_files=0) as form:
             visit.form = texts(form)
         check_form(self.context, request, visit.api.token, visit.form.get(FIELD, ""))
-        if page.fresh and not is_fresh(visit.me["since"], self.context.now()):
+        if page.fresh and not is_fresh(visit.me["authenticated_at"], self.context.now()):
             return RedirectResponse(path("sign-in", again=1), 303)
         try:
             return await page.handler(visit)

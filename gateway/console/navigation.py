@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.identity.roles import INSTALLATION, Actor, Permission, check
+from gateway.identity.roles import INSTALLATION, OF_OPERATOR, Actor, Permission, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ OF_TENANT: Final = (
         Entry("rights", "rights", "rights.act"),
         Entry("incidents", "incidents", "record.read"),
         Entry("record", "record", "record.read"),
+        Entry("packs", "packs", "record.read"),
     )),
     ("manage", (
         Entry("projects", "projects", "tenant.read"),
@@ -43,11 +44,15 @@ OF_INSTALLATION: Final = (
     Entry("tenants", "tenants", "tenants.list"),
     Entry("staff", "staff", "staff.read"),
     Entry("all_usage", "usage", "usage.read-all"),
+    Entry("operator_policies", "operator/policies", "operator-policy.read"),
+    Entry("weak", "weak", "staff.read"),
 )
 
 
 def may(actor: Actor, permission: Permission, tenant: str | None) -> bool:
-    """Return whether the admin API would permit this to `actor`. `tenant` None: for the whole installation."""
+    """Return whether the admin API would permit this to `actor`. `tenant` None: for the whole installation, whose
+    policies are the operator's."""
+    permission = OF_OPERATOR.get(permission, permission) if tenant is None else permission
     return check(actor, permission, None if permission in INSTALLATION else tenant).allowed
 
 

@@ -5,7 +5,7 @@ A form needs a token bound to the session and must come from the console's own p
 cross-site requests (``SameSite=Strict``).
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from starlette.requests import Request
@@ -13,11 +13,10 @@ from starlette.requests import Request
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.authentication import Cookies
 from gateway.console.admin_calls import Refused
+from gateway.identity.login import FRESH
 
 SEAL: Final = "console form"
 FIELD: Final = "csrf"
-FRESH: Final = timedelta(minutes=15)
-"""Maximum age of a sign-in for irreversible actions."""
 
 
 def cookies_of(context: AdminContext, request: Request) -> Cookies:
@@ -52,7 +51,7 @@ def check_form(context: AdminContext, request: Request, session: str, sent: str)
         raise Refused(403, "this form belongs to another session; open the page again and send it from there")
 
 
-def is_fresh(since: str | None, now: datetime) -> bool:
-    """Return whether a session that began `since` may perform irreversible actions."""
-    begun = datetime.fromisoformat(since) if since else datetime.min.replace(tzinfo=UTC)
-    return timedelta(0) <= now - begun <= FRESH
+def is_fresh(authenticated_at: str | None, now: datetime) -> bool:
+    """Return whether the person showed who they are recently enough for irreversible actions: by the identity
+    provider's ``auth_time``, or by a one-time token. False where that is not known."""
+    return authenticated_at is not None and timedelta(0) <= now - datetime.fromisoformat(authenticated_at) <= FRESH

@@ -20,7 +20,7 @@ from gateway.console.admin_calls import AdminCalls, Answer, Refused
 from gateway.console.language import NAMES, Language
 from gateway.console.session import FIELD, form_token
 from gateway.console.static_files import address
-from gateway.identity.roles import Actor, Permission, check
+from gateway.identity.roles import OF_OPERATOR, Actor, Permission, check
 
 ROOT: Final = "/console"
 ONCE: Final = "once"
@@ -60,13 +60,19 @@ class Visit:
         tenant: str | None = self.request.path_params.get("tenant")
         return tenant
 
+    @property
+    def owner(self) -> tuple[str, ...]:
+        """Whose policies the page shows, as segments of the admin API: the tenant's or the operator's."""
+        return ("operator",) if self.tenant is None else ("tenants", self.tenant)
+
     def may(self, permission: Permission, tenant: str | None = None) -> bool:
         return navigation.may(self.actor, permission, tenant or self.tenant)
 
     def need(self, permission: Permission) -> None:
         """Require a permission for a page that only links to guarded actions. Raises Refused with the admin API's
         message."""
-        verdict = check(self.actor, permission, self.tenant)
+        asked = permission if self.tenant is not None else OF_OPERATOR.get(permission, permission)
+        verdict = check(self.actor, asked, self.tenant)
         if not verdict.allowed:
             raise Refused(403, verdict.because)
 
@@ -74,8 +80,8 @@ class Visit:
         return await self.api.get(*segments, **query)
 
     async def of_tenant(self, *segments: object, **query: Any) -> Any:
-        """``GET /tenants/<the page's>/...``."""
-        return await self.api.get("tenants", self.tenant, *segments, **query)
+        """``GET /tenants/<the page's>/...``, or ``GET /operator/...`` on a page of no tenant."""
+        return await self.api.get(*self.owner, *segments, **query)
 
     async def change(self, method: str, *segments: object, body: Any = None, **query: Any) -> Answer:
         """Apply the submitted form: once, even if it is sent twice, and only to the state that the page showed."""
@@ -97,8 +103,9 @@ class Visit:
         return path(*segments, **query)
 
     def here(self, *segments: object, **query: object) -> str:
-        """Return a path below this tenant's pages."""
-        return path("t", self.tenant, *segments, **query)
+        """Return a path below this tenant's pages, or the operator's."""
+        below = ("operator",) if self.tenant is None else ("t", self.tenant)
+        return path(*below, *segments, **query)
 
     def to(self, *segments: object, **query: object) -> Response:
         """Redirect to a page of this tenant, or of the console without a tenant."""

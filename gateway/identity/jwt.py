@@ -147,6 +147,19 @@ def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> Non
         raise JwtRefused("jwt_nonce", "the token answers another login; log in again")
 
 
+def authentication_time(claims: Mapping[str, Any], *, now: float, skew_s: int) -> float | None:
+    """When the person last showed the provider who they are (``auth_time``), in seconds since 1970, not after `now`;
+    None where the provider does not say. Raises JwtRefused."""
+    if "auth_time" not in claims:
+        return None
+    at = _instant(claims, "auth_time")
+    if at - skew_s > now:
+        raise JwtRefused(
+            "jwt_early", "the token says that you will sign in; compare the clocks of this host and the provider"
+        )
+    return min(at, now)
+
+
 def audiences(claims: Mapping[str, Any]) -> tuple[str, ...]:
     audience = claims.get("aud")
     audience = [audience] if isinstance(audience, str) else audience

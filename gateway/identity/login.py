@@ -6,6 +6,11 @@ CodeRefused           it did not accept the code that a login came back with
 
 import secrets
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+FRESH: Final = timedelta(minutes=15)
+"""How long somebody who showed who they are may do what cannot be undone."""
 
 
 class ProviderUnavailable(Exception):

@@ -26,7 +26,7 @@ from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUna
 from audit.files.secret_file import read_secret
 from gateway.configuration.settings import Oidc, is_safe_url
 from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
-from gateway.identity.login import CodeRefused, LoginAttempt, ProviderUnavailable
+from gateway.identity.login import FRESH, CodeRefused, LoginAttempt, ProviderUnavailable
 
 REFRESH_AFTER_S = 600
 ASK_EVERY_S = 10
@@ -93,9 +93,10 @@ class IdentityProvider:
     def authorization_url(self, attempt: LoginAttempt, again: bool = False) -> str:
         """Where to send a browser: code flow, PKCE S256 (RFC 7636), state, nonce. Raises ProviderUnavailable.
 
-        `again`: the provider is to ask the person even if they are signed in there (OpenID Connect Core 3.1.2.1).
+        `again`: the provider is to ask the person even if they are signed in there, and to say when it did (OpenID
+        Connect Core 3.1.2.1: with ``max_age`` the ID token has ``auth_time``).
         """
-        asked = {"prompt": "login"} if again else {}
+        asked = {"prompt": "login", "max_age": str(int(FRESH.total_seconds()))} if again else {}
         url: str = prepare_grant_uri(
             self._current().endpoints["authorization_endpoint"],
             client_id=self.settings.client_id,

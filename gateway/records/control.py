@@ -141,7 +141,8 @@ class PersonRecord(Record):
 
 
 class AccessTokenRecord(Record):
-    """`person` is None for a bootstrap token."""
+    """`person` is None for a bootstrap token. `authenticated_at`: of a session, when the person last showed who they
+    are; None where that is not known, and of other tokens."""
 
     undigested = frozenset({"label"})
 
@@ -151,6 +152,7 @@ class AccessTokenRecord(Record):
     last_four: str
     expires_at: datetime
     revoked_at: datetime | None
+    authenticated_at: datetime | None = None
 
 
 class PolicyVersionRecord(Record):

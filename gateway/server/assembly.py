@@ -27,11 +27,14 @@ from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import QueueLimits
+from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import reader_of
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
+from audit.storage.attested_files import files_beside
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
+from audit.witness.anchor_attestations import attestations
 from backend.wire import MARKS_PATH
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
@@ -174,7 +177,9 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         webhooks = _webhooks(base, parts)
         recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
-        admin_context = _admin_context(base, parts, on_event, context)
+        packs = _packs(base, context)
+        stack.push_async_callback(packs.close)
+        admin_context = _admin_context(base, parts, on_event, context, packs)
         mounts: dict[str, ASGIApp] = {
             ADMIN_PREFIX: build_admin(admin_context),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
@@ -539,7 +544,20 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
             await task
 
 
-def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext) -> AdminContext:
+def _packs(base: _Base, audit: AuditContext) -> PackShelf:
+    """Evidence packs made in the background, in the data folder of this gateway."""
+    folder = base.installation.audit_log.parent
+    return PackShelf(
+        base.settings.data / "packs",
+        audit,
+        evidence=partial(evidence_of, base.settings.data),
+        attestations=lambda: attestations(files_beside(folder)),
+    )
+
+
+def _admin_context(
+    base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf
+) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
     feasibility = Feasibility(installation, settings)
@@ -562,6 +580,9 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditCo
         audit=audit,
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),
+        packs=packs,
+        fleet=base.memory.fleet,
+        weak_settings=lambda: configuration_warnings(settings, observe(settings, installation, base.database)),
     )
 
 

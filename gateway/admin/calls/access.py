@@ -4,7 +4,7 @@ The route evaluates it before a byte of the body is read (`gateway.admin.calls.g
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 from fastapi import Depends, Header, Request
 
 from audit.incidents.evidence import Evidence
+from audit.incidents.known_cases import KnownCases
+from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import Reader as ContentReader
 from audit.privacy.kept_content import none_kept
 from audit.private.audit_context import AuditContext
@@ -37,6 +39,7 @@ from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
 from regions.fleet.deployment import Deployment, Scale
+from regions.fleet.fleet import Fleet
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -55,6 +58,17 @@ Detect = Callable[[str, str, str, str], Awaitable[Detected]]
 """Of tenant, project, text and actor."""
 
 
+class WeakSetting(Protocol):
+    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def says(self) -> str: ...
+    @property
+    def fix(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdminContext:
     """The services of the admin API. `hasher` returns the current one: the pepper may have been rotated meanwhile.
@@ -64,7 +78,9 @@ class AdminContext:
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
     `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
-    of persons outside of the log's value store.
+    of persons outside of the log's value store. `packs`: evidence packs made in the background.
+    `fleet`: the backends as this gateway sees them now.
+    `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks.
     """
 
     database: Database
@@ -85,6 +101,10 @@ class AdminContext:
     audit: AuditContext | None = None
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept
+    packs: PackShelf | None = None
+    fleet: Fleet | None = None
+    cases: KnownCases = field(default_factory=KnownCases)
+    weak_settings: Callable[[], Sequence[WeakSetting]] = tuple
 
     @property
     def inventory(self) -> Inventory:

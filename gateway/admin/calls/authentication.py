@@ -52,7 +52,10 @@ class Cookies:
     def set_login(self, response: Response, begun: "PendingLogin", hasher: KeyHasher) -> None:
         """Comes back with the browser from the provider, which is another site: hence only `lax`."""
         attempt = begun.attempt
-        parts = (attempt.state, attempt.nonce, attempt.verifier, begun.tenant or "", begun.session, str(begun.at))
+        parts = (
+            attempt.state, attempt.nonce, attempt.verifier, begun.tenant or "", begun.session, str(begun.at),
+            "again" if begun.again else "",
+        )  # fmt: skip
         text = ".".join(parts)
         response.set_cookie(
             self.login,
@@ -68,12 +71,12 @@ class Cookies:
         """The login that this gateway, or another of the installation, began in this browser not too long ago."""
         text, _, seal = request.cookies.get(self.login, "").rpartition(".")
         parts = text.split(".")
-        if len(parts) != 6 or not hasher.sealed(LOGIN_SEAL, text, seal):
+        if len(parts) != 7 or not hasher.sealed(LOGIN_SEAL, text, seal):
             return None
-        state, nonce, verifier, tenant, session, at = parts
+        state, nonce, verifier, tenant, session, at, again = parts
         if not 0 <= now - int(at) <= LOGIN_LIFE_S:
             return None
-        return PendingLogin(LoginAttempt(state, nonce, verifier), tenant or None, session, int(at))
+        return PendingLogin(LoginAttempt(state, nonce, verifier), tenant or None, session, int(at), bool(again))
 
     def forget(self, response: Response, *, session: bool = False) -> None:
         name, path = (self.session, "/") if session else (self.login, self.callback)
@@ -86,12 +89,13 @@ class Cookies:
 class PendingLogin:
     """Content of the login cookie, sealed: only we can make one, so that a callback asks the provider only for a
     login that was begun here. `session`: the id of the one that the browser had then, which a new one replaces;
-    `at`: seconds since 1970."""
+    `at`: seconds since 1970; `again`: the person is to show anew who they are."""
 
     attempt: LoginAttempt
     tenant: str | None
     session: str
     at: int
+    again: bool = False
 
 
 def credential_of(request: Request, cookies: Cookies | None) -> str:

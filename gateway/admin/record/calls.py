@@ -32,6 +32,7 @@ Text = Annotated[str | None, Query(max_length=256)]
 Outcome = Literal["completed", "aborted", "denied", "running"]
 Before = Annotated[Whole | None, Query(ge=0, le=2**53 - 1, description="`before` of the page before")]
 SHOWN = "console"
+Commitment = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="`commits.subject` of a record")]
 
 
 class Call(ResponseBody):
@@ -101,10 +102,11 @@ class Content(ResponseBody):
 
 
 class PlaceCount(ResponseBody):
-    """Where calls were answered: under whose control, and on what basis data went there (GDPR 44-49)."""
+    """Where calls were answered and data is stored: under whose control, and on what basis (GDPR 44-49)."""
 
     region: str
     country: str
+    storage_country: str
     operator: str
     parent_country: str
     basis: str
@@ -133,8 +135,8 @@ def summarize_calls(record: OnRecord, tenant: str) -> Summary:
     with record.reading() as reader:
         found = summary(reader, tenant)
     places = tuple(
-        PlaceCount(region=r, country=c, operator=o, parent_country=p, basis=b, calls=count)
-        for (r, c, o, p, b), count in sorted(found.places.items(), key=lambda each: -each[1])
+        PlaceCount(region=r, country=c, storage_country=s, operator=o, parent_country=p, basis=b, calls=count)
+        for (r, c, s, o, p, b), count in sorted(found.places.items(), key=lambda each: -each[1])
     )
     fields = {name: getattr(found, name) for name in Summary.model_fields if name != "places"}
     return Summary(**fields, places=places)
@@ -152,16 +154,18 @@ async def list_calls(
     request: Text = None,
     since: Text = None,
     until: Text = None,
+    subject: Commitment = None,
     before: Before = None,
     limit: Limit = 50,
 ) -> Calls:
-    """The newest first; a page reads a bounded part of the log."""
+    """The newest first; a page reads a bounded part of the log. `subject`: the commitment in a record, never the
+    identifier of a person."""
     for moment in filter(None, (since, until)):
         try:
             checked_moment(moment)
         except AuditError as error:
             raise Invalid(str(error)) from error
-    wanted = CallFilter(project, outcome, region, model, request, since, until)
+    wanted = CallFilter(project, outcome, region, model, request, since, until, subject)
 
     def find() -> Any:
         record.known(tenant)

@@ -1,27 +1,34 @@
-"""The health of the record: its size, what is signed, whether it verifies, and that one state grew out of another."""
+"""The health of the record: its size, what is signed, whether it verifies, that one state grew out of another, and who
+vouches for it from outside."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
 from audit.errors import ProofError, VerificationFailed
-from audit.log.walk import size_of
-from audit.storage.store import Reader
+from audit.log.walk import checked_moment, first_at, size_of
+from audit.registers.registers import last_selftests
+from audit.storage.store import Reader, SignedCheckpoint
 from audit.tree.checkpoint import Checkpoint, open_checkpoint
 from audit.tree.merkle import consistency_proof, tree_hash, verify_consistency
 from audit.verification.verify import verify_log
+from audit.witness.anchor import anchored_digests, digest, prove
+from audit.witness.anchor_attestations import attested_by
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import ResponseBody, Whole
 from gateway.admin.record.reading import OnRecord, Record, refusing
-from gateway.database.errors import NotFound
+from gateway.database.errors import Invalid, NotFound
 from gateway.identity.roles import Actor
 
 router = APIRouter(prefix="/tenants/{tenant}/record", tags=["record"], route_class=IdempotentRoute)
 
 Reading = Depends(RequirePermission("record.read"))
 Size = Annotated[Whole | None, Query(ge=1, le=2**53 - 1, description="of a signed checkpoint")]
+Moment = Annotated[str | None, Query(max_length=32, description="RFC 3339 UTC or a prefix of it; what came before it")]
 SHOWN = 30
+ANCHORS_TRIED = 1000
+"""Of the newest checkpoints, how many are looked for in the anchor tree; it is anchored more seldom than signed."""
 
 
 class SignedState(ResponseBody):
@@ -74,15 +81,15 @@ def show_record(record: OnRecord, tenant: str) -> Health:
     record.known(tenant)
     with refusing(), record.reading() as reader:
         size = size_of(reader, tenant)
-        signed = reader.checkpoints(tenant) if size else ()
-        notes = [SignedState(size=one.size, note=one.note) for one in signed][-SHOWN:]
+        signed = reader.newest_checkpoints(tenant, SHOWN) if size else ()
+        notes = [SignedState(size=one.size, note=one.note) for one in signed]
         return Health(
             records=size,
-            signed=notes[-1].size if notes else 0,
+            signed=notes[0].size if notes else 0,
             open_calls=len(reader.open_intents(tenant)) if size else 0,
             key=str(record.verifier),
             origin=record.audit.origin(tenant),
-            checkpoints=tuple(notes[::-1]),
+            checkpoints=tuple(notes),
         )
 
 
@@ -103,13 +110,24 @@ def verify_record(
 
 
 @router.get("/consistency", dependencies=[Reading])
-def prove_consistency(record: OnRecord, tenant: str, old: Size = None, new: Size = None) -> Consistency:
+def prove_consistency(
+    record: OnRecord,
+    tenant: str,
+    old: Size = None,
+    new: Size = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> Consistency:
     """Prove that the record only grew between two signed checkpoints (RFC 6962 §2.1.2), by default from the first to
-    the last. 404 for a size that was not signed, 422 where it does not hold."""
+    the last. They are named by size, or by moment: then it is the last one that holds nothing taken later. 404 for one
+    that was not signed, 422 where it does not hold."""
     record.known(tenant)
     with refusing(), record.reading() as reader:
-        first, second = _signed(record, reader, tenant, old, 0), _signed(record, reader, tenant, new, -1)
+        first = _signed(record, reader, tenant, _up_to(reader, tenant, old, since, "old and since"), True)
+        second = _signed(record, reader, tenant, _up_to(reader, tenant, new, until, "new and until"), False)
         old, new = first.size, second.size
+        if old > new:
+            raise Invalid(f"the first state has {old} records and the second {new}; name the smaller one first")
 
         def range_hash(start: int, end: int) -> bytes:
             return tree_hash(reader.leaf_hashes(tenant, start, end))
@@ -127,10 +145,94 @@ def prove_consistency(record: OnRecord, tenant: str, old: Size = None, new: Size
     )
 
 
-def _signed(record: Record, reader: Reader, tenant: str, size: int | None, otherwise: int) -> Checkpoint:
-    """The checkpoint of `size`, or, without one, the one at `otherwise` in the order of sizes."""
-    known = reader.checkpoints(tenant) if size_of(reader, tenant) else ()
-    notes = [one.note for one in known if size in (None, one.size)]
-    if not notes:
+def _up_to(reader: Reader, tenant: str, size: int | None, moment: str | None, names: str) -> tuple[int, bool] | None:
+    """The greatest size that is meant, and whether it is meant exactly; None where nothing is named. Raises Invalid."""
+    if size is not None and moment is not None:
+        raise Invalid(f"{names} are both given; give one of the two")
+    if moment is None:
+        return None if size is None else (size, True)
+    return first_at(reader, tenant, checked_moment(moment), size_of(reader, tenant)), False
+
+
+def _signed(record: Record, reader: Reader, tenant: str, wanted: tuple[int, bool] | None, is_first: bool) -> Checkpoint:
+    """The checkpoint that is meant: of exactly that size, or the last one up to it; without one the first or last of
+    all. Raises NotFound."""
+    found: SignedCheckpoint | None = None
+    if size_of(reader, tenant):
+        if wanted is None and is_first:
+            found = next(iter(reader.checkpoints(tenant)), None)
+        else:
+            found = next(iter(reader.newest_checkpoints(tenant, 1, None if wanted is None else wanted[0])), None)
+    if found is None:
+        raise NotFound("nothing was signed by then; choose a later moment, or a checkpoint of those that are listed")
+    if wanted is not None and wanted[1] and found.size != wanted[0]:
         raise NotFound("no checkpoint of that size was signed; choose one of those that are listed")
-    return open_checkpoint(notes[otherwise], record.audit.origin(tenant), record.key(reader).public_keys)
+    return open_checkpoint(found.note, record.audit.origin(tenant), record.key(reader).public_keys)
+
+
+class Voucher(ResponseBody):
+    """`who` vouched by `how` at `at` for the first `size` leaves of the anchor tree."""
+
+    who: str
+    how: str
+    at: str
+    size: int
+
+
+class Selftest(ResponseBody):
+    """The last outcome of a regular test of a safeguard."""
+
+    check: str
+    passed: bool
+    at: str
+
+
+class Outside(ResponseBody):
+    """Who vouches for the record besides its own key. `anchored`: records under the last checkpoint that the anchor
+    tree vouches for, under its own checkpoint of `anchor_size` leaves; null where it does not yet, as `why` says.
+    `vouchers`: of the anchor tree; cosignatures are listed unchecked, that takes the witness's key."""
+
+    anchored: int | None
+    anchor_size: int | None
+    why: str
+    vouchers: tuple[Voucher, ...]
+    selftests: tuple[Selftest, ...]
+
+
+@router.get("/outside", dependencies=[Reading])
+def show_outside(record: OnRecord, tenant: str) -> Outside:
+    """What vouches for the record from outside, proven now: the anchor tree is read for it."""
+    record.known(tenant)
+    given = () if record.context.packs is None else record.context.packs.attestations()
+    with refusing(), record.reading() as reader:
+        anchored, why = _anchored(record, reader, tenant)
+        vouchers = attested_by(reader, list(given))
+        tested = last_selftests(reader)
+    return Outside(
+        anchored=None if anchored is None else anchored[0],
+        anchor_size=None if anchored is None else anchored[1],
+        why=why,
+        vouchers=tuple(Voucher(who=who, how=how, at=at, size=size) for who, how, at, size in vouchers[::-1]),
+        selftests=tuple(
+            Selftest(check=check, passed=said.startswith("passed"), at=said.rpartition(" ")[2])
+            for check, said in sorted(tested.items())
+        ),
+    )
+
+
+def _anchored(record: Record, reader: Reader, tenant: str) -> tuple[tuple[int, int] | None, str]:
+    """Size of the last anchored checkpoint of the newest ones and of the anchor's checkpoint over it, proven; or why
+    there is none."""
+    why = "none of the newest checkpoints of this tenant is anchored; it is done by the clock (`audit.anchor_every_s`)"
+    known = anchored_digests(reader)
+    for one in reader.newest_checkpoints(tenant, ANCHORS_TRIED) if known and size_of(reader, tenant) else ():
+        checkpoint = open_checkpoint(one.note, record.audit.origin(tenant), record.key(reader).public_keys)
+        if digest(checkpoint) not in known:
+            continue
+        try:
+            found = prove(reader, record.key(reader), checkpoint)
+        except VerificationFailed as error:
+            why = str(error)
+        else:
+            return (checkpoint.size, found.checkpoint.size), ""
+    return None, why

@@ -7,9 +7,8 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from audit.events.stamp import rfc3339
-from audit.incidents.incident import Case, cases, close, notify, open_incident
+from audit.incidents.incident import Case, close, notify, open_incident
 from audit.law.deadlines import ClockTable, as_rows, load_clocks
-from audit.log.walk import size_of
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, ResponseBody
@@ -109,7 +108,7 @@ def _check(new: NewIncident, clocks: ClockTable) -> None:
 def _cases(record: Record, tenant: str) -> list[Case]:
     record.known(tenant)
     with refusing(), record.reading() as reader:
-        return cases(reader, tenant) if size_of(reader, tenant) else []
+        return record.context.cases.of(reader, tenant)
 
 
 async def _one(record: Record, tenant: str, incident: str) -> IncidentCase:

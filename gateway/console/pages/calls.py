@@ -9,7 +9,7 @@ from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 
-FILTERS: Final = ("outcome", "project", "region", "model", "request", "since", "until")
+FILTERS: Final = ("outcome", "project", "region", "model", "request", "since", "until", "subject")
 
 
 async def listed(visit: Visit) -> Response:

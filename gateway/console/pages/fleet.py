@@ -4,13 +4,27 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from gateway.console import country_map
 from gateway.console.admin_calls import Refused
+from gateway.console.country_map import Country
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 from regions.fleet.deployment import Scale
 
 
 async def deployments(visit: Visit) -> Response:
+    return await _deployments(visit)
+
+
+async def what_if(visit: Visit) -> Response:
+    """Ask the planner whether so many replicas could run. Nothing is started."""
+    sent = {name: visit.form.get(name, "").strip() for name in ("weights", "gpu", "replicas")}
+    body = {**sent, "replicas": int(sent["replicas"]) if sent["replicas"].isdecimal() else sent["replicas"]}
+    answer = await visit.api.call("POST", ("tenants", visit.tenant, "deployments", "check"), body=body)
+    return await _deployments(visit, planned=answer.body)
+
+
+async def _deployments(visit: Visit, planned: Any = None) -> Response:
     found = (await visit.of_tenant("deployments", limit=100))["items"]
     rows: list[dict[str, Any]] = []
     for one in found:
@@ -23,7 +37,8 @@ async def deployments(visit: Visit) -> Response:
             costs[line["deployment"]] = line
     return visit.render(
         "deployments.html", shown_tenant=visit.tenant, active="deployments", rows=rows, costs=costs,
-        backends=(await visit.of_tenant("backends", limit=200))["items"],
+        backends=(await visit.of_tenant("backends", limit=200))["items"], planned=planned,
+        loads={one["backend"]: one for one in await visit.of_tenant("backend-loads")},
     )  # fmt: skip
 
 
@@ -55,18 +70,40 @@ async def places(visit: Visit) -> Response:
             raise
         visit.problem = refused  # no policy is active: the other tables are still shown
     known = {one["region"]: one for one in (await visit.get("regions"))["regions"]}
-    countries: dict[str, int] = {}
+    countries = country_map.countries_of(summary["places"], checked["verdicts"], known)
+    bases: dict[str, int] = {}
     for one in summary["places"]:
-        countries[one["country"]] = countries.get(one["country"], 0) + one["calls"]
+        bases[one["basis"]] = bases.get(one["basis"], 0) + one["calls"]
     allowed_first = sorted(checked["verdicts"], key=lambda each: not each["allowed"])
     return visit.render(
         "places.html", shown_tenant=visit.tenant, active="places", summary=summary, verdicts=allowed_first,
-        catalogue=checked["catalogue"], facts=known, countries=countries,
+        catalogue=checked["catalogue"], facts=known, countries=countries, bases=bases, tiles=_tiles(visit, countries),
+        basis_kind=lambda basis: country_map.kinds_of([basis])[-1],
     )  # fmt: skip
+
+
+def _tiles(visit: Visit, countries: list[Country]) -> list[tuple[str, Any]]:
+    """Return key and image of each part of the world."""
+    t, number, known = visit.language.text, visit.language.number, visit.language.known
+
+    def said(one: Country) -> str:
+        facts = [f"{known(f'country.{one.code}', one.code)}: {t('map.ran', count=number(one.ran))}"]
+        if one.stored:
+            facts.append(t("map.stored", count=number(one.stored)))
+        facts += [known(f"basis.{kind}", kind) for kind in one.kinds]
+        if one.allowed is not None:
+            facts.append(t("map.may" if one.allowed else "map.may_not"))
+        return ", ".join(facts)
+
+    return [
+        (name, country_map.draw(rows, countries, t(f"map.{name}"), said))
+        for name, rows in country_map.parts_of(countries)
+    ]
 
 
 PAGES: Final = (
     Page("/t/{tenant}/deployments", deployments),
+    form("/t/{tenant}/deployments/what-if", what_if, deployments),
     form("/t/{tenant}/deployments/{deployment}/scale", scale, deployments),
     form("/t/{tenant}/deployments/{deployment}/drain", drain, deployments, fresh=True),
     Page("/t/{tenant}/places", places),

@@ -1,4 +1,5 @@
-"""Chat with a project's model through the complete request path, under the project's policy, with receipt.
+"""Chat with a project's model through the complete request path, under the project's policy: what was typed, what the
+model saw, and the receipt.
 
 The call uses a short-lived key of the project, which is revoked afterwards. Both are recorded. So the same limits,
 policy and record apply as to a call of an application.
@@ -6,6 +7,9 @@ policy and record apply as to a call of an application.
 
 import asyncio
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,6 +25,13 @@ TRIES: Final = 40
 EVERY_S: Final = 0.1
 """A new key is known to this gateway within a second."""
 MAX_TOKENS: Final = 512
+DEBUG: Final = "x-domicile-debug"
+"""Its value ``upstream`` adds to the answer what left for the backend."""
+_MARK: Final = re.compile(
+    r"<(?P<placeholder>[^<>\s]{1,64}?)_[0-9]{1,12}_[a-z0-9]{4,40}>"
+    r"|\[(?P<mask>[A-Z][A-Z0-9_-]{0,63})(?::[0-9A-Za-z]{4,64})?\]"
+)
+"""How redaction writes what stands for a value: ``<EMAIL_1_k7f3>``, ``[EMAIL]`` or ``[EMAIL:9f3c…]``."""
 
 
 async def show(visit: Visit) -> Response:
@@ -39,6 +50,8 @@ async def _show(visit: Visit, **said: Any) -> Response:
         "error": None,
         "headers": {},
         "call": None,
+        "seen": (),
+        "masked": {},
         "prompt": visit.form.get("prompt", ""),
     }
     return visit.render(
@@ -49,9 +62,10 @@ async def _show(visit: Visit, **said: Any) -> Response:
 
 async def ask(visit: Visit) -> Response:
     sent = visit.form
+    prompt = sent.get("prompt", "")
     body = {
         "model": sent.get("model", ""),
-        "messages": [{"role": "user", "content": sent.get("prompt", "")}],
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": MAX_TOKENS,
     }
     new = {
@@ -66,11 +80,15 @@ async def ask(visit: Visit) -> Response:
     finally:
         await visit.api.call("POST", ("tenants", visit.tenant, "keys", key["id"], "revoke"))
     said = json.loads(answered)
+    sent_on = said.get("domicile", {}).get("upstream_request", {})
+    seen = [(role, list(marked(text, prompt))) for role, text in texts_of(sent_on)]
     return await _show(
         visit,
         answer=said["choices"][0]["message"].get("content") if status == 200 else None,
         error=None if status == 200 else said["error"]["message"],
         headers=headers,
+        seen=seen,
+        masked=Counter(kind for _, pieces in seen for _, kind in pieces if kind),
         call=await _on_record(visit, headers.get("x-request-id", "")),
     )
 
@@ -82,6 +100,7 @@ async def _call(visit: Visit, key: str, content: bytes) -> tuple[int, dict[str, 
         "content-type": "application/json",
         "content-length": str(len(content)),
         "host": "console",
+        DEBUG: "upstream",
     }
     for _ in range(TRIES):
         status, received, answered = await exchange(
@@ -98,6 +117,30 @@ async def _on_record(visit: Visit, request_id: str) -> Any:
     if not request_id or not visit.may("record.read"):
         return None
     return next(iter((await visit.of_tenant("calls", request=request_id, limit=1))["items"]), None)
+
+
+def texts_of(request: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield role and text of each message of a request as it left for the backend."""
+    for message in request.get("messages", ()):
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [content]
+        texts = [part if isinstance(part, str) else str(part.get("text", "")) for part in parts if part]
+        yield str(message.get("role", "")), "\n".join(texts)
+
+
+def marked(seen: str, typed: str) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of a text that the model saw, each with the kind of value that it stands for, or ``""``. What
+    was typed like a mark is none."""
+    at = 0
+    for found in _MARK.finditer(seen):
+        if found[0] in typed:
+            continue
+        if found.start() > at:
+            yield seen[at : found.start()], ""
+        yield found[0], (found["placeholder"] or found["mask"]).lower()
+        at = found.end()
+    if at < len(seen):
+        yield seen[at:], ""
 
 
 PAGES: Final = (

@@ -1,8 +1,9 @@
-"""Policies: active versions, drafts checked while typing, and proposals approved by a second person."""
+"""Policies of tenants and of the operator: active versions, drafts checked while typing, and proposals that a second
+person approves."""
 
 from typing import Any, Final
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
@@ -18,12 +19,25 @@ async def listed(visit: Visit) -> Response:
     proposals = [each for each in await visit.of_tenant("policy-proposals") if (each["project"] or "") == project]
     active = next((each for each in versions if each["active"]), None)
     return visit.render(
-        "policies.html", shown_tenant=visit.tenant, active="policies", project=project, projects=await _projects(visit),
-        versions=versions[::-1], proposals=proposals[::-1], in_force=active, state_of=_state,
+        "policies.html", shown_tenant=visit.tenant, active=_active(visit), project=project,
+        projects=await _projects(visit), versions=versions[::-1], proposals=proposals[::-1], in_force=active,
+        state_of=_state,
     )  # fmt: skip
 
 
+def _active(visit: Visit) -> str:
+    """Return the key of the menu entry."""
+    return "policies" if visit.tenant is not None else "operator_policies"
+
+
+def _to(visit: Visit, *segments: object, **query: object) -> Response:
+    """Redirect to a page of the same owner's policies."""
+    return RedirectResponse(visit.here("policies", *segments, **query), 303)
+
+
 async def _projects(visit: Visit) -> list[Any]:
+    if visit.tenant is None:
+        return []
     found: list[Any] = (await visit.of_tenant("projects", limit=200))["items"]
     return [each for each in found if each["revoked_at"] is None]
 
@@ -47,9 +61,9 @@ async def draft(visit: Visit) -> Response:
     else:
         versions = (await visit.of_tenant("policies", project=project, limit=200))["items"]
         active = next((each for each in versions if each["active"]), None)
-        text = active["document"] if active else EXAMPLE.format(name=project or visit.tenant)
+        text = active["document"] if active else EXAMPLE.format(name=project or visit.tenant or "operator")
     return visit.render(
-        "policy_draft.html", shown_tenant=visit.tenant, active="policies", project=project,
+        "policy_draft.html", shown_tenant=visit.tenant, active=_active(visit), project=project,
         projects=await _projects(visit), document=text, studied=await _study(visit, text, project),
     )  # fmt: skip
 
@@ -67,10 +81,10 @@ async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
     body = {"document": document, "project": project or None}
     found: dict[str, Any] = {"problems": (), "tests": (), "differences": None}
     try:
-        checked = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "check"), body=body)).body
+        checked = (await visit.api.call("POST", (*visit.owner, "policies", "check"), body=body)).body
         found |= {"problems": checked["problems"], "tests": checked["tests"]}
         if checked["ok"]:
-            diff = await visit.api.call("POST", ("tenants", visit.tenant, "policies", "diff"), body=body)
+            diff = await visit.api.call("POST", (*visit.owner, "policies", "diff"), body=body)
             found["differences"] = diff.body
     except Refused as refused:
         if refused.status != 422:
@@ -83,25 +97,25 @@ async def simulate(visit: Visit) -> Response:
     """Simulate the draft on recorded calls."""
     sent = visit.form
     body = {"document": sent.get("document", ""), "project": sent.get("project") or None}
-    impact = (await visit.api.call("POST", ("tenants", visit.tenant, "policies", "simulate"), body=body)).body
+    impact = (await visit.api.call("POST", (*visit.owner, "policies", "simulate"), body=body)).body
     return visit.render(
-        "policy_impact.html", shown_tenant=visit.tenant, active="policies", impact=impact, document=body["document"],
-        project=body["project"] or "",
+        "policy_impact.html", shown_tenant=visit.tenant, active=_active(visit), impact=impact,
+        document=body["document"], project=body["project"] or "",
     )  # fmt: skip
 
 
 async def propose(visit: Visit) -> Response:
     body = {"document": visit.form.get("document", ""), "project": visit.form.get("project") or None}
-    made = (await visit.change("POST", "tenants", visit.tenant, "policy-proposals", body=body)).body
-    return visit.to("policies", "proposals", made["number"], project=made["project"] or "", done="policy.proposed")
+    made = (await visit.change("POST", *visit.owner, "policy-proposals", body=body)).body
+    return _to(visit, "proposals", made["number"], project=made["project"] or "", done="policy.proposed")
 
 
 async def proposal(visit: Visit) -> Response:
     project = visit.request.query_params.get("project", "")
-    segments = ("tenants", visit.tenant, "policy-proposals", visit.request.path_params["proposal"])
+    segments = (*visit.owner, "policy-proposals", visit.request.path_params["proposal"])
     found = await visit.api.call("GET", segments, query={"project": project})
     return visit.render(
-        "policy_proposal.html", shown_tenant=visit.tenant, active="policies", proposal=found.body, project=project,
+        "policy_proposal.html", shown_tenant=visit.tenant, active=_active(visit), proposal=found.body, project=project,
         state=_state(found.body), tag=found.headers.get("etag", "").strip('"'), own=visit.me["person"],
         studied=await _study(visit, found.body["document"], project),
     )  # fmt: skip
@@ -123,9 +137,9 @@ async def withdraw(visit: Visit) -> Response:
 async def _decide(visit: Visit, act: str, done: str, body: Any) -> Response:
     number, project = visit.request.path_params["proposal"], visit.request.query_params.get("project", "")
     await visit.change(
-        "POST", "tenants", visit.tenant, "policy-proposals", number, act, body=body, project=project
+        "POST", *visit.owner, "policy-proposals", number, act, body=body, project=project
     )  # fmt: skip
-    return visit.to("policies", "proposals", number, project=project, done=done)
+    return _to(visit, "proposals", number, project=project, done=done)
 
 
 async def confirm_roll_back(visit: Visit) -> Response:
@@ -133,16 +147,17 @@ async def confirm_roll_back(visit: Visit) -> Response:
     await visit.of_tenant("policies", project=project, limit=1)
     visit.need("policies.activate")
     return visit.render(
-        "confirm.html", shown_tenant=visit.tenant, active="policies", title="policies.roll_back",
-        lead="policies.roll_back_lead", name=project or visit.tenant, back=visit.here("policies", project=project),
+        "confirm.html", shown_tenant=visit.tenant, active=_active(visit), title="policies.roll_back",
+        lead="policies.roll_back_lead", name=project or visit.tenant or visit.language.text("policies.operators"),
+        back=visit.here("policies", project=project),
         state="", keep={"project": project},
     )  # fmt: skip
 
 
 async def roll_back(visit: Visit) -> Response:
     project = visit.form.get("project", "")
-    await visit.change("POST", "tenants", visit.tenant, "policies", "rollback", body={"project": project or None})
-    return visit.to("policies", project=project, done="policy.rolled_back")
+    await visit.change("POST", *visit.owner, "policies", "rollback", body={"project": project or None})
+    return _to(visit, project=project, done="policy.rolled_back")
 
 
 async def explain(visit: Visit) -> Response:
@@ -153,7 +168,7 @@ async def explain(visit: Visit) -> Response:
     if visit.form["model"]:
         try:
             answer = await visit.api.call(
-                "POST", ("tenants", visit.tenant, "policies", "explain"), body=dict(visit.form)
+                "POST", (*visit.owner, "policies", "explain"), body=dict(visit.form)
             )  # fmt: skip
             explained = answer.body
         except Refused as refused:
@@ -161,22 +176,26 @@ async def explain(visit: Visit) -> Response:
                 raise
             visit.problem, visit.status = refused, 422
     return visit.render(
-        "policy_explain.html", shown_tenant=visit.tenant, active="policies", explained=explained,
+        "policy_explain.html", shown_tenant=visit.tenant, active=_active(visit), explained=explained,
         projects=await _projects(visit),
     )  # fmt: skip
 
 
-PAGES: Final = (
-    Page("/t/{tenant}/policies", listed),
-    Page("/t/{tenant}/policies/draft", draft),
-    form("/t/{tenant}/policies/check", check, draft),
-    form("/t/{tenant}/policies/simulate", simulate, draft),
-    form("/t/{tenant}/policies/propose", propose, draft),
-    Page("/t/{tenant}/policies/explain", explain),
-    Page("/t/{tenant}/policies/roll-back", confirm_roll_back),
-    form("/t/{tenant}/policies/roll-back", roll_back, confirm_roll_back, fresh=True),
-    Page("/t/{tenant}/policies/proposals/{proposal}", proposal),
-    form("/t/{tenant}/policies/proposals/{proposal}/approve", approve, proposal),
-    form("/t/{tenant}/policies/proposals/{proposal}/activate", activate, proposal),
-    form("/t/{tenant}/policies/proposals/{proposal}/withdraw", withdraw, proposal),
-)
+def _pages(prefix: str) -> tuple[Page, ...]:
+    """The same pages for a tenant's policies and the operator's."""
+    return (
+        Page(f"{prefix}/policies", listed),
+        Page(f"{prefix}/policies/draft", draft),
+        form(f"{prefix}/policies/check", check, draft),
+        form(f"{prefix}/policies/simulate", simulate, draft),
+        form(f"{prefix}/policies/propose", propose, draft),
+        Page(f"{prefix}/policies/roll-back", confirm_roll_back),
+        form(f"{prefix}/policies/roll-back", roll_back, confirm_roll_back, fresh=True),
+        Page(f"{prefix}/policies/proposals/{{proposal}}", proposal),
+        form(f"{prefix}/policies/proposals/{{proposal}}/approve", approve, proposal),
+        form(f"{prefix}/policies/proposals/{{proposal}}/activate", activate, proposal),
+        form(f"{prefix}/policies/proposals/{{proposal}}/withdraw", withdraw, proposal),
+    )
+
+
+PAGES: Final = (*_pages("/t/{tenant}"), *_pages("/operator"), Page("/t/{tenant}/policies/explain", explain))

@@ -27,7 +27,8 @@ async def verify(visit: Visit) -> Response:
 
 
 async def consistency(visit: Visit) -> Response:
-    asked = {name: visit.request.query_params.get(name, "") for name in ("old", "new")}
+    """Prove that the log only grew between two checkpoints, named by size or by date."""
+    asked = {name: visit.request.query_params.get(name, "").strip() for name in ("old", "new", "since", "until")}
     proof = None
     try:
         proof = await visit.of_tenant("record", "consistency", **asked)
@@ -40,8 +41,15 @@ async def consistency(visit: Visit) -> Response:
     return await _show(visit, proof=proof)
 
 
+async def outside(visit: Visit) -> Response:
+    """Return only who vouches from outside. The page fetches it separately, since the whole anchor tree is read."""
+    found = await visit.of_tenant("record", "outside")
+    return visit.render("_outside.html", shown_tenant=visit.tenant, outside=found)
+
+
 PAGES: Final = (
     Page("/t/{tenant}/record", show),
     form("/t/{tenant}/record/verify", verify, show),
     Page("/t/{tenant}/record/consistency", consistency),
+    Page("/t/{tenant}/record/outside", outside),
 )

@@ -1,6 +1,8 @@
 """Limits, usage and cost by day and other dimensions, as charts, tables and CSV."""
 
-from datetime import UTC, datetime, timedelta
+from asyncio import gather
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -18,29 +20,78 @@ def _base(visit: Visit) -> tuple[object, ...]:
     return ("usage",) if visit.tenant is None else ("tenants", visit.tenant, "usage")
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the form asks for: the last `days`, from `since` on, grouped `by`."""
+
+    by: str
+    days: int
+    groups: tuple[str, ...]
+
+    @classmethod
+    def of(cls, visit: Visit) -> "Asked":
+        """Return what the URL says; defaults where it says nothing known."""
+        asked = visit.request.query_params
+        groups = GROUPS if visit.tenant is not None else ("tenant", *GROUPS)
+        by = asked.get("by", "") if asked.get("by") in groups else groups[0]
+        days = int(asked["days"]) if asked.get("days", "") in [str(each) for each in PERIODS] else 30
+        visit.form = {"by": by, "days": str(days)}
+        return cls(by, days, groups)
+
+    @property
+    def since(self) -> date:
+        return datetime.now(UTC).date() - timedelta(days=self.days - 1)
+
+
 async def show(visit: Visit) -> Response:
-    asked = visit.request.query_params
-    days = int(asked["days"]) if asked.get("days", "") in [str(each) for each in PERIODS] else 30
-    groups = GROUPS if visit.tenant is not None else ("tenant", *GROUPS)
-    by = asked.get("by", "") if asked.get("by") in groups else groups[0]
-    today = datetime.now(UTC).date()
-    since = today - timedelta(days=days - 1)
-    by_day = {line["day"]: line for line in await visit.get(*_base(visit), by="day", since=since.isoformat())}
-    rows = await visit.get(*_base(visit), by=by, since=since.isoformat())
-    t, number = visit.language.text, visit.language.number
-    shown = [(since + timedelta(days=n)).isoformat() for n in range(days)]
-    tokens = [
-        charts.Column(day[5:], used := _tokens(by_day.get(day)), f"{day}: {number(used)} {t('usage.tokens')}")
-        for day in shown
-    ]
-    chart = charts.columns(tokens, t("usage.chart", days=days), number(max(each.value for each in tokens)))
-    visit.form = {"by": by, "days": str(days)}
-    total = {name: sum(row[name] for row in rows) for name in ("requests", "tokens_in", "tokens_out", "eur")}
+    """Show the form at once; the page fetches the figures separately, since summing the ledger of a busy tenant takes a
+    second."""
+    if visit.tenant is not None:
+        await visit.of_tenant()  # 404 before anything else
+    visit.need("usage.read" if visit.tenant is not None else "usage.read-all")
+    return _render(visit, "usage.html", Asked.of(visit), figures=None)
+
+
+async def figures(visit: Visit) -> Response:
+    """Return charts and table: for scripts them alone, otherwise the whole page."""
+    asked = Asked.of(visit)
+    since = asked.since.isoformat()
+    lines, rows = await gather(
+        visit.get(*_base(visit), by="day", since=since), visit.get(*_base(visit), by=asked.by, since=since)
+    )
+    shown = {
+        **_charts(visit, asked, {line["day"]: line for line in lines}),
+        "rows": rows,
+        "by_day": sorted(lines, key=lambda each: str(each["day"]), reverse=True),
+        "total": {name: sum(row[name] for row in rows) for name in ("requests", "tokens_in", "tokens_out", "eur")},
+    }
+    template = "_usage.html" if visit.request.headers.get("hx-request") == "true" else "usage.html"
+    return _render(visit, template, asked, figures=shown)
+
+
+def _render(visit: Visit, template: str, asked: Asked, figures: Any) -> Response:
     return visit.render(
-        "usage.html", shown_tenant=visit.tenant, active="usage" if visit.tenant else "all_usage", rows=rows, by=by,
-        days=days, periods=PERIODS, groups=groups, chart=chart, total=total, since=since.isoformat(),
+        template, shown_tenant=visit.tenant, active="usage" if visit.tenant else "all_usage", by=asked.by,
+        days=asked.days, periods=PERIODS, groups=asked.groups, since=asked.since.isoformat(), figures=figures,
         base=visit.here("usage") if visit.tenant else visit.path("usage"),
     )  # fmt: skip
+
+
+def _charts(visit: Visit, asked: Asked, by_day: dict[str, Any]) -> dict[str, Any]:
+    """Return the charts of tokens and of cost, a column a day."""
+    t, number = visit.language.text, visit.language.number
+    tokens, euros = [], []
+    for at in range(asked.days):
+        day = (asked.since + timedelta(days=at)).isoformat()
+        used, spent = _tokens(by_day.get(day)), by_day.get(day, {}).get("eur", 0.0)
+        tokens.append(charts.Column(day[5:], used, f"{day}: {number(used)} {t('usage.tokens')}"))
+        euros.append(charts.Column(day[5:], spent, f"{day}: {number(spent, 2)} €"))
+    return {
+        "chart": charts.columns(tokens, t("usage.chart", days=asked.days), number(max(each.value for each in tokens))),
+        "costs": charts.columns(
+            euros, t("usage.cost_chart", days=asked.days), number(max(each.value for each in euros), 2)
+        ),
+    }
 
 
 def _tokens(line: Any) -> int:
@@ -88,8 +139,10 @@ def _figure(text: str | None) -> float | int | str | None:
 
 PAGES: Final = (
     Page("/t/{tenant}/usage", show),
+    Page("/t/{tenant}/usage/figures", figures),
     Page("/t/{tenant}/usage.csv", as_csv),
     Page("/usage", show),
+    Page("/usage/figures", figures),
     Page("/usage.csv", as_csv),
     Page("/t/{tenant}/limits", limits),
     form("/t/{tenant}/limits/set", set_limits, limits),

@@ -235,7 +235,10 @@ class PersonRow(Changed, Row, table=True):
 
 
 class AccessTokenRow(Changed, Row, table=True):
-    """A person's secret for the admin API, hashed like a key. Person NULL: a bootstrap token, for one call."""
+    """A person's secret for the admin API, hashed like a key. Person NULL: a bootstrap token, for one call.
+
+    `authenticated_at`: of a session, when the person last showed who they are; NULL where that is not known.
+    """
 
     __tablename__ = "access_token"
 
@@ -247,6 +250,7 @@ class AccessTokenRow(Changed, Row, table=True):
     last_four: str = Field(max_length=4)
     expires_at: datetime = Field(sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+    authenticated_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 
 class AnswerRow(Row, table=True):

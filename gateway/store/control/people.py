@@ -122,6 +122,7 @@ class PeopleControl(Administration):
         label: str,
         action: str = "token.created",
         kind: KeyKind = "admin",
+        authenticated_at: datetime | None = None,
     ) -> tuple[AccessTokenRecord, ApiKey]:
         if expires_at.tzinfo is None or not change.at < expires_at <= change.at + MAX_TOKEN_LIFE:
             raise InvalidValue(
@@ -136,6 +137,7 @@ class PeopleControl(Administration):
             pepper=self._hasher.generation,
             last_four=key.token[-4:],
             expires_at=expires_at,
+            authenticated_at=authenticated_at,
             **change.stamp,
         )
         change.insert(row, f"token {key.id}")

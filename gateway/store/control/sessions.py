@@ -2,7 +2,7 @@
 Also the sessions of people who come to the console with a one-time token."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlmodel import select
 
@@ -41,11 +41,17 @@ class SessionControl(PeopleControl):
                 and (person := self._grant(change, rows.get(tenant), tenant, subject, display_name, roles)) is not None
             ]
 
-    def open_session(self, tenant: str | None, person: str, *, life: timedelta) -> tuple[AccessTokenRecord, ApiKey]:
-        """A token that ends after `life`; as long as it lives, it is the person. Raises Invalid, NotFound."""
+    def open_session(
+        self, tenant: str | None, person: str, *, life: timedelta, authenticated_at: datetime | None = None
+    ) -> tuple[AccessTokenRecord, ApiKey]:
+        """A token that ends after `life`; as long as it lives, it is the person, who last showed who they are at
+        `authenticated_at`, if that is known. Raises Invalid, NotFound."""
         with self._change() as change:
             lookup.living_person(change.session, tenant, person)
-            return self._insert_token(change, tenant, person, change.at + life, "login", action="session.opened")
+            return self._insert_token(
+                change, tenant, person, change.at + life, "login", action="session.opened",
+                authenticated_at=authenticated_at,
+            )  # fmt: skip
 
     def create_sign_in(self, tenant: str | None, person: str) -> tuple[AccessTokenRecord, ApiKey]:
         """A token (``dom_once_...``) that begins one session of the console within SIGN_IN_LIFE, and opens nothing
@@ -77,8 +83,9 @@ class SessionControl(PeopleControl):
             self._revoke(change, row, token_record, "token.revoked", log_of(person.tenant), token)
             life_ends = change.at + life
             record, key = self._insert_token(
-                change, person.tenant, person.id, life_ends, "login", action="session.opened"
-            )
+                change, person.tenant, person.id, life_ends, "login", action="session.opened",
+                authenticated_at=change.at,
+            )  # fmt: skip
             return person_record(person), record, key
 
     def close_session(self, tenant: str | None, person: str, token: str) -> AccessTokenRecord:

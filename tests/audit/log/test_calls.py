@@ -3,6 +3,7 @@
 import pytest
 
 from audit.events.event import Decision, InferenceAborted, InferenceDenied, Reason
+from audit.events.private_value import Private
 from audit.log.calls import CallFilter, call, calls, summary
 from tests.audit.conftest import accepted, completed
 
@@ -104,3 +105,31 @@ async def test_the_summary_counts_the_newest_records(reader):
     assert (whole.latency_p50_ms, whole.ttft_p95_ms) == (30, 8)
     assert summary(reader, "acme", newest=1).calls == 1
     assert summary(reader, "nobody").calls == 0
+
+
+async def test_places_tell_where_data_is_stored_from_where_it_was_computed(home):
+    async with await home.open() as log:
+        await log.append(accepted("a", inference_country="FR", storage_country="DE"))
+        await log.append(accepted("b", inference_country="FR", storage_country="FR"))
+        reader = home.reader()
+        places = summary(reader, "acme").places
+        reader.close()
+    assert {place[1:3]: count for place, count in places.items()} == {("FR", "DE"): 1, ("FR", "FR"): 1}
+
+
+async def test_a_call_is_found_by_the_commitment_in_either_of_its_records_and_by_no_other(home):
+    async with home.context() as context:
+        await context.record(accepted("a"), Private({}, "alice"))
+        await context.record(completed("a"))
+        await context.record(accepted("b"))
+        await context.record(completed("b"), Private({"output": "x"}, "alice"))
+        await context.record(accepted("c"), Private({}, "bob"))
+        with context.reading() as reader:
+            commits = {
+                event["request_id"]: event["commits"]["subject"] for event in home.events("acme") if "commits" in event
+            }
+            for name, commitment in commits.items():
+                assert found(calls(reader, "acme", CallFilter(subject=commitment))) == [name]
+            assert len(set(commits.values())) == 3, "commitments are salted"
+            assert found(calls(reader, "acme", CallFilter(subject="0" * 64))) == []
+            assert found(calls(reader, "acme", CallFilter(subject=commits["a"], outcome="denied"))) == []

@@ -105,6 +105,9 @@ def test_the_last_checkpoint_is_that_of_the_greatest_size_of_its_own_tree(store:
     with closing(home.reader()) as reader:
         assert reader.last_checkpoint("acme") == SignedCheckpoint("acme", 10, "note 10")
         assert reader.last_checkpoint("globex") is None
+        assert [one.size for one in reader.newest_checkpoints("acme", 2)] == [10, 9]
+        assert [one.size for one in reader.newest_checkpoints("acme", 9, up_to=9)] == [9, 2]
+        assert reader.newest_checkpoints("acme", 9, up_to=1) == reader.newest_checkpoints("globex", 9) == []
 
 
 def test_the_reader_says_which_records_have_expired(store: LeafStore, home: Home) -> None:

@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 
 from audit.events.private_value import Private
 from audit.incidents.incident import open_incident
+from audit.pack.shelf import PackShelf
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import place_hold
 from audit.storage.location import open_reader
@@ -59,13 +60,22 @@ def record(tmp_path):
 
 
 @pytest.fixture
-def recorded(record):
+def shelf(record, tmp_path):
+    return PackShelf(tmp_path / "packs", record)
+
+
+@pytest.fixture
+def recorded(record, shelf):
     """A call of tenant acme with content, an incident and a hold on record: what stands in paths for them."""
 
     async def work():
         await record.record(accepted("req-1"), Private({"input": "hello"}, SUBJECT))
         incident = await open_incident(record, "acme", laws=("gdpr",))
-        return {"incident": incident, "hold": await place_hold(record, "acme"), "record_number": 0}
+        pack = await shelf.make("acme", since=None, until=None, actor="system", reason="audit")
+        while shelf.pack("acme", pack.id).state == "making":
+            await asyncio.sleep(0.02)
+        hold = await place_hold(record, "acme")
+        return {"incident": incident, "hold": hold, "record_number": 0, "pack": pack.id}
 
     return asyncio.run(work())
 
@@ -83,6 +93,7 @@ def app(database, events, clock, tmp_path, record):
             now=clock,
             backend_keys=tmp_path / "backends",
             audit=record,
+            packs=PackShelf(tmp_path / "packs", record),
         )
     )
 
@@ -143,6 +154,7 @@ BODIES = {
     "erase_values": {"subject": SUBJECT},
     "restrict_person": {"subject": SUBJECT},
     "create_hold": {"first": 0, "last": 1},
+    "create_pack": {"since": "2026-03", "reason": "audit"},
     "create_incident": {"laws": ["gdpr"]},
     "notify_incident": {"clock": "gdpr.authority", "authority": "A supervisory authority"},
     "close_incident": {"reason": "resolved"},
@@ -184,6 +196,7 @@ BODIES = {
     "stop_system": {"project": "support", "reason": "judgement"},
     "resume_system": {"project": "support", "reason": "corrected"},
     "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},
+    "check_deployment": {"weights": "m.gguf", "replicas": 2},
     "scale_deployment": {"min_replicas": 1, "max_replicas": 3},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }

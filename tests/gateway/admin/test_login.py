@@ -1,7 +1,7 @@
 """People come in through a real identity provider; roles follow its groups; every trick with the way in is refused."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -142,10 +142,80 @@ def test_a_browser_goes_on_to_the_console_by_a_page_of_ours(browser, idp):
     assert browser.get("/me").json()["roles"] == ["dpo"]
 
 
-@pytest.mark.parametrize(("query", "prompt"), [({}, None), ({"again": "true"}, ["login"])])
-def test_the_provider_is_told_to_ask_again_where_a_fresh_sign_in_is_wanted(browser, query, prompt):
+@pytest.mark.parametrize(("query", "prompt", "age"), [({}, None, None), ({"again": "true"}, ["login"], [str(15 * 60)])])
+def test_the_provider_is_told_to_ask_again_where_a_fresh_sign_in_is_wanted(browser, query, prompt, age):
     sent = browser.get("/login", params=query)
-    assert parse_qs(urlsplit(sent.headers["location"]).query).get("prompt") == prompt
+    asked = parse_qs(urlsplit(sent.headers["location"]).query)
+    assert (asked.get("prompt"), asked.get("max_age")) == (prompt, age)
+
+
+@pytest.fixture
+def says(context, monkeypatch):
+    """Makes the provider say when people showed who they are: so many seconds ago, or, with None, not at all."""
+
+    def say(ago):
+        verified = IdentityProvider.person
+
+        def person(self, code, attempt):
+            claims = {name: value for name, value in verified(self, code, attempt).items() if name != "auth_time"}
+            if isinstance(ago, int) and ago is not True:
+                return claims | {"auth_time": context.now().timestamp() - ago}
+            return claims if ago is None else claims | {"auth_time": ago}
+
+        monkeypatch.setattr(IdentityProvider, "person", person)
+
+    return say
+
+
+@pytest.mark.parametrize("ago", [0, 100, 3600, 86_400, None])
+def test_a_session_knows_when_its_person_showed_who_they_are_as_the_provider_says(browser, idp, context, says, ago):
+    says(ago)
+    idp.put("ada", groups=["acme-dpo"])
+    assert log_in(browser, idp, "ada").status_code == 200
+    at = browser.get("/me").json()["authenticated_at"]
+    assert at is None if ago is None else 0 <= age_of(at) - ago < 20
+
+
+def age_of(at):
+    return (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("ago", "reason", "said"),
+    [
+        (None, "login_not_fresh", "let it send the claim auth_time"),
+        (15 * 60 + 120, "login_not_fresh", "without asking who you are"),
+        (-3600, "jwt_early", "compare the clocks"),
+        ("yesterday", "jwt_times", "auth_time is not an instant"),
+        (True, "jwt_times", "auth_time is not an instant"),
+    ],
+)
+def test_a_sign_in_that_is_to_be_fresh_is_refused_where_the_provider_does_not_say_so(
+    browser, idp, says, refused, events, ago, reason, said
+):
+    says(ago)
+    idp.put("ada", groups=["acme-dpo"])
+    answer = log_in(browser, idp, "ada", again="true")
+    assert answer.status_code == 403 and said in answer.json()["detail"]
+    assert refused == [reason] and browser.cookies.get(SESSION) is None
+    assert [event.action for event in events if event.action == "session.opened"] == []
+
+
+def test_a_fresh_sign_in_opens_a_session_in_which_the_person_just_showed_who_they_are(browser, idp, says):
+    says(1)
+    idp.put("ada", groups=["acme-dpo"])
+    assert log_in(browser, idp, "ada", again="true").status_code == 200
+    assert 0 <= age_of(browser.get("/me").json()["authenticated_at"]) < 20
+
+
+def test_a_login_cookie_cannot_be_made_one_that_need_not_be_fresh(browser, idp, says, refused):
+    says(None)
+    idp.put("ada", groups=["acme-dpo"])
+    sent = browser.get("/login", params={"again": "true"})
+    kept = browser.cookies.get(LOGIN)
+    browser.cookies.set(LOGIN, kept.replace(".again.", ".."), domain="gateway.example.eu", path="/callback")
+    answer = browser.get("/callback", params=answer_of(idp.consent(sent.headers["location"], "ada")))
+    assert answer.status_code == 403 and refused == ["login_state"]
 
 
 def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_plain_http(browser, idp):

@@ -4,6 +4,9 @@ import shutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+NO_PAGES = (".json", ".csv", ".zip", "/live", "/days", "/outside")
+"""How paths end at which there are files, and parts that a page fetches."""
+
 
 def filled(page, made, **more):
     """The path of a page, with something of tenant acme in place of its parameters; of the staff where it has none."""

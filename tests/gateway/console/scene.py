@@ -2,8 +2,11 @@
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+from audit.incidents.evidence import evidence_sources
+from audit.privacy.kept_content import content_sources
+from gateway.evidence.sources import give_sources
 from gateway.identity.roles import ROLE_TABLE
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
@@ -16,6 +19,7 @@ STRICTER = (
   - {name: the US is refused, given: {compute_country: US}, expect: deny}
 """
 )
+OPERATORS = "policy: operator\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 PROMPTS = (
     "Summarise the contract of last week in three sentences.",
     "Write to ada@example.org that her order is on its way.",
@@ -52,6 +56,7 @@ def set_up(made):
         "proposal": proposal.number,
     }
     """Of tenant acme, what stands in a path for its parameters."""
+    control.submit_policy(None, OPERATORS, person=made.people[None, "dpo"])
     made.people[None, "second"] = control.create_person(None, "Grace Hopper", ["operator"]).id
 
 
@@ -62,13 +67,33 @@ async def scene(tmp_path, calls=12, **settings):
         "acme/eu-de-fra/acme-2": FakeBackend(),
         "globex/eu-fr-par/globex-1": FakeBackend(),
     }
-    async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
-        for number in range(calls):
-            await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
-        await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
-        await made.post(chat("hello"), key="globex/main")
-        await asyncio.sleep(0)
-        yield made
+    kept = list(evidence_sources), list(content_sources)
+    give_sources()  # as `domicile up` does
+    try:
+        async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
+            for number in range(calls):
+                await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
+            await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
+            await made.post(chat("hello"), key="globex/main")
+            made.values["pack"] = await packed(made)
+            yield made
+    finally:
+        evidence_sources[:], content_sources[:] = kept
+
+
+async def packed(made, tenant="acme"):
+    """The id of an evidence pack that is made, once a checkpoint is signed."""
+    url = f"{made.base}/admin/v1/tenants/{tenant}/packs"
+    headers = {"authorization": f"Bearer {session_of(made, None, 'operator')}"}
+    for _ in range(100):
+        state = await (await made.http.post(url, json={"reason": "scene"}, headers=headers)).json()
+        while state["state"] == "making":
+            await asyncio.sleep(0.05)
+            state = await (await made.http.get(f"{url}/{state['id']}", headers=headers)).json()
+        if state["state"] == "made":
+            return state["id"]
+        await asyncio.sleep(0.1)
+    raise AssertionError(state)
 
 
 def token_of(made, tenant, role):
@@ -79,4 +104,6 @@ def token_of(made, tenant, role):
 
 def session_of(made, tenant, role, life=timedelta(hours=1)):
     """The session's token of somebody who is signed in."""
-    return made.control.open_session(tenant, made.people[tenant, role], life=life)[1].token
+    return made.control.open_session(tenant, made.people[tenant, role], life=life, authenticated_at=datetime.now(UTC))[
+        1
+    ].token

@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.async_api import async_playwright
 
 from gateway.console.all_pages import PAGES
-from tests.gateway.console.browser import CHROMIUM, filled, sign_in
+from tests.gateway.console.browser import CHROMIUM, NO_PAGES, filled, sign_in
 from tests.gateway.console.scene import scene, session_of
 
 OUT = Path("build/console-shots")
@@ -31,7 +31,7 @@ async def main(only):
                 await sign_in(context, made, session_of(made, "acme" if "tenant" in only else None, "operator"))
                 for declared in PAGES:
                     path = filled(declared, made)
-                    if declared.method != "GET" or path.endswith((".json", ".csv", "/live", "/days")):
+                    if declared.method != "GET" or path.endswith(NO_PAGES):
                         continue
                     name = path.strip("/").replace("/", "-").partition("?")[0] or "home"
                     if only and name not in only:
@@ -42,7 +42,14 @@ async def main(only):
                     await page.screenshot(path=OUT / f"{name}-{theme}.png", full_page=True)
                 if theme == "light":
                     await page.set_viewport_size({"width": 390, "height": 844})
-                    for path in ("t/acme", "t/acme/calls", "t/acme/calls/0"):
+                    for path in (
+                        "t/acme",
+                        "t/acme/calls",
+                        "t/acme/calls/0",
+                        "t/acme/places",
+                        "t/acme/record",
+                        "t/acme/packs",
+                    ):
                         if not only or path.replace("/", "-") in only:
                             await page.goto(f"/console/{path}")
                             await page.screenshot(path=OUT / f"{path.replace('/', '-')}-phone.png", full_page=True)

@@ -1,15 +1,16 @@
 """Every page and every form: who sees it, what it says of others, and whom it takes orders from."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gateway.console.all_pages import PAGES
 from gateway.console.app import HEADERS
 from gateway.console.language import NAMES
-from gateway.console.session import FRESH
+from gateway.identity.login import FRESH
 from gateway.identity.roles import ROLE_TABLE
-from tests.gateway.console.browser import filled
+from tests.gateway.console.browser import NO_PAGES, filled
 from tests.gateway.console.scene import MARKUP, PROMPTS, session_of, token_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -58,7 +59,7 @@ async def test_no_page_holds_a_key_a_prompt_or_markup_that_somebody_wrote(made, 
 async def test_every_page_is_there_in_every_language(made, guest, code):
     operator = guest(None, "operator", **{"accept-language": code})
     for page in SHOWN:
-        if page.path.endswith((".csv", ".json", "/live", "/days")):
+        if page.path.endswith(NO_PAGES):
             continue
         answer = await operator.get(filled(page, made))
         if answer.status_code != 303:
@@ -110,7 +111,9 @@ async def test_every_entry_of_the_menu_opens_and_no_other_page_does(made, guest,
     for path in menu:
         assert (await somebody.get(path)).status_code == 200, path
     below = {page.path.format(tenant="acme") for page in SHOWN if re.fullmatch(r"/t/\{tenant\}/[a-z]+", page.path)}
-    for path in below - menu - {"/t/acme/live", "/t/acme/days", "/t/acme/usage.csv", "/t/acme/revoke"}:
+    for path in (
+        below - menu - {"/t/acme/live", "/t/acme/days", "/t/acme/duties", "/t/acme/usage.csv", "/t/acme/revoke"}
+    ):
         assert (await somebody.get(path)).status_code == 403, path
 
 
@@ -158,21 +161,18 @@ async def test_a_form_that_the_browser_says_is_ours_is_taken_though_it_hides_the
 
 
 async def test_what_cannot_be_undone_takes_a_sign_in_of_the_last_minutes(made, guest):
-    from datetime import UTC, datetime, timedelta
-
-    from gateway.database.tables.control import AccessTokenRow
-
-    session = session_of(made, None, "operator")
-    with made.control._database.write() as db:
-        row = db.get(AccessTokenRow, session.split("_")[2])
-        row.created_at = datetime.now(UTC) - FRESH - timedelta(seconds=1)
-    operator = guest()
-    operator.http.cookies.set("domicile-session", session)
-    for page in FORMS:
-        if page.fresh:
-            answer = await operator.send(filled(page, made), "/account")
-            assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?again=1"), page.path
-    assert (await operator.get("/tenants")).status_code == 200
+    """The provider says that it was too long ago, or nothing: a new session of somebody who did not sign in is none."""
+    for authenticated_at in (datetime.now(UTC) - FRESH - timedelta(seconds=1), None):
+        opened = made.control.open_session(
+            None, made.people[None, "operator"], life=timedelta(hours=1), authenticated_at=authenticated_at
+        )
+        operator = guest()
+        operator.http.cookies.set("domicile-session", opened[1].token)
+        for page in FORMS:
+            if page.fresh:
+                answer = await operator.send(filled(page, made), "/account")
+                assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in?again=1"), page.path
+        assert (await operator.get("/tenants")).status_code == 200
     assert sum(page.fresh for page in FORMS) > 7
 
 

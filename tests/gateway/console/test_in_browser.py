@@ -8,14 +8,14 @@ import pytest_asyncio
 
 from gateway.console.all_pages import PAGES
 from tests.fakes.needs import missing
-from tests.gateway.console.browser import CHROMIUM, filled, sign_in
+from tests.gateway.console.browser import CHROMIUM, NO_PAGES, filled, sign_in
 from tests.gateway.console.scene import STRICTER, session_of, token_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 AXE = Path("build/axe/node_modules/axe-core/axe.min.js")
 RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
-SHOWN = [page for page in PAGES if page.method == "GET" and not page.path.endswith((".json", ".csv", "/live", "/days"))]
+SHOWN = [page for page in PAGES if page.method == "GET" and not page.path.endswith(NO_PAGES)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -59,8 +59,11 @@ def complaints(page):
     return [each for each in page.complaints if "status of 4" not in each]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(made, open_page, theme):
+@pytest.mark.parametrize(
+    ("theme", "rules", "least"), [("light", RULES, 11), ("dark", "{runOnly: ['color-contrast']}", 1)]
+)
+async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(made, open_page, theme, rules, least):
+    """The dark theme differs by its colours alone."""
     if not AXE.exists():
         missing("no axe-core: make axe")
     program, found = AXE.read_text(), {}
@@ -68,10 +71,10 @@ async def test_every_page_is_accessible_and_breaks_no_rule_of_its_own_policy(mad
     for path in ["/sign-in", "/signed-out", "/nothing", *(filled(each, made) for each in SHOWN)]:
         await page.goto(f"/console{path}")
         await page.evaluate(program)
-        said = await page.evaluate(f"axe.run(document, {RULES})")
+        said = await page.evaluate(f"axe.run(document, {rules})")
         for each in said["violations"]:
             found.setdefault(each["id"], []).append((path, each["nodes"][0]["html"][:120]))
-        assert len(said["passes"]) > 10
+        assert len(said["passes"]) >= least, path
     assert found == {}
     assert complaints(page) == []
 
@@ -151,6 +154,36 @@ async def test_a_draft_is_checked_as_one_types_and_the_figures_come_by_themselve
     async with asyncio.timeout(30):
         while await page.inner_text(".figures") == before:
             await asyncio.sleep(0.2)
+    assert complaints(page) == []
+
+
+async def test_what_the_model_saw_stands_beside_what_was_typed(open_page):
+    page = await open_page("acme", "tenant-admin")
+    await page.goto("/console/t/acme/playground")
+    await page.fill("#prompt", "Write to ada@example.org, IBAN DE89370400440532013000.")
+    await page.click("button:text-is('Send')")
+    await page.wait_for_selector("#seen")
+    assert await page.locator("#seen mark").count() == 2
+    assert "ada@example.org" not in await page.locator("#seen pre").nth(1).inner_text()
+    if not AXE.exists():
+        missing("no axe-core: make axe")
+    await page.evaluate(AXE.read_text())
+    assert (await page.evaluate(f"axe.run(document, {RULES})"))["violations"] == []
+    await page.get_by_role("link", name="Verify now").click()
+    await page.get_by_text("The proof holds.").wait_for()
+    assert complaints(page) == []
+
+
+async def test_a_pack_is_made_and_verified_while_one_looks(open_page):
+    page = await open_page("acme", "auditor")
+    await page.goto("/console/t/acme/packs")
+    await page.fill("#f-reason", "in_browser")
+    await page.keyboard.press("Enter")
+    await page.locator("li", has_text="in_browser").get_by_role("button", name="Verify").click()
+    await page.locator("li", has_text="in_browser").get_by_text("The pack holds.").wait_for()
+    async with page.expect_download() as begun:
+        await page.locator("li", has_text="in_browser").get_by_role("link", name="Download").click()
+    assert (await (await begun.value).path()).read_bytes()[:2] == b"PK"
     assert complaints(page) == []
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+from hashlib import sha256
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import pytest_asyncio
 
 from tests.fakes.lab import chat
-from tests.gateway.console.scene import KEEPING, STRICTER, scene
+from tests.gateway.console.scene import KEEPING, OPERATORS, STRICTER, scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -154,7 +155,7 @@ async def test_a_project_is_stopped_and_let_go_on(made, guest):
     await dpo.send("/t/acme/oversight/stop", "/t/acme/oversight", what="project:main", reason="judgement")
     await made.taken_over()
     assert (await made.post(chat("hello"))).status == 403
-    assert "main is stopped by human oversight" in (await dpo.get("/t/acme")).text
+    assert "main is stopped by human oversight" in (await dpo.get("/t/acme/duties")).text
     await dpo.send("/t/acme/oversight/resume", "/t/acme/oversight", what="project:main", reason="corrected")
     await made.taken_over()
     assert (await made.post(chat("hello"))).status == 200
@@ -210,17 +211,36 @@ async def test_the_record_verifies_and_is_proven_to_have_only_grown(made, guest)
     assert (await auditor.get(f"/t/acme/record/consistency?old={int(new) + 1}&new={new}")).status_code == 422
 
 
+async def test_the_record_is_proven_to_have_only_grown_between_two_dates(guest):
+    auditor = guest("acme", "auditor")
+    await signed(auditor, "/t/acme/record")
+    proven = await signed(auditor, "/t/acme/record/consistency?since=2999&until=2999-01-01T00:00:00Z")
+    assert "The log only grew." in proven.text
+    for asked, said in (
+        ("since=2000&until=2999", "nothing was signed by then"),
+        ("since=spring", "this is no moment"),
+        ("since=2999&old=1", "both given"),
+    ):
+        page = await auditor.get(f"/t/acme/record/consistency?{asked}")
+        assert page.status_code == 422 and said in page.text, asked
+
+
 async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_stay(made, guest):
     developer = guest("acme", "developer")
     sent = {"project": "main", "model": "small", "prompt": "Is ada@example.org there?"}
     page = await developer.send("/t/acme/playground", **sent)
     assert page.status_code == 200 and "x-domicile" not in page.text and "eu-" in page.text, page.text
     assert "dom_live_" not in page.text
+    assert re.search(r"<mark><span class=\"hidden\">Masked: email </span>&lt;EMAIL_1_\w+&gt;</mark> there\?", page.text)
+    assert page.text.count("ada@example.org") >= 2  # in the form, and beside what the model saw
     assert last(made, "inference.accepted")["redaction"]["counts_by_type"] == {"email": 1}
     assert last(made, "admin.key.revoked")["target"] == last(made, "admin.key.created")["target"]
     sent["prompt"] = "use AKIAIOSFODNN7EXAMPLE"
     refused = await developer.send("/t/acme/playground", **sent)
-    assert "data that its policy blocks" in refused.text
+    assert "data that its policy blocks" in refused.text and "Nothing left for the model" in refused.text
+    sent["prompt"] = "what is [EMAIL]? <script>alert(1)</script>"
+    typed = await developer.send("/t/acme/playground", **sent)
+    assert "<mark>" not in typed.text and "<script>alert" not in typed.text and "Nothing was masked" in typed.text
 
 
 async def test_limits_are_set_and_a_wrong_figure_is_named(made, guest):
@@ -254,3 +274,157 @@ async def test_usage_is_shown_and_downloaded(guest):
     assert (await billing.get("/t/acme/usage?by=model&days=7")).status_code == 200
     file = await billing.get("/t/acme/usage.csv?by=project")
     assert file.headers["content-type"].startswith("text/csv") and file.text.startswith("tenant,project,")
+
+
+async def in_pack_list(guest, wanted, tries=200):
+    """The list of packs, once it reads `wanted`."""
+    for _ in range(tries):
+        page = await guest.get("/t/acme/packs/live")
+        if wanted in page.text:
+            return page.text
+        await asyncio.sleep(0.05)
+    raise AssertionError(page.text)
+
+
+async def test_an_evidence_pack_is_made_verified_in_the_page_and_downloaded(made, guest):
+    auditor = guest("acme", "auditor")
+    asked = await auditor.send("/t/acme/packs/make", "/t/acme/packs", since="", until="", reason="yearly_audit")
+    assert asked.headers["location"] == "/console/t/acme/packs?done=pack.asked"
+    await in_pack_list(auditor, "yearly_audit")
+    for _ in range(100):
+        listed = (await auditor.get("/t/acme/packs")).text
+        if "Being made" not in listed:
+            break
+        await asyncio.sleep(0.05)
+    exported = last(made, "log.exported")
+    assert exported["reason"] == "yearly_audit" and exported["actor"].startswith("key:")
+    pack = re.search(r"/packs/([0-9a-f-]{36})/verify", listed)[1]
+    verified = await auditor.send(f"/t/acme/packs/{pack}/verify", "/t/acme/packs")
+    assert verified.status_code == 303
+    assert "FAIL" not in await in_pack_list(auditor, "The pack holds.")
+    file = await auditor.get(f"/t/acme/packs/{pack}/pack.zip")
+    assert file.status_code == 200 and file.content[:4] == b"PK\x03\x04"
+    assert sha256(file.content).hexdigest() in listed
+    assert file.headers["content-disposition"] == f'attachment; filename="evidence-acme-{pack}.zip"'
+    assert file.headers["content-security-policy"]
+    read = last(made, "log.read")
+    assert (read["reason"], read["first"]) == ("pack.downloaded", 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [({"reason": "No Code"}, "reason"), ({"reason": ""}, "reason"), ({"reason": "x", "since": "spring"}, "2026-03")],
+)
+async def test_a_pack_that_is_asked_for_wrongly_is_refused_with_the_reason(made, guest, sent, said):
+    before = made.events("acme")
+    page = await guest("acme", "dpo").send("/t/acme/packs/make", "/t/acme/packs", **sent)
+    assert page.status_code == 422 and 'role="alert"' in page.text and said in page.text
+    assert not [event for event in made.events("acme")[len(before) :] if event["type"] == "log.exported"]
+
+
+@pytest.mark.parametrize("role", ["developer", "billing"])
+async def test_who_may_not_read_the_record_gets_no_pack(made, guest, role):
+    somebody = guest("acme", role)
+    assert (await somebody.get("/t/acme/packs")).status_code == 403
+    assert (await somebody.get(f"/t/acme/packs/{made.values['pack']}/pack.zip")).status_code == 403
+    answer = await somebody.send("/t/acme/packs/make", "/account", reason="curious")
+    assert answer.status_code == 403
+
+
+async def test_open_duties_are_shown_to_who_may_act_and_go_when_they_are_done(made, guest):
+    dpo, developer, operator = guest("acme", "dpo"), guest("acme", "developer"), guest(None, "operator")
+    opened = {"law-gdpr": "1", "severity": "risk", "aware_at": "2026-01-05T08:00", "freeze": "1"}
+    await dpo.send("/t/acme/incidents/open", "/t/acme/incidents", **opened)
+    incident = last(made, "incident.opened")["incident_id"]
+    seen = (await dpo.get("/t/acme/duties")).text
+    assert "gdpr.authority" in seen and "Overdue" in seen and "A legal hold stands" in seen
+    assert seen.index("Overdue") < seen.index("A legal hold stands")
+    theirs = (await developer.get("/t/acme/duties")).text
+    assert "gdpr.authority" not in theirs and "legal hold" not in theirs and "Weak settings" not in theirs
+    assert "Weak settings in force" in (await operator.get("/t/acme/duties")).text
+    assert (await operator.get("/weak")).text.count("<li><code>") >= 1
+    assert (await dpo.get("/weak")).status_code == 403
+    await dpo.send(
+        f"/t/acme/incidents/{incident}/notify", "/t/acme/incidents", clock="gdpr.authority", authority="CNIL"
+    )
+    await dpo.send(f"/t/acme/incidents/{incident}/close", "/t/acme/incidents", reason="resolved", release="1")
+    assert incident not in (await dpo.get("/t/acme/duties")).text
+    assert "gdpr.authority" not in (await dpo.get("/t/acme/duties")).text
+
+
+async def test_a_proposal_waits_for_another_person_and_then_for_its_activation(made, guest):
+    maker, second = guest("acme", "tenant-admin"), guest("acme", "dpo")
+    document = STRICTER.replace("version: 2", "version: 8")
+    made_one = await maker.send("/t/acme/policies/propose", "/t/acme/policies/draft", document=document, project="")
+    proposal = urlsplit(made_one.headers["location"]).path.removeprefix("/console")
+    number = proposal.rpartition("/")[2]
+    waits = f"Policy proposal {number} waits for"
+    assert waits in (await second.get("/t/acme/duties")).text
+    assert waits not in (await maker.get("/t/acme/duties")).text
+    await second.send(f"{proposal}/approve", proposal)
+    assert f"Policy proposal {number} is approved" in (await second.get("/t/acme/duties")).text
+    await second.send(f"{proposal}/withdraw", proposal)
+    assert f"Policy proposal {number} " not in (await second.get("/t/acme/duties")).text
+
+
+async def test_calls_of_a_person_are_found_by_the_commitment_in_a_record_alone(made, guest):
+    made.control.activate_policy("globex", KEEPING)
+    await made.taken_over()
+    person = {"user": "grace-of-globex@example.org"}
+    await made.post(chat("hello") | person, key="globex/main")
+    await made.post(chat("hello again"), key="globex/main")
+    committed = last(made, "inference.completed", "globex")
+    calls = [event for event in made.events("globex") if "subject" in event.get("commits", {})]
+    commitment = calls[-1]["commits"]["subject"]
+    auditor = guest("globex", "auditor")
+    page = (await auditor.get(f"/t/globex/calls?subject={commitment}")).text
+    assert page.count('<th scope="row" class="nowrap">') == 1 and committed
+    assert (await auditor.get(f"/t/globex/calls?subject={'0' * 64}")).text.count('<th scope="row" class="nowrap">') == 0
+    assert (await auditor.get("/t/globex/calls?subject=grace-of-globex@example.org")).status_code == 422
+
+
+async def test_the_operators_policy_takes_a_second_person_too_and_no_tenants_people_see_it(made, guest):
+    first, second, tenants = guest(None, "dpo"), guest(None, "operator"), guest("acme", "tenant-admin")
+    answer = await first.send("/operator/policies/propose", "/operator/policies/draft", document=OPERATORS)
+    proposal = urlsplit(answer.headers["location"]).path.removeprefix("/console")
+    assert proposal.startswith("/operator/policies/proposals/")
+    assert (await first.send(f"{proposal}/approve", proposal)).status_code == 409
+    assert f"{proposal}" in (await second.get("/t/acme/duties")).text
+    assert (await second.send(f"{proposal}/approve", proposal)).status_code == 303
+    done = await second.send(f"{proposal}/activate", proposal)
+    assert done.headers["location"].startswith(f"/console{proposal}") and "policy.activated" in done.headers["location"]
+    assert "process_in: EEA" in (await second.get("/operator/policies")).text
+    impact = await second.send("/operator/policies/simulate", "/operator/policies/draft", document=OPERATORS)
+    assert impact.status_code == 200 and "acme" in impact.text
+    for path in ("/operator/policies", proposal):
+        assert (await tenants.get(path)).status_code == 403
+    assert (await tenants.send(f"{proposal}/withdraw", "/account")).status_code == 403
+
+
+async def test_cost_by_day_is_a_chart_a_table_and_csv(made, guest):
+    billing = guest("acme", "billing")
+    page = (await billing.get("/t/acme/usage/figures?days=7")).text
+    assert "Cost on each of the last 7 days" in page and page.count("<title>20") >= 14
+    link = re.search(r'href="/console(/t/acme/usage\.csv\?by=day&amp;since=[0-9-]+)"', page)[1].replace("&amp;", "&")
+    file = await billing.get(link)
+    assert file.headers["content-type"].startswith("text/csv") and ",eur," in file.text.partition("\n")[0]
+
+
+async def test_the_planner_says_what_could_run_and_the_page_how_busy_backends_are(made, guest):
+    admin = guest("acme", "tenant-admin")
+    page = await admin.send(
+        "/t/acme/deployments/what-if", "/t/acme/deployments", weights="none.gguf", gpu="cpu", replicas="1"
+    )
+    assert page.status_code == 200 and "Could not run." in page.text and "none.gguf" in page.text
+    wrong = await admin.send(
+        "/t/acme/deployments/what-if", "/t/acme/deployments", weights="../x", gpu="cpu", replicas="many"
+    )
+    assert wrong.status_code == 422 and "replicas" in wrong.text
+    await made.post(chat("hello"))
+    assert re.search(r"[0-9.,]+ ms</td>", (await admin.get("/t/acme/deployments")).text)
+    shown = guest("acme", "developer")
+    assert "what-if" not in (await shown.get("/t/acme/deployments")).text
+    answer = await shown.send(
+        "/t/acme/deployments/what-if", "/t/acme/deployments", weights="m", gpu="cpu", replicas="1"
+    )
+    assert answer.status_code == 403

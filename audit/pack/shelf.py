@@ -1,0 +1,352 @@
+"""Evidence packs made in the background: asked for, made, verified and handed out, each with a state to look at.
+
+A pack has a folder of its own: FOLDER/TENANT/ID with `state.json` and `pack.zip`. Who makes or verifies it holds the
+lock of that folder, so that other processes of the same machine see that it is in work, and that it is not once the
+process is gone. A pack made here holds no private values, and is removed after KEPT_DAYS.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import shutil
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from audit.errors import AuditError
+from audit.events.stamp import rfc3339
+from audit.files.folder_lock import FolderInUse, lock_folder_now
+from audit.files.new_file import replace_file
+from audit.incidents.evidence import Evidence
+from audit.keys.signer import key_of
+from audit.pack.export import Summary, export
+from audit.pack.program import program
+from audit.private.audit_context import AuditContext
+from audit.tree.note import VerifierKey
+from audit.witness.anchor_attestations import AnchorAttestation
+
+logger = logging.getLogger("domicile.audit")
+
+KEPT_DAYS: Final = 7
+KEPT_PACKS: Final = 10
+"""Of one tenant; the oldest makes room."""
+VERIFY_TIMEOUT_S: Final = 1800
+SHOWN_FINDINGS: Final = 20
+PROGRESS_EVERY_S: Final = 1.0
+_ID: Final = re.compile(r"[0-9a-f-]{36}")
+_DAY_MS: Final = 86_400_000
+
+
+class PackUnknown(AuditError):
+    """There is no such pack, or no longer."""
+
+
+class PackBusy(AuditError):
+    """What was asked for has to wait for something under way."""
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Verification(_Plain):
+    """What ``verify.py`` said. `ok` None: it runs, or ended without a verdict, as `why` says. `findings`: the first of
+    `faults`; `at`: when it ended."""
+
+    ok: bool | None = None
+    faults: int = 0
+    findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    records: int = 0
+    at: str | None = None
+    why: str = ""
+
+
+class PackState(_Plain):
+    """One pack. `done`: records written so far; `first`, `end`: its records; `missing`: what a law asks for and no
+    register says; `why`: it failed. Times in RFC 3339."""
+
+    id: str
+    tenant: str
+    state: Literal["making", "made", "failed"]
+    asked_at: str
+    asked_ms: int
+    actor: str
+    reason: str
+    since: str | None = None
+    until: str | None = None
+    done: int = 0
+    first: int = 0
+    end: int = 0
+    checkpoint_size: int = 0
+    size_bytes: int = 0
+    sha256: str = ""
+    policies_unknown: int = 0
+    missing: tuple[str, ...] = ()
+    why: str = ""
+    verification: Verification | None = None
+
+
+@dataclass(slots=True)
+class PackShelf:
+    """The packs below `folder`. `evidence`: the registers of a tenant; `attestations`: what stands for the log from
+    outside. Both may block."""
+
+    folder: Path
+    context: AuditContext
+    evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
+    attestations: Callable[[], list[AnchorAttestation]] = list
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _closing: bool = False
+
+    def packs(self, tenant: str) -> list[PackState]:
+        """The newest first. Those over their time are removed. Raises OSError."""
+        found = sorted(self._states(tenant), key=lambda one: one.asked_ms, reverse=True)
+        old = self.context.now() - KEPT_DAYS * _DAY_MS
+        kept = []
+        for place, one in enumerate(found):
+            if (one.asked_ms < old or place >= KEPT_PACKS) and self._removed(one):
+                continue
+            kept.append(one)
+        return kept
+
+    def pack(self, tenant: str, pack_id: str) -> PackState:
+        """Raises PackUnknown."""
+        found = next((one for one in self.packs(tenant) if one.id == pack_id), None)
+        if found is None:
+            raise PackUnknown(
+                f"there is no evidence pack {pack_id!r} of {tenant!r}; look it up in the list, or make it"
+            )
+        return found
+
+    def file(self, tenant: str, pack_id: str) -> Path:
+        """The zip of a pack that is made. Raises PackUnknown, PackBusy."""
+        found = self.pack(tenant, pack_id)
+        if found.state != "made":
+            raise PackBusy(f"the pack is not made ({found.state}); wait until it is, or make another")
+        return self._place(tenant, pack_id) / "pack.zip"
+
+    async def make(
+        self, tenant: str, *, since: str | None, until: str | None, actor: str, reason: str
+    ) -> PackState:  # fmt: skip
+        """Begin to make a pack and return its state at once. Raises PackBusy while another of the tenant is made,
+        OSError."""
+        if any(one.state == "making" for one in await asyncio.to_thread(self.packs, tenant)):
+            raise PackBusy(f"a pack of {tenant!r} is being made; wait until it is done")
+        now = self.context.now()
+        state = PackState(
+            id=self.context.new_id(), tenant=tenant, state="making", asked_at=rfc3339(now), asked_ms=now,
+            actor=actor, reason=reason, since=since, until=until,
+        )  # fmt: skip
+        await self._begin(state, self._make(state))
+        return state
+
+    async def verify(self, tenant: str, pack_id: str) -> PackState:
+        """Begin to verify a pack that is made, and return its state at once. Raises PackUnknown, PackBusy, OSError."""
+        await asyncio.to_thread(self.file, tenant, pack_id)
+        state = await asyncio.to_thread(self.pack, tenant, pack_id)
+        if state.verification is not None and state.verification.at is None:
+            raise PackBusy("the pack is being verified; wait for the verdict")
+        state = state.model_copy(update={"verification": Verification()})
+        await self._begin(state, self._verify(state))
+        return state
+
+    async def close(self) -> None:
+        """End what is under way, within a thousand records. A pack that was being made is found as failed."""
+        self._closing = True
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begin(self, state: PackState, work: Coroutine[Any, Any, PackState]) -> None:
+        """Run `work` with the pack's lock held; what it returns is the pack's last state."""
+        locked = asyncio.get_running_loop().create_future()
+        place = self._place(state.tenant, state.id)
+
+        async def run() -> None:
+            try:
+                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with lock_folder_now(place):
+                    self._write(state)
+                    locked.set_result(None)
+                    self._write(await work)
+            except FolderInUse as error:
+                locked.set_exception(PackBusy(f"the pack is in work: {error}"))
+            except OSError as error:
+                if locked.done():
+                    logger.error(
+                        "the state of evidence pack %s cannot be written: %s; check the folder and its room",
+                        state.id,
+                        error,
+                    )
+                else:
+                    locked.set_exception(error)
+            finally:
+                work.close()
+
+        task = asyncio.create_task(run(), name=f"evidence pack {state.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await locked
+
+    async def _make(self, state: PackState) -> PackState:
+        def tell(done: int) -> None:
+            if self._closing:
+                raise PackBusy("the gateway stops; make the pack again once it runs")
+            if written.is_due():
+                self._write(state.model_copy(update={"done": done}))
+
+        written = _Progress(tell)
+        target = self._place(state.tenant, state.id) / "pack.zip"
+        try:
+            evidence = await asyncio.to_thread(self.evidence, state.tenant)
+            attestations = await asyncio.to_thread(self.attestations)
+            made = await export(
+                self.context, state.tenant, target, since=state.since, until=state.until, evidence=evidence,
+                attestations=attestations, actor=state.actor, progress=written.add, pack_id=state.id,
+                reason=state.reason,
+            )  # fmt: skip
+            size, digest = await asyncio.to_thread(_digest, target)
+        except AuditError as error:
+            return state.model_copy(update={"state": "failed", "why": str(error)})
+        except Exception:
+            logger.exception("an evidence pack could not be made; report it with what follows, and make the pack again")
+            return state.model_copy(
+                update={"state": "failed", "why": "an internal error; see the gateway's log, and make it again"}
+            )
+        return _made(state, made, size, digest)
+
+    async def _verify(self, state: PackState) -> PackState:
+        """By the program that an auditor is given, in a process of its own: it takes a minute for a million records."""
+        key = VerifierKey(self.context.origin(state.tenant), key_of(self.context.signer).public_key)
+        target = self._place(state.tenant, state.id) / "pack.zip"
+        verdict = await _run_verifier(target, str(key))
+        return state.model_copy(update={"verification": verdict.model_copy(update={"at": rfc3339(self.context.now())})})
+
+    def _place(self, tenant: str, pack_id: str) -> Path:
+        if not _ID.fullmatch(pack_id):
+            raise PackUnknown(f"{pack_id!r} is no id of an evidence pack; look it up in the list")
+        return self.folder / tenant / pack_id
+
+    def _write(self, state: PackState) -> None:
+        replace_file(self._place(state.tenant, state.id) / "state.json", state.model_dump_json(indent=1).encode())
+
+    def _states(self, tenant: str) -> Iterator[PackState]:
+        for file in (self.folder / tenant).glob("*/state.json"):
+            with suppress(OSError, ValidationError):  # removed meanwhile, or by hand
+                yield self._present(file.parent, PackState.model_validate_json(file.read_bytes()))
+
+    def _present(self, place: Path, state: PackState) -> PackState:
+        """The state, unless the process that worked on it is gone."""
+        verifying = state.verification is not None and state.verification.at is None
+        if state.state != "making" and not verifying:
+            return state
+        try:
+            with lock_folder_now(place):
+                pass
+        except FolderInUse:
+            return state
+        state = PackState.model_validate_json((place / "state.json").read_bytes())  # it may have ended just now
+        if state.state == "making":
+            return state.model_copy(
+                update={"state": "failed", "why": "the process that made it has ended; make it again"}
+            )
+        if state.verification is not None and state.verification.at is None:
+            return state.model_copy(update={"verification": None})
+        return state
+
+    def _removed(self, state: PackState) -> bool:
+        """Remove a pack that nobody works on."""
+        place = self._place(state.tenant, state.id)
+        try:
+            with lock_folder_now(place):
+                shutil.rmtree(place)
+        except FolderInUse:
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Counts records for `tell`, which asks whether it is time to write the count down."""
+
+    tell: Callable[[int], None]
+    done: int = 0
+    told: float = field(default_factory=time.monotonic)
+
+    def add(self, count: int) -> None:
+        self.done += count
+        self.tell(self.done)
+
+    def is_due(self) -> bool:
+        """Whether PROGRESS_EVERY_S have passed since it was last due."""
+        if time.monotonic() - self.told < PROGRESS_EVERY_S:
+            return False
+        self.told = time.monotonic()
+        return True
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    """Size and SHA-256 of a file."""
+    digest, size = sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+def _made(state: PackState, made: Summary, size: int, digest: str) -> PackState:
+    return state.model_copy(
+        update={
+            "state": "made",
+            "done": made.end - made.first,
+            "first": made.first,
+            "end": made.end,
+            "checkpoint_size": made.checkpoint_size,
+            "size_bytes": size,
+            "sha256": digest,
+            "policies_unknown": made.policies_unknown,
+            "missing": tuple(f"{one.field} ({one.article}): set it in {one.fix}" for one in made.missing),
+        }
+    )
+
+
+async def _run_verifier(target: Path, key: str) -> Verification:
+    """What ``verify.py TARGET --key KEY --json`` says. The program is ours, not the one in the pack."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-", str(target), "--key", key, "--json", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(VERIFY_TIMEOUT_S):
+            said, _ = await process.communicate(program())
+        report = json.loads(said)
+    except TimeoutError:
+        return Verification(why="it took too long; download the pack, and run the verify.py in it")
+    except ValueError:
+        return Verification(why="the verifier ended without a verdict; download the pack, and run the verify.py in it")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if "error" in report:
+        return Verification(ok=False, faults=1, findings=(str(report["error"]),))
+    findings = tuple(
+        one["says"] if one["seq"] is None else f"record {one['seq']}: {one['says']}" for one in report["findings"]
+    )
+    return Verification(
+        ok=report["ok"],
+        faults=report["faults"],
+        findings=findings[:SHOWN_FINDINGS],
+        notes=tuple(report["notes"])[:SHOWN_FINDINGS],
+        records=report["records"],
+    )

@@ -1,0 +1,144 @@
+"""Evidence packs: made in the background, verified, and handed out. A pack made here holds no private values."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import FileResponse
+from starlette.concurrency import run_in_threadpool
+
+from audit.errors import AuditError
+from audit.log.walk import checked_moment
+from audit.pack.shelf import PackBusy, PackShelf, PackState, PackUnknown
+from gateway.admin.calls.access import RequirePermission
+from gateway.admin.calls.idempotency import IdempotentRoute
+from gateway.admin.calls.schemas import Body, ResponseBody
+from gateway.admin.record.reading import OnRecord, ReasonCode, Record
+from gateway.database.errors import Invalid, NotFound, NotReady
+from gateway.identity.roles import Actor
+
+router = APIRouter(prefix="/tenants/{tenant}/packs", tags=["record"], route_class=IdempotentRoute)
+
+Auditor = Annotated[Actor, Depends(RequirePermission("record.read"))]
+ZIP = "application/zip"
+
+
+class NewPack(Body):
+    """Records from `since` up to, not including, `until` (RFC 3339 UTC, or a prefix: ``2026-03``); all without them.
+    `reason`: a code, which goes on record."""
+
+    since: str | None = None
+    until: str | None = None
+    reason: ReasonCode
+
+
+class PackVerification(ResponseBody):
+    """What the verifier said of the whole pack. `ok` null: it runs while `at` is null, else it gave no verdict."""
+
+    ok: bool | None
+    faults: int
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+    records: int
+    at: str | None
+    why: str
+
+
+class Pack(ResponseBody):
+    """`done`: records written so far; `missing`: what a law asks for and no register says; `why`: it failed."""
+
+    id: str
+    state: Literal["making", "made", "failed"]
+    asked_at: str
+    reason: str
+    since: str | None
+    until: str | None
+    done: int
+    first: int
+    end: int
+    checkpoint_size: int
+    size_bytes: int
+    sha256: str
+    policies_unknown: int
+    missing: tuple[str, ...]
+    why: str
+    verification: PackVerification | None
+
+
+@router.get("", dependencies=[Depends(RequirePermission("record.read"))])
+def list_packs(record: OnRecord, tenant: str) -> tuple[Pack, ...]:
+    """The newest first, those of this gateway alone. Each is kept for a week, at most ten."""
+    with _shelf(record, tenant) as shelf:
+        return tuple(_shown(one) for one in shelf.packs(tenant))
+
+
+@router.post("", status_code=202)
+async def create_pack(actor: Auditor, record: OnRecord, tenant: str, new: NewPack) -> Pack:
+    """Begin to make a pack. That it is made is on record before it is. 409 while another one is made."""
+    try:
+        for moment in filter(None, (new.since, new.until)):
+            checked_moment(moment)
+    except AuditError as error:
+        raise Invalid(str(error)) from error
+    await run_in_threadpool(record.known, tenant)
+    with _shelf(record) as shelf:
+        return _shown(await shelf.make(tenant, since=new.since, until=new.until, actor=actor.name, reason=new.reason))
+
+
+@router.get("/{pack}", dependencies=[Depends(RequirePermission("record.read"))])
+def show_pack(record: OnRecord, tenant: str, pack: str) -> Pack:
+    with _shelf(record, tenant) as shelf:
+        return _shown(shelf.pack(tenant, pack))
+
+
+@router.post("/{pack}/verify", status_code=202, dependencies=[Depends(RequirePermission("record.read"))])
+async def verify_pack(record: OnRecord, tenant: str, pack: str) -> Pack:
+    """Begin to verify a pack with the program that an auditor is given, and the key of this log."""
+    await run_in_threadpool(record.known, tenant)
+    with _shelf(record) as shelf:
+        return _shown(await shelf.verify(tenant, pack))
+
+
+@router.get(
+    "/{pack}/file",
+    response_class=FileResponse,
+    responses={200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def download_pack(actor: Auditor, record: OnRecord, tenant: str, pack: str) -> FileResponse:
+    """The zip. That it was handed out is on record before it is. 422 for one that is not made."""
+
+    def found() -> tuple[Path, PackState]:
+        with _shelf(record, tenant) as shelf:
+            state = shelf.pack(tenant, pack)
+            if state.state != "made":
+                raise Invalid(f"the pack is not made ({state.state}); wait until it is, or make another")
+            return shelf.file(tenant, pack), state
+
+    file, state = await run_in_threadpool(found)
+    await record.note_read(tenant, state.first, state.end, actor.name, "pack.downloaded")
+    return FileResponse(file, media_type=ZIP, filename=f"evidence-{tenant}-{pack}.zip")
+
+
+@contextmanager
+def _shelf(record: Record, tenant: str | None = None) -> Iterator[PackShelf]:
+    """Raises NotFound, NotReady, Invalid in place of the shelf's errors. Checks that there is `tenant`, if given."""
+    if tenant is not None:
+        record.known(tenant)
+    if record.context.packs is None:
+        raise NotReady("this process makes no evidence packs; ask a gateway, or run `domicile audit export`")
+    try:
+        yield record.context.packs
+    except PackUnknown as error:
+        raise NotFound(str(error)) from error
+    except PackBusy as error:
+        raise NotReady(str(error)) from error
+    except OSError as error:
+        raise NotReady(
+            f"the folder of evidence packs cannot be used: {error.strerror}; check its owner and room"
+        ) from error
+
+
+def _shown(state: PackState) -> Pack:
+    return Pack.model_validate(state.model_dump(include=set(Pack.model_fields)))

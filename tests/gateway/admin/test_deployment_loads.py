@@ -1,0 +1,79 @@
+"""How busy a tenant's backends are, and what the planner says could run, over the API."""
+
+from dataclasses import replace
+
+import pytest
+from starlette.testclient import TestClient
+
+from gateway.admin.app import build_admin
+from gateway.database.errors import Invalid
+from regions.fleet.fleet import Backend, EngineReport, Fleet
+from regions.identity.identity import BackendIdentity
+
+
+def backend(tenant, name):
+    identity = BackendIdentity("demo", tenant, "eu-fr-par", name)
+    return Backend(
+        id=name, tenant=tenant, region="eu-fr-par", url="https://10.0.0.7:8000", uri=identity.uri, models=("small",)
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fleet():
+    fleet = Fleet()
+    ours, quiet, theirs = backend("acme", "acme-1"), backend("acme", "acme-2"), backend("globex", "globex-1")
+    fleet.replace([ours, quiet, theirs])
+    fleet.mark_report(ours, EngineReport(3, 2, 0.75))
+    return fleet
+
+
+@pytest.fixture
+def asked(app, fleet):
+    """The planner refuses what wants more than two replicas."""
+    wanted = []
+
+    def check(deployment):
+        wanted.append(deployment)
+        if deployment.max_replicas > 2:
+            raise Invalid("3 replicas need 24 GB; ask for 2")
+
+    context = replace(app.state.context, fleet=fleet, check_deployment=check)
+    with TestClient(build_admin(context), raise_server_exceptions=False) as client:
+        client.wanted = wanted
+        yield client
+
+
+def test_queue_and_cache_are_as_the_backend_reported_and_unknown_where_it_did_not(asked, acme, operator):
+    rows = asked.get("/tenants/acme/backend-loads", headers=operator).json()
+    assert [(one["backend"], one["running"], one["waiting"], one["kv_use"]) for one in rows] == [
+        ("acme-1", 3, 2, 0.75), ("acme-2", None, None, None),
+    ]  # fmt: skip
+    assert [one["available"] for one in rows] == [True, True]
+
+
+def test_another_tenants_backends_are_not_listed(asked, acme, operator, control):
+    control.create_tenant("globex")
+    rows = asked.get("/tenants/globex/backend-loads", headers=operator).json()
+    assert [one["backend"] for one in rows] == ["globex-1"]
+    assert asked.get("/tenants/nowhere/backend-loads", headers=operator).status_code == 404
+
+
+@pytest.mark.parametrize(("replicas", "feasible"), [(1, True), (2, True), (3, False)])
+def test_the_planner_answers_what_could_run_and_nothing_is_made(asked, acme, operator, replicas, feasible):
+    url = "/tenants/acme/deployments"
+    body = {"weights": "m.gguf", "gpu": "2xh100", "replicas": replicas}
+    answer = asked.post(f"{url}/check", json=body, headers=operator)
+    assert answer.status_code == 200 and answer.json()["feasible"] is feasible
+    assert ("ask for 2" in answer.json()["because"]) is not feasible
+    (wanted,) = asked.wanted
+    assert (wanted.weights, wanted.gpu, wanted.max_replicas, wanted.tenant) == ("m.gguf", "2xh100", replicas, "acme")
+    assert asked.get(url, headers=operator).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"weights": "../secret"}, {"replicas": 0}, {"replicas": "2x"}, {"gpu": "auto"}, {"gpu": "abacus 3"}]
+)
+def test_what_makes_no_sense_is_refused_before_the_planner_is_asked(asked, acme, operator, wrong):
+    body = {"weights": "m.gguf", "gpu": "cpu", "replicas": 1} | wrong
+    answer = asked.post("/tenants/acme/deployments/check", json=body, headers=operator)
+    assert answer.status_code == 422 and asked.wanted == []
