@@ -25,7 +25,7 @@ from gateway.database.ownership import accept_key
 from gateway.identity.keys import pepper_files
 from gateway.installation.installation import Installation, InstallationError
 from gateway.installation.key_fingerprints import fingerprint_of, has_fingerprint, is_shared
-from gateway.store.marks import MarkKeys
+from gateway.store.marks import AnswerSalts, MarkKeys
 from regions.identity.encrypted_file import SealedFiles, is_sealed
 
 Record = Callable[[KeyringChanged], object]
@@ -134,7 +134,7 @@ def renew(
             progress(1)
     if owner != SYSTEM_TENANT:
         with closing(installation.database()) as database:
-            sealed += MarkKeys(database, ring).rewrap(owner)
+            sealed += MarkKeys(database, ring).rewrap(owner) + AnswerSalts(database, ring).rewrap(owner)
     with closing(open_values(installation.side_store, ring, installation.values_url)) as side:
         generation, wrapped = renew_data_keys(side, ring, owner, progress)
     record(_changed("admin.keyring.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))

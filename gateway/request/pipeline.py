@@ -25,6 +25,7 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from gateway.records.adapters import AdapterRecord
+from gateway.request.answer import fingerprints
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.headers import request_id
@@ -94,7 +95,7 @@ class Pipeline:
                     routed = await self.evaluation.route(redacted, exchange)
                     if routed is None:  # it has waited for a backend
                         continue
-                    exchange.routed = routed = await self.marker.told(routed)  # the key of its watermark, if any
+                    exchange.routed = routed = await self.marker.told(routed)  # the keys of its marks, if any
                     finished: Awaitable[None] | None = None
                     in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
                     with in_flight as call, Attempt(exchange, routed, call):
@@ -108,6 +109,7 @@ class Pipeline:
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
                                 self.marker.confirm(routed, received)
+                                fingerprints.confirm(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
                                     if answered.kept is None:
                                         receipt = await self.recorder.completed(accepted, received)

@@ -29,6 +29,7 @@ from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
+from gateway.request.answer.fingerprints import fingerprint
 from gateway.request.answer.marking import outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.exchange import Exchange
@@ -153,6 +154,7 @@ class Recorder:
         if status is None or status >= 500:  # a refusal is an answer
             tenant = accepted.request.principal.tenant
             self._telemetry.aborted.labels(self._telemetry.tenant_label(tenant), reason).inc()
+        await fingerprint(routed, received)
         fields = _outcome(accepted, routed, received, status)
         if reasons:
             fields |= _refused_again(exchange.decision, reasons)
@@ -345,6 +347,7 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "redaction": _redaction(received.redactions),
         "watermark": outcome(routed, received),
         "mark_period": None if routed.mark is None else routed.mark.period,
+        "answer_prints": received.prints,
     }
 
 

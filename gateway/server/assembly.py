@@ -64,6 +64,7 @@ from gateway.installation.installation import Installation, InstallationError
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.marks.answers import AnswerFinder
 from gateway.marks.asking import Detection
 from gateway.marks.detection import TestsPerHour
 from gateway.offers.cards import Cards
@@ -106,7 +107,7 @@ from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.log_followers.webhooks import WebhookMessages
-from gateway.store.marks import MarkKeys
+from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_report import spent
 from gateway.upstream.adapters import BackendAdapters
@@ -448,7 +449,7 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         telemetry=telemetry,
         bounds=memory.bounds,
         responses=responses,
-        marker=Marker(MarkKeys(base.database, base.keys)),
+        marker=Marker(MarkKeys(base.database, base.keys), AnswerSalts(base.database, base.keys)),
     )
 
 
@@ -555,6 +556,9 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditCo
         ),
         backend_keys=installation.backend_keys,
         detect=_detection(base, parts),
+        find_answer=AnswerFinder(
+            AnswerSalts(base.database, base.keys), installation.open_reader, parts.log.append, TestsPerHour()
+        ),
         audit=audit,
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 from fastapi import Depends, Header, Request
 
 from audit.incidents.evidence import Evidence
+from audit.log.found_answers import AnswerSearch
 from audit.privacy.kept_content import Reader as ContentReader
 from audit.privacy.kept_content import none_kept
 from audit.private.audit_context import AuditContext
@@ -51,6 +52,8 @@ class OnRefused(Protocol):
     def __call__(self, reason: str, address: Address | None = None, /) -> None: ...
 
 
+FindAnswer = Callable[[str, str, str, str], Awaitable[AnswerSearch]]
+"""Of tenant, text, reason and actor."""
 Detect = Callable[[str, str, str, str], Awaitable[Detected]]
 """Of tenant, project, text and actor."""
 
@@ -62,9 +65,10 @@ class AdminContext:
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
-    `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
-    of persons outside of the log's value store.
+    that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy;
+    `find_answer` finds the answers on record that a text is from. `audit`: the log that the gateway writes.
+    `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
+    store.
     """
 
     database: Database
@@ -82,6 +86,7 @@ class AdminContext:
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
     detect: Detect | None = None
+    find_answer: FindAnswer | None = None
     audit: AuditContext | None = None
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept

@@ -14,12 +14,14 @@ from gateway.api_format import EventWriter
 from gateway.configuration.bounds import Bounds
 from gateway.content.inspection import Inspection
 from gateway.content.retained_content import KeptEvents
+from gateway.content.said_text import SaidText
 from gateway.content.whole_answer import Handling
 from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.answer.headers import JSON, STREAMS, provenance, watermark_header
+from gateway.request.answer import fingerprints
+from gateway.request.answer.headers import JSON, STREAMS, fingerprint_header, provenance, watermark_header
 from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.answer.marking import announced, outcome
 from gateway.request.answer.received import ReceivedAnswer
@@ -99,6 +101,7 @@ class Delivery:
                 (b"content-length", b"%d" % len(last)),
                 *provenance(routed.redacted, routed.route, receipt),
                 *watermark_header(answered.watermark),
+                *fingerprint_header(answered.fingerprint),
             ]
             await client.start(200, headers)
         if len(last) <= AT_ONCE:
@@ -132,7 +135,9 @@ class Delivery:
         self._enforcement.check_running(request)
         with self._step("restore"):
             asked = request.call
-            handling = Handling(asked.endpoint.answer, redacted.content is not None, redacted.translation)
+            said = fingerprints.said_text(accepted.routed, received)
+            holds = redacted.content is not None or said is not None
+            handling = Handling(asked.endpoint.answer, holds, redacted.translation)
             whole = await self._inspection.whole_answer(raw, handling, prompt.output, request.principal.tenant)
             received.note(whole.summary)
             self._routes.answered(request, call, received.called)
@@ -142,11 +147,20 @@ class Delivery:
             kept = LastBytes(raw) if redacted.keeps else None
             if request.client.headers.get(DEBUG_HEADER) == "upstream":
                 raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
-        if redacted.content is not None and whole.texts is not None:
-            redacted.content.add_answer(whole.texts)
+        if whole.texts is not None:
+            for holder in (redacted.content, said):
+                if holder is not None:
+                    holder.add_answer(whole.texts)
         received.bytes_out = len(raw)
+        await fingerprints.fingerprint(accepted.routed, received)
         return Answered(
-            request, accepted, LastBytes(raw), begun=False, kept=kept, watermark=outcome(accepted.routed, received)
+            request,
+            accepted,
+            LastBytes(raw),
+            begun=False,
+            kept=kept,
+            watermark=outcome(accepted.routed, received),
+            fingerprint=fingerprints.outcome(received),
         )
 
     async def _stream(
@@ -156,7 +170,7 @@ class Delivery:
             raise BackendFailed("The backend's answer to a streaming request is not a stream")
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
-        events = received.events = _events(routed.redacted)
+        events = received.events = _events(routed.redacted, fingerprints.said_text(routed, received))
         sender = _Sender(accepted, received)
         relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None, events)
         with self._step("restore"):
@@ -182,6 +196,7 @@ class Delivery:
             await sender.begin()
         last = LastBytes(relay.ending())
         kept = LastBytes(events.whole()) if events is not None and routed.redacted.keeps else None
+        await fingerprints.fingerprint(routed, received)
         return Answered(request, accepted, last, begun=True, kept=kept)
 
 
@@ -196,24 +211,28 @@ async def _in_time(client: Client, data: bytes) -> int:
     return min(at, len(data))
 
 
-def _events(redacted: Redacted) -> EventWriter | None:
-    """Return the writer of a stream in another API; retained content also gets what it writes."""
+def _events(redacted: Redacted, said: SaidText | None) -> EventWriter | None:
+    """Return the writer of a stream in another API; what holds texts of the answer also gets what it writes."""
     if redacted.translation is None:
         return None
     events = redacted.translation.events()
-    return events if redacted.content is None else KeptEvents(events, redacted.content)
+    for holder in (redacted.content, said):
+        if holder is not None:
+            events = KeptEvents(events, holder)
+    return events
 
 
 class _Sender:
     """Sends the chunks of one stream to the client, and the headers with the first."""
 
-    __slots__ = ("_accepted", "_client", "_content", "_received", "begun")
+    __slots__ = ("_accepted", "_client", "_holders", "_received", "begun")
 
     def __init__(self, accepted: Accepted, received: ReceivedAnswer) -> None:
         self._accepted = accepted
         self._received = received
         self._client: Client = accepted.request.client
-        self._content = None if received.events is not None else accepted.routed.redacted.content
+        holders = () if received.events is not None else (accepted.routed.redacted.content, received.said)
+        self._holders = [holder for holder in holders if holder is not None]
         self.begun = False
 
     async def begin(self) -> None:
@@ -221,11 +240,11 @@ class _Sender:
         routed = self._accepted.routed
         receipt = self._accepted.intent
         headers = STREAMS[self._accepted.request.call.endpoint.format.streams_events]
-        marks = watermark_header(announced(routed))
+        marks = [*watermark_header(announced(routed)), *fingerprint_header(fingerprints.announced(routed))]
         await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt), *marks])
 
     def send(self, piece: bytes) -> Awaitable[None]:
         self._received.bytes_out += len(piece)
-        if self._content is not None:
-            self._content.add_piece(piece)
+        for holder in self._holders:
+            holder.add_piece(piece)
         return self._client.write(piece)
