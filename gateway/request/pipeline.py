@@ -34,6 +34,7 @@ from gateway.request.answer.kept_responses import KeptResponses, is_queued, queu
 from gateway.request.answer.marking import Marker
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.authentication import Authenticator
+from gateway.request.content_keys import ContentKeys
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.exchange import Exchange
@@ -68,6 +69,7 @@ class Pipeline:
     bounds: Bounds
     responses: KeptResponses
     marker: Marker
+    content_keys: ContentKeys
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors, and cancellation when the server stops, are converted to answers."""
@@ -96,6 +98,7 @@ class Pipeline:
                     if routed is None:  # it has waited for a backend
                         continue
                     exchange.routed = routed = await self.marker.told(routed)  # the keys of its marks, if any
+                    await self.content_keys.ready(routed)
                     finished: Awaitable[None] | None = None
                     in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
                     with in_flight as call, Attempt(exchange, routed, call):

@@ -77,6 +77,7 @@ from gateway.records.prices import Price, configured
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.marking import Marker
 from gateway.request.authentication import Authenticator
+from gateway.request.content_keys import ContentKeys
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.outcome import CallOutcome
@@ -450,6 +451,7 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         bounds=memory.bounds,
         responses=responses,
         marker=Marker(MarkKeys(base.database, base.keys), AnswerSalts(base.database, base.keys)),
+        content_keys=ContentKeys(base.keys),
     )
 
 
