@@ -232,6 +232,7 @@ class _Outcome(Event):
     redaction: Redaction | None = None
     watermark: Code | None = None  # what came of the mark that policy demands; absent where it demands none
     mark_period: Text | None = None  # the month of the tenant's key that it was made with
+    manifest: Code | None = None  # what came of the signed manifest that policy demands; absent where it demands none
     answer_prints: AnswerPrints | None = None  # where policy demands that the answer can be found again
 
 

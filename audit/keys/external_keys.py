@@ -160,9 +160,14 @@ class ExternalKeys:
             if ready is not None:
                 return ready
             wait_s = _wait_s.get() if known.failure is None else min(_wait_s.get(), FAILED_WAIT_S)
-            if asking is None or known.waiting >= MAX_WAITING:
+            if known.waiting >= MAX_WAITING:
                 wait_s = 0.0
             known.waiting += 1
+        return self._awaited(owner, known, asking, wait_s)
+
+    def _awaited(
+        self, owner: str, known: _Known, asking: "Future[dict[int, bytes]] | None", wait_s: float
+    ) -> dict[int, bytes]:
         try:
             if asking is not None:
                 return asking.result(wait_s)

@@ -66,7 +66,11 @@ PARTS = {
     ),
     "mark": LazyCommand(
         "Marks of answers: test a text for watermarks.",
-        ("gateway.cli.marks.watermark:mark_app", "gateway.cli.marks.answers:mark_app"),
+        (
+            "gateway.cli.marks.watermark:mark_app",
+            "gateway.cli.marks.answers:mark_app",
+            "gateway.cli.marks.manifest:mark_app",
+        ),
     ),
     "deployment": LazyCommand(
         "Backends that come, scale, sleep and go by themselves.", ("gateway.cli.admin.deployment:deployment_app",)

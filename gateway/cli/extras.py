@@ -9,6 +9,7 @@ MODULES: Final = {
     "postgres": ("psycopg",),
     "redis": ("redis",),
     "pkcs11": ("pkcs11",),
+    "c2pa": ("c2pa",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter"),
     "demo": ("openai",),
 }

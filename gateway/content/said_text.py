@@ -31,6 +31,11 @@ class SaidText:
         """By choice; in the order in which they began where one choice has several."""
         return ["".join(pieces) for _, pieces in sorted(self._pieces.items(), key=lambda each: each[0][0])]
 
+    def answers(self) -> dict[int, str]:
+        """By choice, what it answers: without thoughts and refusals."""
+        answers = (key for key in self._pieces if key[1] in ("text", "content"))
+        return {index: "".join(self._pieces[index, field]) for index, field in answers}
+
     def add_answer(self, texts: Mapping[int, Mapping[str, Any]]) -> None:
         """Add a complete answer (`gateway.content.choice_texts`)."""
         for index, said in texts.items():

@@ -11,6 +11,7 @@
 <data>/secrets/redaction         keys the redaction action `hash`
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
+<data>/secrets/manifests         signs manifests of answers; they are verified by ca/manifests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 <data>/files.made                names of the keys and databases above that were made, none of which is ever made again,
                                  and fingerprints of the keys
@@ -75,6 +76,7 @@ from regions.identity.encrypted_file import PLAIN, SealedFiles, SecretFiles
 from regions.identity.identity import check_name, trust_domain
 
 if TYPE_CHECKING:
+    from gateway.marks.manifest import ManifestSigner
     from gateway.secrets.vault import VaultClient
 
 DEFAULT_CELL = "local"
@@ -334,6 +336,23 @@ class Installation:
     @property
     def authority_key(self) -> Path:
         return self.data / "ca" / "ca.key"
+
+    def manifest_signer(self) -> "ManifestSigner":
+        """Signs manifests of answers; its key and certificates are made on first use. Raises ManifestError,
+        KeyProviderError, OSError."""
+        from gateway.marks.manifest import ManifestSigner  # with a native library
+        from gateway.marks.manifest_key import ManifestKey
+
+        key = ManifestKey.open(self.manifest_secret, self.manifest_chain, self.files_made_once, self.cell)
+        return ManifestSigner(key)
+
+    @property
+    def manifest_secret(self) -> Path:
+        return self.data / "secrets" / "manifests"
+
+    @property
+    def manifest_chain(self) -> Path:
+        return self.data / "ca" / "manifests.pem"
 
     def credentials(self) -> TenantCredentials:
         def find() -> CertificateAuthority | None:

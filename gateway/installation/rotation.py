@@ -215,6 +215,7 @@ def secret_files_of(installation: Installation) -> list[Path]:
         installation.redaction_secret,
         installation.authority_key,
         installation.request_secret,
+        installation.manifest_secret,
     ]
     return [path for path in candidates if path.exists()]
 

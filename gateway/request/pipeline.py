@@ -25,8 +25,9 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from gateway.records.adapters import AdapterRecord
-from gateway.request.answer import fingerprints
+from gateway.request.answer import fingerprints, manifests
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
+from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.headers import request_id
 from gateway.request.answer.keep_alive import KeepAlive
@@ -34,7 +35,6 @@ from gateway.request.answer.kept_responses import KeptResponses, is_queued, queu
 from gateway.request.answer.marking import Marker
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.authentication import Authenticator
-from gateway.request.content_keys import ContentKeys
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.exchange import Exchange
@@ -99,6 +99,7 @@ class Pipeline:
                         continue
                     exchange.routed = routed = await self.marker.told(routed)  # the keys of its marks, if any
                     await self.content_keys.ready(routed)
+                    await self.delivery.manifests.require(routed)
                     finished: Awaitable[None] | None = None
                     in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
                     with in_flight as call, Attempt(exchange, routed, call):
@@ -113,6 +114,7 @@ class Pipeline:
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
                                 self.marker.confirm(routed, received)
                                 fingerprints.confirm(routed, received)
+                                manifests.confirm(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
                                     if answered.kept is None:
                                         receipt = await self.recorder.completed(accepted, received)

@@ -348,6 +348,7 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "watermark": outcome(routed, received),
         "mark_period": None if routed.mark is None else routed.mark.period,
         "answer_prints": received.prints,
+        "manifest": received.manifest,
     }
 
 

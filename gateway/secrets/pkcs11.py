@@ -69,10 +69,10 @@ class Pkcs11Client:
         try:
             process = self._started()
             if process.stdin is None or process.stdout is None:
-                raise OSError("no pipe")
+                raise EOFError
             process.stdin.write(question + b"\n")
             answer: dict[str, Any] = json.loads(_line(process.stdout.fileno(), ends))
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, TimeoutError, EOFError) as error:
             self._end()
             self._breaker.failed()
             why = "did not answer in time" if isinstance(error, TimeoutError) else "ended or said nothing that is known"
@@ -190,14 +190,14 @@ def _pin(path: Path) -> str:
 
 
 def _line(fd: int, ends: float) -> bytes:
-    """The next line. Raises TimeoutError, OSError at the end."""
+    """The next line. Raises TimeoutError; EOFError at the end."""
     read = b""
     while not read.endswith(b"\n"):
         if not select.select([fd], [], [], max(0.0, ends - time.monotonic()))[0]:
             raise TimeoutError
         piece = os.read(fd, MAX_LINE)
         if not piece or len(read) > MAX_LINE:
-            raise OSError("the process ended")
+            raise EOFError
         read += piece
     return read
 

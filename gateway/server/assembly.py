@@ -74,10 +74,11 @@ from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.prices import Price, configured
+from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
+from gateway.request.answer.manifests import AnswerManifests
 from gateway.request.answer.marking import Marker
 from gateway.request.authentication import Authenticator
-from gateway.request.content_keys import ContentKeys
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.outcome import CallOutcome
@@ -445,7 +446,15 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         recorder=parts.recorder,
         upstream=parts.upstream,
         adapters=BackendAdapters(parts.upstream),
-        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
+        delivery=Delivery(
+            parts.inspection,
+            enforcement,
+            memory.routes,
+            telemetry,
+            settings.data,
+            memory.bounds,
+            AnswerManifests(base.installation.manifest_signer),
+        ),
         outcome=CallOutcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,

@@ -20,9 +20,17 @@ from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.answer import fingerprints
-from gateway.request.answer.headers import JSON, STREAMS, fingerprint_header, provenance, watermark_header
+from gateway.request.answer import fingerprints, manifests
+from gateway.request.answer.headers import (
+    JSON,
+    STREAMS,
+    fingerprint_header,
+    manifest_header,
+    provenance,
+    watermark_header,
+)
 from gateway.request.answer.keep_alive import KeepAlive
+from gateway.request.answer.manifests import MEMBER, AnswerManifests, with_manifests
 from gateway.request.answer.marking import announced, outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
@@ -55,8 +63,10 @@ class Delivery:
         telemetry: Telemetry,
         folder: Path,
         bounds: Bounds,
+        manifests: AnswerManifests | None = None,
     ) -> None:
         """`folder`: where large answers wait, encrypted, for clients that read slowly."""
+        self.manifests = AnswerManifests() if manifests is None else manifests
         self._bounds = bounds
         self._folder = folder
         self._inspection = inspection
@@ -102,6 +112,7 @@ class Delivery:
                 *provenance(routed.redacted, routed.route, receipt),
                 *watermark_header(answered.watermark),
                 *fingerprint_header(answered.fingerprint),
+                *manifest_header(answered.manifest),
             ]
             await client.start(200, headers)
         if len(last) <= AT_ONCE:
@@ -144,13 +155,14 @@ class Delivery:
             if prompt.output is not None:
                 received.redactions = prompt.output.counts
             raw = whole.passed()
+            if whole.texts is not None:
+                for holder in (redacted.content, said):
+                    if holder is not None:
+                        holder.add_answer(whole.texts)
+            raw = with_manifests(raw, await self.manifests.of(accepted, said, received))
             kept = LastBytes(raw) if redacted.keeps else None
             if request.client.headers.get(DEBUG_HEADER) == "upstream":
                 raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
-        if whole.texts is not None:
-            for holder in (redacted.content, said):
-                if holder is not None:
-                    holder.add_answer(whole.texts)
         received.bytes_out = len(raw)
         await fingerprints.fingerprint(accepted.routed, received)
         return Answered(
@@ -161,6 +173,7 @@ class Delivery:
             kept=kept,
             watermark=outcome(accepted.routed, received),
             fingerprint=fingerprints.outcome(received),
+            manifest=received.manifest,
         )
 
     async def _stream(
@@ -194,7 +207,8 @@ class Delivery:
                     received.redactions = output.counts
         if not sender.begun:  # a valid answer without text
             await sender.begin()
-        last = LastBytes(relay.ending())
+        made = await self.manifests.of(accepted, received.said, received)
+        last = LastBytes(relay.ending({MEMBER: made} if made else None))
         kept = LastBytes(events.whole()) if events is not None and routed.redacted.keeps else None
         await fingerprints.fingerprint(routed, received)
         return Answered(request, accepted, last, begun=True, kept=kept)
@@ -241,6 +255,7 @@ class _Sender:
         receipt = self._accepted.intent
         headers = STREAMS[self._accepted.request.call.endpoint.format.streams_events]
         marks = [*watermark_header(announced(routed)), *fingerprint_header(fingerprints.announced(routed))]
+        marks += manifest_header(manifests.announced(routed))
         await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt), *marks])
 
     def send(self, piece: bytes) -> Awaitable[None]:

@@ -9,6 +9,7 @@ from audit.events.event import AnswerPrints
 from audit.log.answer_prints import SCHEME, prints_of, written
 from gateway.content.said_text import SaidText
 from gateway.errors import InternalError
+from gateway.request.answer import manifests
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.stages import Routed, Salt
 
@@ -23,8 +24,8 @@ def are_demanded(routed: Routed) -> bool:
 
 
 def said_text(routed: Routed, received: ReceivedAnswer) -> SaidText | None:
-    """Return what collects the text for the client; None where no fingerprints are demanded."""
-    if routed.salt is None:
+    """Return what collects the text for the client; None where neither fingerprints nor a manifest are demanded."""
+    if routed.salt is None and not manifests.is_demanded(routed):
         return None
     received.said = SaidText()
     return received.said

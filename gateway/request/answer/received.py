@@ -39,7 +39,7 @@ class ReceivedAnswer:
     client. `characters_out`: of text, before the output filter. `redactions`: findings of the output filter, by label.
     `watermarks`: by choice, what our engine says of its mark. `closed`: the outcome was handed to the record.
     `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
-    fingerprinted; `prints`: its fingerprints.
+    fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest.
     """
 
     called: float | None = None
@@ -57,6 +57,7 @@ class ReceivedAnswer:
     events: EventWriter | None = None
     said: SaidText | None = None
     prints: AnswerPrints | None = None
+    manifest: str | None = None
 
     def note_first_token(self, choice: Mapping[str, Any]) -> None:
         """Note the time of the first chunk with text or a tool call.
