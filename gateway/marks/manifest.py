@@ -7,6 +7,7 @@ type is IPTC's for generated media; the assertion RECORD names the request, by w
 
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,21 +96,30 @@ def _judged(said: dict[str, Any]) -> Verified:
     results = said.get("validation_results", {}).get("activeManifest", {})
     passed = {one.get("code") for one in results.get("success", ())}
     failed = {str(one.get("code")) for one in results.get("failure", ())}
-    bound, trusted = "assertion.dataHash.match" in passed, "signingCredential.trusted" in passed
-    intact = bound and "claimSignature.validated" in passed and not failed - {"signingCredential.untrusted"}
+    if not passed >= {"assertion.dataHash.match", "claimSignature.validated"}:
+        failed.add("assertion.dataHash.mismatch" if "claimSignature.validated" in passed else "claimSignature.mismatch")
+    verdict = "trusted" if "signingCredential.trusted" in passed else "untrusted"
     manifest = said.get("manifests", {}).get(said.get("active_manifest"), {})
     assertions = {one.get("label"): one.get("data", {}) for one in manifest.get("assertions", ())}
-    actions = [one for one in assertions.get("c2pa.actions.v2", {}).get("actions", ()) if isinstance(one, dict)]
-    created = next((one for one in actions if one.get("action") == "c2pa.created"), {})
-    agent, request_id = created.get("softwareAgent", {}), assertions.get(RECORD, {}).get("request_id")
+    generated, model = _created(assertions.get("c2pa.actions.v2", {}).get("actions", ()))
+    request_id = assertions.get(RECORD, {}).get("request_id")
     return Verified(
-        verdict="invalid" if not intact else "trusted" if trusted else "untrusted",
-        problems=tuple(sorted(failed or (set() if bound else {"assertion.dataHash.missing"}))),
-        generated=created.get("digitalSourceType") == SOURCE,
-        model=agent.get("name") if isinstance(agent, dict) else None,
+        verdict="invalid" if failed - {"signingCredential.untrusted"} else verdict,
+        problems=tuple(sorted(failed)),
+        generated=generated,
+        model=model,
         request_id=request_id if isinstance(request_id, str) else None,
         signer=manifest.get("signature_info", {}).get("common_name"),
     )
+
+
+def _created(actions: Iterable[Any]) -> tuple[bool, str | None]:
+    """Whether it was created by a model, and by which."""
+    for one in actions:
+        if isinstance(one, dict) and one.get("action") == "c2pa.created":
+            agent = one.get("softwareAgent")
+            return one.get("digitalSourceType") == SOURCE, agent.get("name") if isinstance(agent, dict) else None
+    return False, None
 
 
 def _library() -> Any:

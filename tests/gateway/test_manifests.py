@@ -13,6 +13,7 @@ from gateway.cli.app import app
 from gateway.marks.manifest import ManifestError
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
+from tests.gateway.batches.conftest import begin, client, line, outcome
 
 SIGNED = POLICY.replace("{art50_notice: header}", "{art50_notice: header, marking: [manifest, record]}")
 SAID = "The harbour opens at six. Write to someone.else@example.org, not later than noon."
@@ -112,3 +113,17 @@ async def test_a_client_cannot_add_or_decline_one_and_a_backend_cannot_forge_one
         assert [state(made, answer.text, one["manifest"]) for one in answer.json["c2pa"]] == ["Trusted"]
         other = await made.post(chat("hello"), key="globex/main")
         assert "c2pa" not in other.json
+
+
+async def test_results_of_a_batch_have_manifests_that_verify_from_the_file(tmp_path):
+    def keeping(made):
+        made.tenant("acme", SIGNED.replace("content: none", "content: 'encrypted, 7d'"))
+
+    backends = {"acme/eu-fr-par/acme-1": FakeBackend(say=SAID)}
+    async with lab(tmp_path, set_up=keeping, backends=backends) as made, client(made) as sdk:
+        batch, found = await outcome(sdk, await begin(sdk, line(1), line(2)))
+    assert batch.status == "completed"
+    for result in found.values():
+        body = result["response"]["body"]
+        text = body["choices"][0]["message"]["content"]
+        assert state(made, text, body["c2pa"][0]["manifest"]) == "Trusted"

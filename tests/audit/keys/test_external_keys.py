@@ -140,7 +140,7 @@ def test_a_refusal_takes_effect_as_soon_as_it_is_noticed(ring, holder, clock):
     holder.away = KeyRefused("denied")
     clock.now = AGAIN_S
     ring.unwrap("acme", mine)  # asked in the background meanwhile
-    assert eventually(lambda: not ring.external.is_ready("acme"))
+    assert eventually(lambda: ring.external._known["acme"].opened is None)
     clock.now = AGAIN_S + PAUSE_S
     with pytest.raises(KeyRefused):
         ring.unwrap("acme", mine)
