@@ -140,7 +140,7 @@ async def after_it_stopped(made, asked, file):
         generation, wrapped = await asyncio.to_thread(renew, installation, "acme", lambda event: None, "cli")
         assert generation == 2 and wrapped >= 1
         assert (await asyncio.to_thread(run, made, *asked)).exit_code == 0, "found after the key was renewed"
-        now = await asyncio.to_thread(run, made, "mark", "delete", "acme", PERIOD, "--reason", "retention")
+        now = await asyncio.to_thread(run, made, "mark", "delete", "acme", PERIOD, "--reason", "retention", "--yes")
         assert now.exit_code == 1 and "still come in" in now.stderr
         with database.write() as session:
             row = session.exec(select(AnswerSaltRow).where(AnswerSaltRow.tenant == "acme")).one()
@@ -148,7 +148,7 @@ async def after_it_stopped(made, asked, file):
         listed = json.loads((await asyncio.to_thread(run, made, "mark", "list", "acme")).stdout)
         assert [(one["period"], one["fingerprints"]) for one in listed] == [(PERIOD, True), ("2026-01", True)]
         for month, code in (("2026-01", 0), ("2026-01", 1), ("2025-12", 1)):
-            gone = await asyncio.to_thread(run, made, "mark", "delete", "acme", month, "--reason", "retention")
+            gone = await asyncio.to_thread(run, made, "mark", "delete", "acme", month, "--reason", "retention", "--yes")
             assert gone.exit_code == code, gone.output
         with database.write() as session:
             session.delete(session.exec(select(AnswerSaltRow).where(AnswerSaltRow.tenant == "acme")).one())

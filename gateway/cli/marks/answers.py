@@ -10,7 +10,17 @@ import typer
 
 from gateway.cli.marks.reading import NOT_TESTED, read_text
 from gateway.cli.terminal.printing import print_json
-from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, needs_folder
+from gateway.cli.terminal.shell import (
+    ACTOR,
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    needs_folder,
+)
 
 if TYPE_CHECKING:
     from audit.log.found_answers import AnswerSearch
@@ -102,6 +112,7 @@ def delete_fingerprints(
     tenant: Tenant,
     month: Annotated[str, typer.Argument(metavar="MONTH", help="Whose fingerprints, as 2026-11.")],
     reason: Reason,
+    yes: Yes = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -123,6 +134,7 @@ def delete_fingerprints(
     from gateway.store.marks import AnswerSalts
 
     needs_folder(data)
+    confirm(f"Destroy the salt of {month}? No answer of that month can be found by its text after that.", yes)
     try:
         event = AnswerSaltDestroyed(tenant=tenant, actor=ACTOR, reason=given_code("--reason", reason), period=month)
         installation = Installation.open(data)
