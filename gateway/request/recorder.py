@@ -154,7 +154,8 @@ class Recorder:
         if status is None or status >= 500:  # a refusal is an answer
             tenant = accepted.request.principal.tenant
             self._telemetry.aborted.labels(self._telemetry.tenant_label(tenant), reason).inc()
-        await fingerprint(routed, received)
+        if routed.salt is not None:
+            await fingerprint(routed, received)
         fields = _outcome(accepted, routed, received, status)
         if reasons:
             fields |= _refused_again(exchange.decision, reasons)
@@ -345,7 +346,7 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "ttft_ms": None if first_token_s is None else round(first_token_s * 1000),
         "latency_ms": round((perf_counter() - request.started) * 1000),
         "redaction": _redaction(received.redactions),
-        "watermark": outcome(routed, received),
+        "watermark": outcome(routed, received) if routed.redacted.allowed.marking else None,
         "mark_period": None if routed.mark is None else routed.mark.period,
         "answer_prints": received.prints,
         "manifest": received.manifest,

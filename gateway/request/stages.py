@@ -174,13 +174,11 @@ class LastBytes:
 class Answered:
     """After step 9. `last`: the bytes that the client gets once the outcome is on record. `begun`: status and headers
     are out already, as a stream's are. `kept`: the whole answer, where it is to be kept.
-    `watermark`, `fingerprint`, `manifest`: what came of the marks that policy demands."""
+    `marks`: headers that say what came of the marks that policy demands."""
 
     request: Parsed
     accepted: Accepted
     last: LastBytes
     begun: bool
     kept: LastBytes | None = None
-    watermark: str | None = None
-    fingerprint: str | None = None
-    manifest: str | None = None
+    marks: Sequence[Header] = ()
