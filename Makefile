@@ -158,7 +158,7 @@ bench-gateway: $(VENV)/.dev build/litellm/.installed  ## the gateway, the 60-lin
 redaction-real: $(VENV)/.dev  ## what redaction finds in real texts: FILES=a.jsonl (PEERS=python with Presidio and DataFog, JUDGE=1)
 	@$(BIN)/python -m bench.policy.redaction_real $(FILES) $(if $(PEERS),--peers $(PEERS)) $(if $(JUDGE),--judge)
 
-SHIPPED := .[engine,ner,postgres,redis,otel]
+SHIPPED := .[engine,ner,postgres,redis,otel,pkcs11,c2pa]
 
 # Of what is shipped, without what tests need; licences.py ends with 1 if a component names none.
 sbom: $(BIN)/python  ## what is shipped, as CycloneDX, and whose licence each part is under: build/sbom.cdx.json, build/licences.csv

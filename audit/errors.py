@@ -105,6 +105,10 @@ class KeyProviderError(AuditError):
     pass
 
 
+class KeyRefused(KeyProviderError):
+    """Who holds the key does not let us use it, or has it no more: what was opened with it is forgotten at once."""
+
+
 class KeyLost(KeyProviderError):
     pass
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 TREE = Path(__file__).parents[1]
 FOLDER = TREE / "deploy" / "requirements"
-GATEWAY = ("ner", "postgres", "redis", "otel")
+GATEWAY = ("ner", "postgres", "redis", "otel", "pkcs11", "c2pa")
 OVERRIDE = "onnxruntime==1.22.1 ; python_full_version < '3.14'"
 """constraints.txt pins it for the Pythons that it has wheels for; what needs it asks for another one above them."""
 FOR_GPUS = re.compile(r"(torch|triton|nvidia-(?!ml-py)[a-z0-9-]+|cuda-[a-z]+)==")

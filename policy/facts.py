@@ -16,7 +16,7 @@ Kind = Literal["domicile", "openai", "managed"]
 Managed = Literal["redacted", "unredacted"]
 Tenancy = Literal["attested", "declared"]
 Priority = Literal["high", "normal", "low"]
-Marking = Literal["watermark"]
+Marking = Literal["watermark", "record", "manifest"]
 """How an answer is marked as generated, in a way that machines read (AI Act 50(2))."""
 
 

@@ -264,7 +264,8 @@ async def test_every_header_of_an_answer_is_documented_and_every_documented_one_
             seen |= {name.lower() for name in answer.headers}
         backend.status, backend.error = 503, {"message": "no"}
         seen |= {name.lower() for name in (await made.post(chat("hi"))).headers}
-    assert seen - ours == told - {"x-domicile-watermark"}  # of answers that are marked: tests/gateway/test_marks.py
+    marked = {f"x-domicile-{each}" for each in ("watermark", "fingerprint", "manifest")}  # each has tests of its own
+    assert seen - ours == told - marked
 
 
 # --- README.md and all of them ---------------------------------------------------------------------------------------

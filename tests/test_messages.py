@@ -35,6 +35,7 @@ EXEMPT = {
     "JoinError": "of the build of a pack's verifier",
     "LooseningError": "its constructor names the rule to tighten",
     "EOFError": "internal to the gateway's worker processes",
+    "Failure": "of the process that talks to an HSM; its client adds the remedy",
     "SSLError": "a programming error: the wrong kind of socket",
 }
 

@@ -121,6 +121,19 @@ class KeyringChanged(Event):
         return ocsf_of_entity(kind)
 
 
+class KeyGiven(Event):
+    """A tenant's key is wrapped from now on by `provider`: a key of the tenant's own, by its name in the configuration,
+    or the installation's master again. On record before it takes effect; the renewal that follows replaces the key."""
+
+    type: Literal["admin.keyring.given"] = "admin.keyring.given"
+    actor: Actor
+    provider: Code
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        return ocsf_of_entity(kind)
+
+
 class KeyAccepted(Event):
     """Another key in the file `key` of the data folder, dots for slashes, was accepted as the installation's; it has
     this `fingerprint`. On record before it takes effect."""

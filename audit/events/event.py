@@ -8,13 +8,14 @@ here.
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from audit.events.anchor import (
     AnchorLinked,
     CheckpointCosigned,
     CheckpointTimestamped,
     KeyAccepted,
+    KeyGiven,
     KeyringChanged,
     KeyRotated,
     TimestampFailed,
@@ -42,6 +43,8 @@ from audit.events.base import (
 from audit.events.incident import AuthorityRequest, Incident, Oversight
 from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, MEDIUM, START, STOP
 from audit.events.privacy import (
+    AnswerSaltDestroyed,
+    AnswerSearched,
     BatchEvent,
     CheckpointAnchored,
     ContentAccessed,
@@ -196,6 +199,18 @@ class RoutingDecision(_Route, _Reevaluated):
     redaction: Redaction | None = None
 
 
+class AnswerPrints(Strict):
+    """Fingerprints of the answer that the client received (`audit.log.answer_prints`), by which the answer is found
+    again, and which say nothing without the tenant's salt of `period`. `letters`: letters and digits of the answer.
+    `state`: why there are no `prints`, where there are none: it was too short, or held no text."""
+
+    scheme: Code
+    period: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}$")]
+    state: Literal["stored", "short", "no_text"]
+    letters: Count
+    prints: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{16,256}$")] | None = None
+
+
 class _Outcome(Event):
     request_id: Text
     status: HttpStatus | None = None
@@ -217,6 +232,8 @@ class _Outcome(Event):
     redaction: Redaction | None = None
     watermark: Code | None = None  # what came of the mark that policy demands; absent where it demands none
     mark_period: Text | None = None  # the month of the tenant's key that it was made with
+    manifest: Code | None = None  # what came of the signed manifest that policy demands; absent where it demands none
+    answer_prints: AnswerPrints | None = None  # where policy demands that the answer can be found again
 
 
 class InferenceCompleted(_Outcome):
@@ -509,9 +526,12 @@ AnyEvent = Annotated[
     | ContentReplayed
     | LogRead
     | MarkTested
+    | AnswerSearched
+    | AnswerSaltDestroyed
     | LogExported
     | KeyRotated
     | KeyringChanged
+    | KeyGiven
     | KeyAccepted
     | CheckpointAnchored
     | CheckpointTimestamped

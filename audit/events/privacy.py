@@ -190,6 +190,38 @@ class MarkTested(Event):
     tokens: Count
 
 
+class AnswerSearched(Event):
+    """It was asked whether the tenant's models gave a text: the fingerprints of all answers in records before `end`
+    were compared with it. `letters`: letters and digits of the text, of which nothing else is recorded. `matches`:
+    answers that have a passage of it."""
+
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
+
+    type: Literal["content.answer_searched"] = "content.answer_searched"
+    actor: Actor
+    reason: Code
+    verdict: Code
+    letters: Count
+    compared: Count
+    matches: Count
+    end: Count
+
+
+class AnswerSaltDestroyed(Event):
+    """The salt of a month was destroyed: the fingerprints of its answers say nothing any more, and none of these
+    answers can be found again by its text."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[RecordRetention] = RecordRetention.PROOF
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, DELETE)
+
+    type: Literal["content.answer_salt_destroyed"] = "content.answer_salt_destroyed"
+    actor: Actor
+    reason: Code
+    period: Text
+
+
 class LogRead(Event):
     """Somebody was shown records `first` up to but not including `end`, or what was counted from them; durable before
     they were (GDPR 32; NIS2 Implementing Regulation 3.2.3(f))."""

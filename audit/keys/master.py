@@ -1,6 +1,7 @@
 """The master key: what wraps the keys of tenants, in versions, so that it can be replaced while they are in use.
 
-Two ship: files on this machine (here) and HashiCorp Vault's transit engine (`gateway.secrets.vault`). What was wrapped
+Three ship: files on this machine (here), HashiCorp Vault's transit engine (`gateway.secrets.transit`) and an HSM over
+PKCS#11 (`gateway.secrets.pkcs11`). What was wrapped
 reads ``<provider>:v<version>:<base64>``, so that it says itself which of them opens it.
 """
 
@@ -24,7 +25,7 @@ NONCE_SIZE = 12
 LEGACY_SIZE = KEY_SIZE + 8
 """Bytes of a key wrapped by RFC 3394 under version 1 of the file master, with nothing around it: how it once was."""
 
-_WRAPPED = re.compile(rb"([a-z]+):v([1-9][0-9]{0,8}):([A-Za-z0-9+/=]+)")
+_WRAPPED = re.compile(rb"([a-z][a-z0-9-]{0,31}):v([1-9][0-9]{0,8}):([A-Za-z0-9+/=]+)")
 
 
 @dataclass(frozen=True, slots=True)

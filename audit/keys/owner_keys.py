@@ -1,6 +1,6 @@
 """The keys above what is kept secret: one key encryption key an owner, behind a protocol.
 
-    master key (file, Vault) ─> key of an owner (a tenant, or `_system` for the installation) ─> data keys
+    master key (file, Vault, HSM; or a tenant's own) ─> key of an owner (a tenant, or `_system`) ─> data keys
 
 An owner's key lies in a file of this folder, wrapped under the master (`audit.keys.master`), in generations: while it
 is being replaced there are two. Data keys are wrapped under the newest of them by RFC 3394 (AES key wrap), here and
@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,11 +21,14 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from audit.errors import KeyLost, KeyProviderError
 from audit.files.new_file import make_private_folder
+from audit.keys.external_keys import ExternalKeys
 from audit.keys.key_files import DESTROYED, KeyFolder, WrappedKeys
 from audit.keys.master import KEY_SIZE, LEGACY_SIZE, FileMaster, Master, MasterState, origin_of
 
 _OWNER = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}", re.ASCII)
 _GENERATION_SIZE = 4
+BUILT_IN = frozenset({"file", "vault", "pkcs11"})
+"""Providers of the installation's master. Any other word is the name of a tenant's own key."""
 
 
 class KeyProvider(Protocol):
@@ -60,14 +64,23 @@ class KeyRing:
     """The wrapped keys, and the masters that open them.
 
     `former` is a master that keys may still be wrapped under, and nothing new is: `rewrap` moves them to `master`.
+    `external`: keys of tenants' own, which take the place of `master` for the owners that were given to them
+    (`give_to`). What is kept of an owner says which.
     """
 
-    def __init__(self, wrapped: WrappedKeys, master: Master, former: FileMaster | None = None) -> None:
+    def __init__(
+        self,
+        wrapped: WrappedKeys,
+        master: Master,
+        former: FileMaster | None = None,
+        external: ExternalKeys | None = None,
+    ) -> None:
         self.kept = wrapped
         masters: tuple[Master | None, ...] = former, master
         self._masters = {one.provider: one for one in masters if one is not None}
         self._former = former
         self.master = master
+        self.external = ExternalKeys({}) if external is None else external
         self._opened: dict[str, tuple[bytes, dict[int, bytes]]] = {}  # by what is kept of them, so never out of date
 
     # --- data keys ---------------------------------------------------------------------------------------------------
@@ -106,6 +119,12 @@ class KeyRing:
             if self.kept.read(_checked(tenant)) is not None:
                 self.kept.replace(tenant, DESTROYED)
         self._opened.pop(tenant, None)
+        self.external.forget(tenant)
+
+    def warm(self, tenant: str) -> None:
+        """Have a tenant's keys at hand where they are opened by an external key, so that nobody waits for it after."""
+        if (kept := self.kept.read(_checked(tenant))) is not None and kept != DESTROYED:
+            self._opening(tenant, kept)
 
     # --- owners' keys ------------------------------------------------------------------------------------------------
 
@@ -121,7 +140,7 @@ class KeyRing:
 
     def rewrap(self, owner: str) -> bool:
         """Wrap an owner's key under the newest master. False if it is already, or was destroyed."""
-        newest = self.master.state().newest
+        newest = self.master_of(owner).state().newest
         with self.kept.changing():
             wrapped = self._wrapped(owner)
             renewed = {gen: self._rewrapped(owner, gen, one, newest) for gen, one in wrapped.items()}
@@ -142,7 +161,7 @@ class KeyRing:
             newest = max(wrapped)
             if len(wrapped) == 1:
                 newest += 1
-                made = self.master.wrap(_context(owner, newest), os.urandom(KEY_SIZE))
+                made = self.master_of(owner).wrap(_context(owner, newest), os.urandom(KEY_SIZE))
                 kept = {gen: self._rewrapped(owner, gen, one, 0) for gen, one in wrapped.items()}
                 self.kept.replace(owner, _encode(kept | {newest: made}))
         return newest
@@ -154,6 +173,51 @@ class KeyRing:
             if len(wrapped) > 1:
                 newest = max(wrapped)
                 self.kept.replace(owner, _encode({newest: wrapped[newest]}))
+
+    def give_to(self, owner: str, name: str | None) -> bool:
+        """Wrap an owner's key under the external key `name` from now on, None for the installation's master. False if
+        it is already.
+
+        What was wrapped before may lie in backups: only a renewal makes it worthless (`begin_renewal`). Raises KeyLost
+        if the key was destroyed, KeyProviderError; then nothing is changed.
+        """
+        target = self.master if name is None else self.external.named(name)
+        with self.kept.changing():
+            if self.kept.read(_checked(owner)) is None:
+                self.kept.create(owner, _encode({1: target.wrap(_context(owner, 1), os.urandom(KEY_SIZE))}))
+                return True
+            wrapped = self._wrapped(owner)
+            if not wrapped:
+                raise KeyLost(f"the key of {owner} was destroyed; name a tenant whose key was not")
+            if all(origin_of(one)[0] == target.provider for one in wrapped.values()):
+                return False
+            moved = {}
+            for gen, one in wrapped.items():
+                context = _context(owner, gen)
+                moved[gen] = target.wrap(context, self._master_of(one).unwrap(context, one))
+            for gen, one in moved.items():  # a key that cannot be had back would be lost
+                if target.unwrap(_context(owner, gen), one) != self._master_of(wrapped[gen]).unwrap(
+                    _context(owner, gen), wrapped[gen]
+                ):
+                    raise KeyProviderError(f"{target.provider} does not give back what it wrapped; check that key")
+            self.kept.replace(owner, _encode(moved))
+        self._opened.pop(owner, None)
+        self.external.forget(owner)
+        return True
+
+    def external_of(self, owner: str) -> str | None:
+        """Name of the external key that an owner's key is wrapped under; None where it is the installation's master."""
+        kept = self.kept.read(_checked(owner))
+        return None if kept is None or kept == DESTROYED else self._external_in(_decode(owner, kept))
+
+    def master_of(self, owner: str) -> Master:
+        """What wraps the owner's key. Raises KeyProviderError for an external key that is not configured."""
+        name = self.external_of(owner)
+        return self.master if name is None else self.external.named(name)
+
+    def _external_in(self, wrapped: dict[int, bytes]) -> str | None:
+        provider, _ = origin_of(wrapped[max(wrapped)])
+        return None if provider in self._masters or provider in BUILT_IN else provider
 
     @property
     def is_carried(self) -> bool:
@@ -182,6 +246,8 @@ class KeyRing:
         with self.kept.changing():
             for owner in self.owners():
                 for provider, version in self.state_of(owner).wrapped_under.values():
+                    if provider not in BUILT_IN:
+                        continue  # a tenant's own key: its versions are not ours
                     if provider != self.master.provider or version < below:
                         raise KeyProviderError(
                             f"the key of {owner} is still wrapped under {provider}, {version}"
@@ -208,9 +274,16 @@ class KeyRing:
             raise KeyLost(f"the key of tenant {owner} was destroyed; what it protected cannot be read again")
         known = self._opened.get(owner)
         if known is None or known[0] != content:
-            known = content, {gen: self._unwrapped(owner, gen, one) for gen, one in _decode(owner, content).items()}
+            wrapped = _decode(owner, content)
+            if self._external_in(wrapped) is not None:
+                self._opened.pop(owner, None)
+                return self.external.opened(owner, content, partial(self._unwrapped_all, owner, wrapped))
+            known = content, self._unwrapped_all(owner, wrapped)
             self._opened[owner] = known
         return known[1]
+
+    def _unwrapped_all(self, owner: str, wrapped: dict[int, bytes]) -> dict[int, bytes]:
+        return {gen: self._unwrapped(owner, gen, one) for gen, one in wrapped.items()}
 
     def _unwrapped(self, owner: str, generation: int, wrapped: bytes) -> bytes:
         try:
@@ -224,15 +297,17 @@ class KeyRing:
 
     def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:
         provider, version = origin_of(wrapped)
-        if provider == self.master.provider and version >= newest and len(wrapped) != LEGACY_SIZE:
+        if provider == self.master_of(owner).provider and version >= newest and len(wrapped) != LEGACY_SIZE:
             return wrapped
-        holder, context = self._master_of(wrapped), _context(owner, generation)
-        if holder is self.master:
-            return self.master.rewrap(context, wrapped)
-        return self.master.wrap(context, holder.unwrap(context, wrapped))
+        holder, target, context = self._master_of(wrapped), self.master_of(owner), _context(owner, generation)
+        if holder is target:
+            return target.rewrap(context, wrapped)
+        return target.wrap(context, holder.unwrap(context, wrapped))
 
     def _master_of(self, wrapped: bytes) -> Master:
         provider, _ = origin_of(wrapped)
+        if provider not in BUILT_IN and provider not in self._masters:
+            return self.external.named(provider)
         if provider not in self._masters:
             raise KeyProviderError(
                 f"keys in {self.kept.place} are wrapped by {provider}, not by {self.master.provider}; set "
@@ -252,7 +327,9 @@ class FileKeyProvider(KeyRing):
     """A key ring whose master key lies in its own folder, as ``root.key``."""
 
     @classmethod
-    def open(cls, folder: Path, wrapped: WrappedKeys | None = None) -> "FileKeyProvider":
+    def open(
+        cls, folder: Path, wrapped: WrappedKeys | None = None, external: ExternalKeys | None = None
+    ) -> "FileKeyProvider":
         """The wrapped keys lie in `folder` too unless `wrapped` says where. Raises KeyProviderError."""
         try:
             make_private_folder(folder)
@@ -261,7 +338,7 @@ class FileKeyProvider(KeyRing):
                 f"the root key cannot be used: {error}; let this process read and write the folder keys"
             ) from error
         kept = wrapped or KeyFolder(folder)
-        return cls(kept, FileMaster.open(folder / "root.key", kept.owners))
+        return cls(kept, FileMaster.open(folder / "root.key", kept.owners), external=external)
 
 
 class NoKeys:

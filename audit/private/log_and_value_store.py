@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from audit.errors import StoreError
+from audit.errors import KeyLost, KeysOutOfReach, StoreError
+from audit.keys.external_keys import brief_waits
 from audit.keys.owner_keys import KeyProvider
 from audit.private.value_location import open_claimed_values, require_place, values_url
 from audit.private.value_store import ValueStore
@@ -43,6 +44,13 @@ class LogAndValueStore:
         self._side = side
 
     def append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+        with brief_waits():
+            try:
+                return self._append(entries, checkpoints)
+            except (KeysOutOfReach, KeyLost):  # of a tenant whose key was taken away between the look and the write
+                return self._append(entries, checkpoints)
+
+    def _append(self, entries: Sequence[LogEntry], checkpoints: Sequence[SignedCheckpoint]) -> Appended:
         closed = self._side.closed({entry.tenant for entry in entries if entry.private})
         if not closed:
             return self._store.append(entries, checkpoints, self._keep)

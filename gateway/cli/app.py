@@ -62,7 +62,14 @@ PARTS = {
         "A tenant's inference backend: the engine and its server.",
         ("backend.cli.serve:app", "gateway.cli.admin.backend:app", "gateway.cli.admin.replay:app"),
     ),
-    "mark": LazyCommand("Watermarks of answers: test a text for them.", ("gateway.cli.mark:mark_app",)),
+    "mark": LazyCommand(
+        "Marks of answers: test a text for watermarks.",
+        (
+            "gateway.cli.marks.watermark:mark_app",
+            "gateway.cli.marks.answers:mark_app",
+            "gateway.cli.marks.manifest:mark_app",
+        ),
+    ),
     "deployment": LazyCommand(
         "Backends that come, scale, sleep and go by themselves.", ("gateway.cli.admin.deployment:deployment_app",)
     ),
@@ -73,7 +80,10 @@ PARTS = {
     "region": LazyCommand("Places where backends run, and who controls them.", ("regions.cli:app",)),
     "cell": LazyCommand("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
     "redact": LazyCommand("Try and measure redaction.", ("policy.redact.cli:app",)),
-    "audit": LazyCommand("The audit log: verify it, read it, prove one record.", ("audit.cli.app:app",)),
+    "audit": LazyCommand(
+        "The audit log: verify it, read it, prove one record.",
+        ("audit.cli.app:app", "gateway.cli.marks.answers:audit_app"),
+    ),
     "retention": LazyCommand(
         "Retention: what is over its time goes, what is on hold stays.", ("audit.cli.retention:app",)
     ),

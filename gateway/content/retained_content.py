@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import from_json
 
@@ -121,12 +121,19 @@ class RetainedContent:
         return Private(values, self._subject, f"content_{self._days}d", self._expires)
 
 
+class HoldsChunks(Protocol):
+    """What gets the chunks and texts of a streamed answer in the format of a chat."""
+
+    def add_chunk(self, chunk: Mapping[str, Any]) -> None: ...
+    def add_text(self, field: str, text: str) -> None: ...
+
+
 class KeptEvents:
-    """An EventWriter that also retains what it writes, in the format of a chat."""
+    """An EventWriter that also hands what it writes to `content`, in the format of a chat."""
 
     __slots__ = ("_content", "_events")
 
-    def __init__(self, events: EventWriter, content: RetainedContent) -> None:
+    def __init__(self, events: EventWriter, content: HoldsChunks) -> None:
         self._events = events
         self._content = content
 

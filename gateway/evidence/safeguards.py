@@ -142,6 +142,9 @@ def _of_keys(terms: Iterable[Terms], keys: Keys) -> Iterator[Measure]:
         return
     if keys.master == "vault":
         yield _measure(STORAGE, "kept values", "the master key is in Vault, apart from the values", "secrets: vault")
+    elif keys.master == "pkcs11":
+        says = "the master key is in an HSM, apart from the values"
+        yield _measure(STORAGE, "kept values", says, "secrets: pkcs11")
     else:
         says = "the master key is a file on the same host as the values"
         yield _measure(STORAGE, "kept values", says, "secrets: file", in_place=False)

@@ -38,6 +38,7 @@ Permission = Literal[
     "usage.read-all",
     "oversight.act",
     "marks.detect",
+    "answers.find",
     "record.read",
     "content.read",
     "rights.act",
@@ -77,7 +78,7 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "dpo": _READ
     | OPERATOR_POLICY
     | frozenset[Permission]({"tenants.list", "policies.submit", "policies.approve", "policies.activate"})
-    | {"oversight.act", "marks.detect", "record.read", "content.read", "rights.act"},
+    | {"oversight.act", "marks.detect", "answers.find", "record.read", "content.read", "rights.act"},
     "auditor": _READ
     | {
         "record.read",

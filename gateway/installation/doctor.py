@@ -7,10 +7,15 @@ import ipaddress
 import logging
 import os
 import resource
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
+from audit.errors import KeyProviderError
+from audit.keys.external_keys import brief_waits
+from audit.keys.owner_keys import KeyRing
 from gateway.configuration.database_urls import urls_of
 from gateway.configuration.settings import Settings, is_loopback
 from gateway.configuration.sinks import spans_leave, stays_here
@@ -23,6 +28,7 @@ from gateway.workers.names import gateway_of
 
 logger = logging.getLogger("domicile.weak")
 
+KEYS_WITHIN_S = 3.0
 NAMED = 3  # names in one sentence
 
 
@@ -50,6 +56,7 @@ class DoctorFacts:
     nodes: tuple[str, ...] = ()
     core_dumps: bool = False
     root: bool = False
+    keys_away: tuple[tuple[str, str], ...] = ()
 
 
 def observe(settings: Settings, installation: Installation, database: Database) -> DoctorFacts:
@@ -70,7 +77,26 @@ def observe(settings: Settings, installation: Installation, database: Database) 
         nodes=tuple(name for name in nodes if not name.startswith(("cli-", "gateway."))),
         core_dumps=resource.getrlimit(resource.RLIMIT_CORE)[0] != 0,
         root=os.geteuid() == 0,
+        keys_away=_keys_away(installation.keys),
     )
+
+
+def _keys_away(ring: KeyRing) -> tuple[tuple[str, str], ...]:
+    """Tenants whose own key is not to be had, with its name; all are asked at once, for KEYS_WITHIN_S together.
+
+    Where no such key is configured nobody is looked at: there may be ten thousand tenants.
+    """
+    if not ring.external.names:
+        return ()
+    names = {owner: name for owner in ring.owners() if (name := ring.external_of(owner)) is not None}
+    away, ends = set(names), time.monotonic() + KEYS_WITHIN_S
+    while away and time.monotonic() < ends:
+        for owner in sorted(away):
+            with brief_waits(), suppress(KeyProviderError):
+                ring.warm(owner)
+                away.discard(owner)
+        time.sleep(0.05 if away else 0)
+    return tuple((owner, names[owner]) for owner in sorted(away))
 
 
 def configuration_warnings(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
@@ -164,14 +190,23 @@ def _keys(settings: Settings, state: DoctorFacts) -> list[ConfigurationWarning]:
             ConfigurationWarning(
                 "master_key_beside_data",
                 "the master key is a file on the disk that holds what it protects",
-                "set secrets.provider: vault, then run domicile secrets rewrap and retire",
+                "set secrets.provider: vault or pkcs11, then run domicile secrets rewrap and retire",
+            )
+        )
+    for tenant, name in state.keys_away:
+        found.append(
+            ConfigurationWarning(
+                "external_key_away",
+                f"the key of tenant {tenant}, {name}, cannot be used: nothing that is kept of this tenant can be read",
+                f"see that secrets.external.{name} is configured and reachable, and that its holder has not taken it"
+                " away",
             )
         )
     if state.secrets_in_clear:
         found.append(
             ConfigurationWarning(
                 "secrets_in_clear",
-                f"not sealed, though the master key is in Vault: {', '.join(state.secrets_in_clear)}",
+                f"not sealed, though the master key is elsewhere: {', '.join(state.secrets_in_clear)}",
                 "run domicile secrets rewrap",
             )
         )

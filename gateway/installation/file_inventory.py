@@ -27,6 +27,7 @@ KEYS = (
     "secrets/pepper*",
     "secrets/redaction",
     "secrets/requests",
+    "secrets/manifests",
     "ca/ca.key",
 )
 """Globs of what would be made on first use. A tenant's key is not among them: its file stays when it is destroyed, and

@@ -11,6 +11,7 @@
 <data>/secrets/redaction         keys the redaction action `hash`
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
+<data>/secrets/manifests         signs manifests of answers; they are verified by ca/manifests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 <data>/files.made                names of the keys and databases above that were made, none of which is ever made again,
                                  and fingerprints of the keys
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 from audit.errors import NoLog, SignerError, StoreError
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import create_secret, read_secret
-from audit.keys.master import FileMaster
+from audit.keys.master import FileMaster, Master
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
 from audit.keys.signer import FileSigner, FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
@@ -65,6 +66,7 @@ from gateway.installation.file_inventory import (
 from gateway.installation.key_fingerprints import describe_changed, is_shared
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
+from gateway.secrets.external import external_keys
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.inventory import Inventory
 from gateway.upstream.credentials import TenantCredentials
@@ -76,6 +78,7 @@ from regions.identity.identity import check_name, trust_domain
 
 if TYPE_CHECKING:
     from audit.storage.postgres_watch import TreeSizes
+    from gateway.marks.manifest import ManifestSigner
     from gateway.secrets.vault import VaultClient
 
 DEFAULT_CELL = "local"
@@ -189,9 +192,9 @@ class Installation:
             return url is None and not named.marker.exists()
         if name.endswith(".kek") and self.values_url() is not None:
             return False
-        if self.secrets.provider != "vault":
+        if self.secrets.provider == "file":
             return True
-        signs_there = self.secrets.vault.signing_key is not None
+        signs_there = self.secrets.provider == "vault" and self.secrets.vault.signing_key is not None
         return not (name.startswith("audit/keys/root.key") or (name == "audit/signer.key" and signs_there))
 
     @property
@@ -340,6 +343,23 @@ class Installation:
     def authority_key(self) -> Path:
         return self.data / "ca" / "ca.key"
 
+    def manifest_signer(self) -> "ManifestSigner":
+        """Signs manifests of answers; its key and certificates are made on first use. Raises ManifestError,
+        KeyProviderError, OSError."""
+        from gateway.marks.manifest import ManifestSigner  # with a native library
+        from gateway.marks.manifest_key import ManifestKey
+
+        key = ManifestKey.open(self.manifest_secret, self.manifest_chain, self.files_made_once, self.cell)
+        return ManifestSigner(key)
+
+    @property
+    def manifest_secret(self) -> Path:
+        return self.data / "secrets" / "manifests"
+
+    @property
+    def manifest_chain(self) -> Path:
+        return self.data / "ca" / "manifests.pem"
+
     def credentials(self) -> TenantCredentials:
         def find() -> CertificateAuthority | None:
             return self.authority() if self.authority_key.exists() else None
@@ -373,18 +393,25 @@ class Installation:
     def keys(self) -> KeyRing:
         """Those above everything that is encrypted here. Raises KeyProviderError."""
         folder = self.audit_log.with_name(KEYS)
-        if self._vault is None:
-            return FileKeyProvider.open(folder, wrapped_keys(folder, self.values_url))
-        from gateway.secrets.transit import VaultMaster
-
+        wrapped, external = wrapped_keys(folder, self.values_url), external_keys(self.secrets.external)
+        if self.secrets.provider == "file":
+            return FileKeyProvider.open(folder, wrapped, external)
         make_private_folder(folder)
         root = folder / "root.key"
         former = (
             FileMaster.open(root) if root.exists() else None
         )  # until its keys are moved (`domicile secrets rewrap`)
-        return KeyRing(
-            wrapped_keys(folder, self.values_url), VaultMaster.open(self._vault, self.secrets.vault.key), former
-        )
+        return KeyRing(wrapped, self._master(), former, external)
+
+    def _master(self) -> Master:
+        """Where it is not a file."""
+        if self._vault is None:
+            from gateway.secrets.pkcs11 import Pkcs11Client, Pkcs11Master
+
+            return Pkcs11Master.open(Pkcs11Client(self.secrets.pkcs11))
+        from gateway.secrets.transit import VaultMaster
+
+        return VaultMaster.open(self._vault, self.secrets.vault.key)
 
     @cached_property
     def _vault(self) -> "VaultClient | None":

@@ -19,7 +19,7 @@ LENGTH = 32
 """Hex digits of a fingerprint."""
 
 _AUTHORITY = "ca/ca.key"
-_SHARED = re.compile(r"secrets/(?:redaction|requests|pepper(?:\.[0-9]+)?)|ca/ca\.key", re.ASCII)
+_SHARED = re.compile(r"secrets/(?:redaction|requests|manifests|pepper(?:\.[0-9]+)?)|ca/ca\.key", re.ASCII)
 _OF_THE_FOLDER = re.compile(r"audit/keys/root\.key(?:\.[0-9]+)?", re.ASCII)
 """The signing key is not among them: it is replaced in place, and the databases name its first generation."""
 

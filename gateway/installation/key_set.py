@@ -39,7 +39,7 @@ MAX_NAME = 255
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _PEPPER = re.compile(r"secrets/pepper(\.[0-9]+)?(\.staged)?", re.ASCII)
 _PATHS = re.compile(
-    rf"cell|{_PEPPER.pattern}|secrets/(redaction|requests)|secrets/backends/{_NAME}/{_NAME}|ca/ca\.key"
+    rf"cell|{_PEPPER.pattern}|secrets/(redaction|requests|manifests)|secrets/backends/{_NAME}/{_NAME}|ca/ca\.key"
     rf"|audit/signer\.v?key|audit/succession/{_NAME}\.note|audit/keys/{_NAME}",
     re.ASCII,
 )
@@ -112,7 +112,7 @@ _NEEDED = {
 refused without it."""
 _SIZES = (
     (_PEPPER.pattern, PEPPER_SIZE),
-    (r"secrets/(redaction|requests)", SECRET_SIZE),
+    (r"secrets/(redaction|requests|manifests)", SECRET_SIZE),
     (_ROOTS, KEY_SIZE),
     (r"ca/ca\.key|cell|audit/signer\.v?key", 1),
 )

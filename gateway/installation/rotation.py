@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Literal
 
 from audit.errors import KeyProviderError
-from audit.events.anchor import KeyAccepted, KeyringChanged
+from audit.events.anchor import KeyAccepted, KeyGiven, KeyringChanged
 from audit.events.base import SYSTEM_TENANT
 from audit.keys.master import FileMaster, MasterState
+from audit.keys.owner_keys import BUILT_IN
 from audit.private.renewal import renew as renew_data_keys
 from audit.private.value_location import open_values
 from gateway.database.ownership import accept_key
 from gateway.identity.keys import pepper_files
 from gateway.installation.installation import Installation, InstallationError
 from gateway.installation.key_fingerprints import fingerprint_of, has_fingerprint, is_shared
-from gateway.store.marks import MarkKeys
+from gateway.store.lookup import tenant as lookup_tenant
+from gateway.store.marks import AnswerSalts, MarkKeys
 from regions.identity.encrypted_file import SealedFiles, is_sealed
 
 Record = Callable[[KeyringChanged], object]
@@ -37,7 +39,7 @@ Progress = Callable[[int], None]
 class Status:
     """`waiting` counts keys that are not wrapped under the newest version of the master, by what they are under;
     `renewing` names owners whose key is being replaced; `clear` are files of secrets that are unsealed, though the
-    master key is elsewhere."""
+    master key is elsewhere; `external` the tenants whose own key is above theirs, with its name."""
 
     master: MasterState
     owners: int
@@ -45,13 +47,14 @@ class Status:
     waiting: dict[str, int]
     renewing: tuple[str, ...]
     clear: tuple[str, ...]
+    external: dict[str, str]
 
 
 def status(installation: Installation) -> Status:
     """Raises KeyProviderError."""
     ring, master = installation.keys, installation.keys.state()
     waiting: dict[str, int] = {}
-    destroyed, renewing = 0, []
+    destroyed, renewing, external = 0, [], {}
     owners = ring.owners()
     for owner in owners:
         state = ring.state_of(owner)
@@ -59,12 +62,14 @@ def status(installation: Installation) -> Status:
         if len(state.wrapped_under) > 1:
             renewing.append(owner)
         for provider, version in state.wrapped_under.values():
+            if provider not in BUILT_IN:
+                external[owner] = provider
+                continue
             if (provider, version) != (master.provider, master.newest):
                 under = f"{provider}:v{version}"
                 waiting[under] = waiting.get(under, 0) + 1
-    return Status(
-        master, len(owners), destroyed, waiting, tuple(renewing), tuple(map(str, unencrypted_files(installation)))
-    )
+    clear = tuple(map(str, unencrypted_files(installation)))
+    return Status(master, len(owners), destroyed, waiting, tuple(renewing), clear, external)
 
 
 def rotate(installation: Installation, record: Record, actor: str) -> int:
@@ -81,8 +86,14 @@ def rotate(installation: Installation, record: Record, actor: str) -> int:
 def rewrap(installation: Installation, record: Record, actor: str, progress: Progress = lambda count: None) -> int:
     """Wrap every owner's key under the newest master, and seal plain files; returns how many were changed."""
     ring, changed = installation.keys, 0
+    failed: dict[str, KeyProviderError] = {}
     for owner in ring.owners():
-        changed += ring.rewrap(owner)
+        try:
+            changed += ring.rewrap(owner)
+        except KeyProviderError as error:  # a tenant's own key is not at hand: the others are not to wait for it
+            if ring.external_of(owner) is None:
+                raise
+            failed[owner] = error
         progress(1)
     files = installation.secret_files
     if isinstance(files, SealedFiles):
@@ -90,6 +101,11 @@ def rewrap(installation: Installation, record: Record, actor: str, progress: Pro
     if changed:
         master = ring.state()
         record(_changed("admin.keyring.rewrapped", actor, master.provider, master.newest, changed))
+    if failed:
+        raise KeyProviderError(
+            f"{changed} keys were rewrapped; not that of {', '.join(failed)}: {next(iter(failed.values()))}"
+            "; run domicile secrets rewrap again when their own keys can be reached"
+        )
     return changed
 
 
@@ -134,11 +150,36 @@ def renew(
             progress(1)
     if owner != SYSTEM_TENANT:
         with closing(installation.database()) as database:
-            sealed += MarkKeys(database, ring).rewrap(owner)
+            sealed += MarkKeys(database, ring).rewrap(owner) + AnswerSalts(database, ring).rewrap(owner)
     with closing(open_values(installation.side_store, ring, installation.values_url)) as side:
         generation, wrapped = renew_data_keys(side, ring, owner, progress)
     record(_changed("admin.keyring.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))
     return generation, sealed + wrapped
+
+
+def give(
+    installation: Installation,
+    tenant: str,
+    name: str | None,
+    record: Callable[[KeyGiven | KeyringChanged], object],
+    actor: str,
+    progress: Progress = lambda count: None,
+) -> tuple[int, int]:
+    """Put the key of a tenant under its own key `name` (``secrets.external``), or under the master again (None), and
+    replace it, so that what was wrapped before opens nothing; its generation, and how many keys it now wraps.
+
+    May be repeated after a crash. Raises KeyLost if it was destroyed, KeyProviderError, NotFound, StoreError.
+    """
+    ring = installation.keys
+    if name is not None:
+        ring.external.named(name).state()  # before anything is on record
+    with closing(installation.database()) as database:
+        with database.read() as session:
+            lookup_tenant(session, tenant)
+        event = KeyGiven(tenant=tenant, actor=actor, provider=ring.master.provider if name is None else name)
+        record(event)
+        ring.give_to(tenant, name)
+    return renew(installation, tenant, record, actor, progress)
 
 
 def accept(installation: Installation, name: str, record: Callable[[KeyAccepted], object], actor: str) -> str:
@@ -174,6 +215,7 @@ def secret_files_of(installation: Installation) -> list[Path]:
         installation.redaction_secret,
         installation.authority_key,
         installation.request_secret,
+        installation.manifest_secret,
     ]
     return [path for path in candidates if path.exists()]
 

@@ -25,7 +25,9 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from gateway.records.adapters import AdapterRecord
+from gateway.request.answer import fingerprints, manifests
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
+from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.headers import request_id
 from gateway.request.answer.keep_alive import KeepAlive
@@ -40,7 +42,7 @@ from gateway.request.outcome import CallOutcome
 from gateway.request.recorder import Recorder
 from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Authenticated, LastBytes, Parsed, Reserved
+from gateway.request.stages import Accepted, Authenticated, LastBytes, Parsed, Reserved, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.adapters import BackendAdapters
 from gateway.upstream.client import BackendAnswer, Target, Upstream
@@ -67,6 +69,7 @@ class Pipeline:
     bounds: Bounds
     responses: KeptResponses
     marker: Marker
+    content_keys: ContentKeys
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors, and cancellation when the server stops, are converted to answers."""
@@ -94,7 +97,9 @@ class Pipeline:
                     routed = await self.evaluation.route(redacted, exchange)
                     if routed is None:  # it has waited for a backend
                         continue
-                    exchange.routed = routed = await self.marker.told(routed)  # the key of its watermark, if any
+                    if redacted.allowed.marking or redacted.content is not None:
+                        routed = await self._with_keys(routed)
+                    exchange.routed = routed
                     finished: Awaitable[None] | None = None
                     in_flight = self.routes.in_flight(routed.request, redacted.allowed, routed.route)
                     with in_flight as call, Attempt(exchange, routed, call):
@@ -107,7 +112,8 @@ class Pipeline:
                             async with self._call(accepted, silence) as answer:
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
-                                self.marker.confirm(routed, received)
+                                if routed.redacted.allowed.marking:
+                                    self._confirm_marks(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
                                     if answered.kept is None:
                                         receipt = await self.recorder.completed(accepted, received)
@@ -120,6 +126,24 @@ class Pipeline:
                 if finished is not None:  # the backend is released, however slowly the client reads
                     await finished
                     return
+
+    async def _with_keys(self, routed: Routed) -> Routed:
+        """Return the route with the keys of its marks, once those of retained content are at hand.
+
+        Raises BackendUnavailable and AuditUnavailable; then nothing may be recorded or sent.
+        """
+        if routed.redacted.content is not None:
+            await self.content_keys.ready(routed)
+        if routed.redacted.allowed.marking:
+            routed = await self.marker.told(routed)
+            await self.delivery.manifests.require(routed)
+        return routed
+
+    def _confirm_marks(self, routed: Routed, received: ReceivedAnswer) -> None:
+        """Raise BackendFailed or InternalError if a mark that policy demands is missing without a word."""
+        self.marker.confirm(routed, received)
+        fingerprints.confirm(routed, received)
+        manifests.confirm(routed, received)
 
     def _next_model(self, exchange: Exchange, reserved: Reserved, error: GatewayError) -> Reserved:
         """Return the call for the next model that its name stands for.

@@ -29,6 +29,7 @@ from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
+from gateway.request.answer.fingerprints import fingerprint
 from gateway.request.answer.marking import outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.exchange import Exchange
@@ -153,6 +154,8 @@ class Recorder:
         if status is None or status >= 500:  # a refusal is an answer
             tenant = accepted.request.principal.tenant
             self._telemetry.aborted.labels(self._telemetry.tenant_label(tenant), reason).inc()
+        if routed.salt is not None:
+            await fingerprint(routed, received)
         fields = _outcome(accepted, routed, received, status)
         if reasons:
             fields |= _refused_again(exchange.decision, reasons)
@@ -343,8 +346,10 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "ttft_ms": None if first_token_s is None else round(first_token_s * 1000),
         "latency_ms": round((perf_counter() - request.started) * 1000),
         "redaction": _redaction(received.redactions),
-        "watermark": outcome(routed, received),
+        "watermark": outcome(routed, received) if routed.redacted.allowed.marking else None,
         "mark_period": None if routed.mark is None else routed.mark.period,
+        "answer_prints": received.prints,
+        "manifest": received.manifest,
     }
 
 

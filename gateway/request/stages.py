@@ -122,11 +122,19 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Salt:
+    """By which an answer is fingerprinted: the tenant's of a calendar month, such as ``2026-12``."""
+
+    period: str
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Routed:
     """After step 6, for one attempt. `others`: the backends left for later attempts, best first.
 
     `attempt`: its number, from 0. `body`: the prompt as this backend takes it. `mark`: where policy demands one and the
-    backend is ours (`gateway.request.answer.marking`).
+    backend is ours (`gateway.request.answer.marking`). `salt`: where policy demands fingerprints of the answer.
     """
 
     request: Parsed
@@ -136,6 +144,7 @@ class Routed:
     attempt: int
     body: bytes
     mark: Mark | None = None
+    salt: Salt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +174,11 @@ class LastBytes:
 class Answered:
     """After step 9. `last`: the bytes that the client gets once the outcome is on record. `begun`: status and headers
     are out already, as a stream's are. `kept`: the whole answer, where it is to be kept.
-    `watermark`: what came of the mark that policy demands."""
+    `marks`: headers that say what came of the marks that policy demands."""
 
     request: Parsed
     accepted: Accepted
     last: LastBytes
     begun: bool
     kept: LastBytes | None = None
-    watermark: str | None = None
+    marks: Sequence[Header] = ()

@@ -41,11 +41,14 @@ class VaultMaster:
         self._name = name
 
     @classmethod
-    def open(cls, client: VaultClient, name: str) -> "VaultMaster":
-        """With the key `name`, made if there is none and the token may. Raises KeyProviderError if it is unsuited."""
+    def open(cls, client: VaultClient, name: str, *, make: bool = True) -> "VaultMaster":
+        """With the key `name`, made if there is none, the token may, and `make`. Raises KeyProviderError if it is
+        unsuited."""
         try:
             found = client.get(f"keys/{name}")
         except VaultMissing:
+            if not make:
+                raise
             client.post(f"keys/{name}", {"type": MASTER_TYPE, "derived": True})
             found = client.get(f"keys/{name}")
         if found.get("type") != MASTER_TYPE or not found.get("derived"):

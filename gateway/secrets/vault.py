@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from audit.errors import KeyProviderError
+from audit.errors import KeyProviderError, KeyRefused
 from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.configuration.settings import Vault
 
@@ -45,11 +45,11 @@ class VaultSealed(VaultError):
     """It cannot use its keys until it is unsealed."""
 
 
-class VaultDenied(VaultError):
+class VaultDenied(VaultError, KeyRefused):
     """The token does not allow it."""
 
 
-class VaultMissing(VaultError):
+class VaultMissing(VaultError, KeyRefused):
     """There is nothing of that name, or the token may not see it."""
 
 

@@ -67,6 +67,7 @@ from gateway.installation.installation import Installation, InstallationError
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.marks.answers import AnswerFinder
 from gateway.marks.asking import Detection
 from gateway.marks.detection import TestsPerHour
 from gateway.offers.cards import Cards
@@ -76,7 +77,9 @@ from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.prices import Price, configured
+from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
+from gateway.request.answer.manifests import AnswerManifests
 from gateway.request.answer.marking import Marker
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
@@ -109,7 +112,7 @@ from gateway.server.probe import BackendProbe
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.log_followers.webhooks import WebhookMessages
-from gateway.store.marks import MarkKeys
+from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_report import spent
 from gateway.upstream.adapters import BackendAdapters
@@ -452,12 +455,21 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         recorder=parts.recorder,
         upstream=parts.upstream,
         adapters=BackendAdapters(parts.upstream),
-        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry, settings.data, memory.bounds),
+        delivery=Delivery(
+            parts.inspection,
+            enforcement,
+            memory.routes,
+            telemetry,
+            settings.data,
+            memory.bounds,
+            AnswerManifests(base.installation.manifest_signer),
+        ),
         outcome=CallOutcome(parts.recorder, telemetry, enforcement.offers, log_access if settings.log.access else None),
         telemetry=telemetry,
         bounds=memory.bounds,
         responses=responses,
-        marker=Marker(MarkKeys(base.database, base.keys)),
+        marker=Marker(MarkKeys(base.database, base.keys), AnswerSalts(base.database, base.keys)),
+        content_keys=ContentKeys(base.keys),
     )
 
 
@@ -577,6 +589,9 @@ def _admin_context(
         ),
         backend_keys=installation.backend_keys,
         detect=_detection(base, parts),
+        find_answer=AnswerFinder(
+            AnswerSalts(base.database, base.keys), installation.open_reader, parts.log.append, TestsPerHour()
+        ),
         audit=audit,
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),

@@ -121,7 +121,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
     assert (replayed.exit_code, json.loads(replayed.stdout)["equal"]) == (0, True), replayed.output
     assert (live.exit_code, json.loads(live.stdout)["verdict"]) == (0, "marked"), live.output
     assert (local.exit_code, json.loads(local.stdout)["verdict"]) == (0, "marked"), local.output
-    assert json.loads(listed.stdout) == [{"period": period, "models": ["writer"]}]
+    assert json.loads(listed.stdout) == [{"period": period, "models": ["writer"], "fingerprints": False}]
     assert (gone.exit_code, json.loads(gone.stdout)["untested_models"]) == (2, ["writer"]), gone.output
 
 

@@ -14,6 +14,7 @@ from fastapi import Depends, Header, Request
 
 from audit.incidents.evidence import Evidence
 from audit.incidents.known_cases import KnownCases
+from audit.log.found_answers import AnswerSearch
 from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import Reader as ContentReader
 from audit.privacy.kept_content import none_kept
@@ -54,6 +55,8 @@ class OnRefused(Protocol):
     def __call__(self, reason: str, address: Address | None = None, /) -> None: ...
 
 
+FindAnswer = Callable[[str, str, str, str], Awaitable[AnswerSearch]]
+"""Of tenant, text, reason and actor."""
 Detect = Callable[[str, str, str, str], Awaitable[Detected]]
 """Of tenant, project, text and actor."""
 
@@ -76,10 +79,10 @@ class AdminContext:
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
-    `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
-    of persons outside of the log's value store. `packs`: evidence packs made in the background.
-    `fleet`: the backends as this gateway sees them now.
+    that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy;
+    `find_answer` finds the answers on record that a text is from. `audit`: the log that the gateway writes.
+    `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
+    store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now.
     `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks.
     """
 
@@ -98,6 +101,7 @@ class AdminContext:
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
     detect: Detect | None = None
+    find_answer: FindAnswer | None = None
     audit: AuditContext | None = None
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept

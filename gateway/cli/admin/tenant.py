@@ -97,6 +97,41 @@ def show_tenant(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fal
     print_one(record, as_json)
 
 
+@tenant_app.command("update")
+def update_tenant(
+    tenant: Tenant,
+    key: Annotated[
+        str, typer.Option(help="The tenant's own key, as secrets.external names it; 'installation' for the master key.")
+    ],
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Put what is kept of a tenant under a key that the tenant holds itself, in its own Vault or HSM.
+
+    The tenant's key is replaced too, so that no backup from before can be opened by the installation alone. Once the
+    tenant takes its key away, nothing of its content can be read any more after 20 s, by any gateway. May be
+    interrupted, and run again.
+
+    Example: domicile tenant update acme --key acme-hsm
+    """
+    from gateway.cli.terminal.printing import print_json, progress
+    from gateway.cli.terminal.shell import ACTOR, needs_folder
+    from gateway.installation.admin_record import recording
+    from gateway.installation.installation import Installation
+    from gateway.installation.rotation import give
+
+    needs_folder(data)
+    with plain_errors():
+        installation = Installation.open(data)
+        name = None if key == "installation" else key
+        with recording(installation) as record, progress("keys", None, hidden=as_json) as advance:
+            generation, count = give(installation, tenant, name, record, ACTOR, advance)
+    if as_json:
+        print_json({"tenant": tenant, "key": key, "generation": generation, "rewrapped": count})
+    else:
+        typer.echo(f"{tenant} has key number {generation}, under {key}; {count} data keys are wrapped under it")
+
+
 @tenant_app.command("revoke")
 def revoke_tenant(
     ctx: typer.Context, tenant: Tenant, yes: Yes = False, data: Data = DEFAULT_DATA, as_json: AsJson = False

@@ -1,4 +1,4 @@
-"""Keys by which answers are watermarked."""
+"""Keys by which answers are watermarked, and salts of their fingerprints."""
 
 from datetime import datetime
 
@@ -7,15 +7,25 @@ from sqlmodel import Field
 from gateway.database.tables.control import Row, UtcDateTime
 
 
-class MarkKeyRow(Row, table=True):
-    """One key of a tenant, for a calendar month (UTC), wrapped under the tenant's key. It is kept for detection."""
-
-    __tablename__ = "mark_key"
+class MonthlySecretRow(Row):
+    """A secret of a tenant for a calendar month (UTC), such as ``2026-12``, wrapped under the tenant's key."""
 
     tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
     period: str = Field(primary_key=True, max_length=7)
     wrapped: bytes
     created_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class MarkKeyRow(MonthlySecretRow, table=True):
+    """A key by which answers are watermarked. It is kept for detection."""
+
+    __tablename__ = "mark_key"
+
+
+class AnswerSaltRow(MonthlySecretRow, table=True):
+    """The salt of the fingerprints of answers. It is kept for searches."""
+
+    __tablename__ = "answer_salt"
 
 
 class MarkUseRow(Row, table=True):

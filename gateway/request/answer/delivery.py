@@ -7,27 +7,38 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from audit.log.receipt import Receipt
 from gateway.api_format import EventWriter
 from gateway.configuration.bounds import Bounds
 from gateway.content.inspection import Inspection
-from gateway.content.retained_content import KeptEvents
+from gateway.content.retained_content import KeptEvents, RetainedContent
+from gateway.content.said_text import SaidText
 from gateway.content.whole_answer import Handling
 from gateway.errors import BackendFailed, BackendTimeout
-from gateway.openai.asgi_client import Client
+from gateway.openai.asgi_client import Client, Header
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.answer.headers import JSON, STREAMS, provenance, watermark_header
+from gateway.request.answer import fingerprints, manifests
+from gateway.request.answer.headers import (
+    JSON,
+    STREAMS,
+    fingerprint_header,
+    manifest_header,
+    provenance,
+    watermark_header,
+)
 from gateway.request.answer.keep_alive import KeepAlive
+from gateway.request.answer.manifests import MEMBER, AnswerManifests, with_manifests
 from gateway.request.answer.marking import announced, outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
 from gateway.request.answer.spool import PIECE, Spool
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
-from gateway.request.stages import Accepted, Answered, LastBytes, Redacted
+from gateway.request.stages import Accepted, Answered, LastBytes, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.client import BackendAnswer
 from regions.fleet.fleet import Call
@@ -53,8 +64,10 @@ class Delivery:
         telemetry: Telemetry,
         folder: Path,
         bounds: Bounds,
+        manifests: AnswerManifests | None = None,
     ) -> None:
         """`folder`: where large answers wait, encrypted, for clients that read slowly."""
+        self.manifests = AnswerManifests() if manifests is None else manifests
         self._bounds = bounds
         self._folder = folder
         self._inspection = inspection
@@ -98,7 +111,7 @@ class Delivery:
                 JSON,
                 (b"content-length", b"%d" % len(last)),
                 *provenance(routed.redacted, routed.route, receipt),
-                *watermark_header(answered.watermark),
+                *answered.marks,
             ]
             await client.start(200, headers)
         if len(last) <= AT_ONCE:
@@ -132,22 +145,28 @@ class Delivery:
         self._enforcement.check_running(request)
         with self._step("restore"):
             asked = request.call
-            handling = Handling(asked.endpoint.answer, redacted.content is not None, redacted.translation)
+            marks = redacted.allowed.marking
+            said = fingerprints.said_text(accepted.routed, received) if marks else None
+            holds = redacted.content is not None or said is not None
+            handling = Handling(asked.endpoint.answer, holds, redacted.translation)
             whole = await self._inspection.whole_answer(raw, handling, prompt.output, request.principal.tenant)
             received.note(whole.summary)
             self._routes.answered(request, call, received.called)
             if prompt.output is not None:
                 received.redactions = prompt.output.counts
             raw = whole.passed()
+            if whole.texts is not None:
+                for holder in (redacted.content, said):
+                    if holder is not None:
+                        holder.add_answer(whole.texts)
+            if marks:
+                raw = with_manifests(raw, await self.manifests.of(accepted, said, received))
             kept = LastBytes(raw) if redacted.keeps else None
             if request.client.headers.get(DEBUG_HEADER) == "upstream":
                 raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
-        if redacted.content is not None and whole.texts is not None:
-            redacted.content.add_answer(whole.texts)
         received.bytes_out = len(raw)
-        return Answered(
-            request, accepted, LastBytes(raw), begun=False, kept=kept, watermark=outcome(accepted.routed, received)
-        )
+        answered = Answered(request, accepted, LastBytes(raw), begun=False, kept=kept)
+        return replace(answered, marks=await _marks(accepted.routed, received)) if marks else answered
 
     async def _stream(
         self, accepted: Accepted, answer: BackendAnswer, received: ReceivedAnswer, call: Call, silence: KeepAlive | None
@@ -156,7 +175,7 @@ class Delivery:
             raise BackendFailed("The backend's answer to a streaming request is not a stream")
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
-        events = received.events = _events(routed.redacted)
+        events = received.events = _events(routed, received)
         sender = _Sender(accepted, received)
         relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None, events)
         with self._step("restore"):
@@ -180,9 +199,32 @@ class Delivery:
                     received.redactions = output.counts
         if not sender.begun:  # a valid answer without text
             await sender.begin()
-        last = LastBytes(relay.ending())
+        made = None
+        if routed.redacted.allowed.marking:
+            made = await self.manifests.of(accepted, received.said, received)
+            await fingerprints.fingerprint(routed, received)
+        last = LastBytes(relay.ending({MEMBER: made} if made else None))
         kept = LastBytes(events.whole()) if events is not None and routed.redacted.keeps else None
         return Answered(request, accepted, last, begun=True, kept=kept)
+
+
+async def _marks(routed: Routed, received: ReceivedAnswer) -> list[Header]:
+    """Make the fingerprints, and return the headers that say what came of each mark."""
+    await fingerprints.fingerprint(routed, received)
+    return [
+        *watermark_header(outcome(routed, received)),
+        *fingerprint_header(fingerprints.outcome(received)),
+        *manifest_header(received.manifest),
+    ]
+
+
+def _announced(routed: Routed) -> list[Header]:
+    """Return the headers on marks that are sent before an answer."""
+    return [
+        *watermark_header(announced(routed)),
+        *fingerprint_header(fingerprints.announced(routed)),
+        *manifest_header(manifests.announced(routed)),
+    ]
 
 
 async def _in_time(client: Client, data: bytes) -> int:
@@ -196,24 +238,33 @@ async def _in_time(client: Client, data: bytes) -> int:
     return min(at, len(data))
 
 
-def _events(redacted: Redacted) -> EventWriter | None:
-    """Return the writer of a stream in another API; retained content also gets what it writes."""
+def _events(routed: Routed, received: ReceivedAnswer) -> EventWriter | None:
+    """Return the writer of a stream in another API; what holds texts of the answer also gets what it writes."""
+    redacted = routed.redacted
+    said = fingerprints.said_text(routed, received) if redacted.allowed.marking else None
     if redacted.translation is None:
         return None
     events = redacted.translation.events()
-    return events if redacted.content is None else KeptEvents(events, redacted.content)
+    for holder in (redacted.content, said):
+        if holder is not None:
+            events = KeptEvents(events, holder)
+    return events
 
 
 class _Sender:
     """Sends the chunks of one stream to the client, and the headers with the first."""
 
-    __slots__ = ("_accepted", "_client", "_content", "_received", "begun")
+    __slots__ = ("_accepted", "_client", "_holders", "_received", "begun")
 
     def __init__(self, accepted: Accepted, received: ReceivedAnswer) -> None:
         self._accepted = accepted
         self._received = received
         self._client: Client = accepted.request.client
-        self._content = None if received.events is not None else accepted.routed.redacted.content
+        self._holders: tuple[RetainedContent | SaidText, ...] = ()
+        if received.events is None and (content := accepted.routed.redacted.content) is not None:
+            self._holders = (content,)
+        if received.events is None and received.said is not None:
+            self._holders = (*self._holders, received.said)
         self.begun = False
 
     async def begin(self) -> None:
@@ -221,11 +272,11 @@ class _Sender:
         routed = self._accepted.routed
         receipt = self._accepted.intent
         headers = STREAMS[self._accepted.request.call.endpoint.format.streams_events]
-        marks = watermark_header(announced(routed))
+        marks = _announced(routed) if routed.redacted.allowed.marking else ()
         await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt), *marks])
 
     def send(self, piece: bytes) -> Awaitable[None]:
         self._received.bytes_out += len(piece)
-        if self._content is not None:
-            self._content.add_piece(piece)
+        for holder in self._holders:
+            holder.add_piece(piece)
         return self._client.write(piece)

@@ -41,6 +41,16 @@ def watermark_header(said: str | None) -> Sequence[Header]:
     return () if said is None else ((b"x-domicile-watermark", said.encode()),)
 
 
+def fingerprint_header(said: str | None) -> Sequence[Header]:
+    """What is said of the fingerprints that policy demands; nothing where it demands none."""
+    return () if said is None else ((b"x-domicile-fingerprint", said.encode()),)
+
+
+def manifest_header(said: str | None) -> Sequence[Header]:
+    """What is said of the manifest that policy demands; nothing where it demands none."""
+    return () if said is None else ((b"x-domicile-manifest", said.encode()),)
+
+
 def request_id(request: Parsed) -> Sequence[Header]:
     """Return the headers with the call's id, including the one that clients of its API expect."""
     written, own = request.request_id.encode(), request.call.endpoint.format.request_id_header

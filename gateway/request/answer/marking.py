@@ -1,4 +1,4 @@
-"""Watermarks of answers: requests to backends, the key of a call, and the reported outcome.
+"""Marks of answers: the keys of a call, requests for watermarks to backends, and the reported outcome.
 
 Our engine receives the tenant's key of the month in the request token, and reports for each choice whether the detector
 recognises it. Other servers have keys of their own: they are asked for the mark and do not report the outcome. Where
@@ -8,18 +8,21 @@ policy demands a mark, fields of the caller that control a server's watermark ar
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from audit.errors import AuditError
 from gateway.database.errors import ControlError, StoreError
 from gateway.errors import BackendFailed, BackendUnavailable
+from gateway.request.answer.fingerprints import are_demanded
 from gateway.request.answer.received import ReceivedAnswer
-from gateway.request.stages import Mark, Routed
-from gateway.store.marks import MarkKeys, period_at
+from gateway.request.stages import Mark, Routed, Salt
+from gateway.store.marks import AnswerSalts, MarkKeys, PeriodKey, period_at
 
 SCHEME: Final = "gumbel-chacha20/1"
 MOST_KNOWN: Final = 10_000
+KNOWN_S: Final = 30
+"""After a tenant's key was destroyed or revoked, no answer is marked for longer than this."""
 MARKED: Final = "marked"
 REQUESTED: Final = "requested"
 """Another server was asked for a mark. It does not report the outcome."""
@@ -35,40 +38,60 @@ def is_demanded(routed: Routed) -> bool:
 
 
 class Marker:
-    """Adds the watermark key to a call. Caches recently used keys."""
+    """Adds the watermark key and the salt of fingerprints to a call. Caches each for KNOWN_S seconds."""
 
-    def __init__(self, keys: MarkKeys | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """keys: None if no policy can demand a mark, as in tests of other parts."""
+    def __init__(
+        self,
+        keys: MarkKeys | None,
+        salts: AnswerSalts | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """keys, salts: None if no policy can demand a mark, as in tests of other parts."""
         self._keys = keys
+        self._salts = salts
         self._now = now
-        self._known: dict[tuple[str, str, str], Mark] = {}
+        self._known: dict[tuple[str, ...], tuple[datetime, PeriodKey]] = {}
 
     async def told(self, routed: Routed) -> Routed:
-        """Return `routed` with the key, if policy demands a mark and the backend is our engine.
+        """Return `routed` with the key, if policy demands a watermark and the backend is our engine, and with the salt,
+        if it demands fingerprints.
 
-        Raises BackendUnavailable if the key cannot be loaded: no answer is given without its mark.
+        Raises BackendUnavailable if one cannot be loaded: no answer is given without its mark.
         """
-        if not is_demanded(routed) or routed.route.backend.kind != "domicile":
-            return routed
-        tenant, model = routed.request.principal.tenant, routed.request.call.model
-        place = tenant, model, period_at(self._now())
-        mark = self._known.get(place)
-        if mark is None:
+        tenant, model = routed.request.principal.tenant, routed.request.call.model[:256]
+        if is_demanded(routed) and routed.route.backend.kind == "domicile":
+            found = await self._found(self._watermark_key, tenant, model)
+            routed = replace(routed, mark=Mark(found.period, found.key))
+        if are_demanded(routed):
+            found = await self._found(self._salt, tenant)
+            routed = replace(routed, salt=Salt(found.period, found.key))
+        return routed
+
+    async def _found(self, load: Callable[..., PeriodKey], tenant: str, *of: str) -> PeriodKey:
+        now = self._now()
+        place = load.__name__, tenant, period_at(now), *of
+        until, known = self._known.get(place, (now, None))
+        if known is None or now >= until:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            mark = self._known[place] = await self._found(*place)
-        return replace(routed, mark=mark)
+            try:
+                known = await asyncio.to_thread(load, *place[1:])
+            except (StoreError, AuditError) as error:
+                raise BackendUnavailable(
+                    "The key that the answer is to be marked with cannot be had; try again later", retry_after_s=5
+                ) from error
+            self._known[place] = now + timedelta(seconds=KNOWN_S), known
+        return known
 
-    async def _found(self, tenant: str, model: str, period: str) -> Mark:
-        try:
-            if self._keys is None:
-                raise ControlError("this gateway has no keys for marks; open it with its control database")
-            found = await asyncio.to_thread(self._keys.used, tenant, period, model[:256], SCHEME)
-        except (StoreError, AuditError) as error:
-            raise BackendUnavailable(
-                "The key that the answer is to be watermarked with cannot be had; try again later", retry_after_s=5
-            ) from error
-        return Mark(period, found.key)
+    def _watermark_key(self, tenant: str, period: str, model: str) -> PeriodKey:
+        if self._keys is None:
+            raise ControlError("this gateway has no keys for marks; open it with its control database")
+        return self._keys.used(tenant, period, model, SCHEME)
+
+    def _salt(self, tenant: str, period: str) -> PeriodKey:
+        if self._salts is None:
+            raise ControlError("this gateway has no salts for fingerprints; open it with its control database")
+        return self._salts.made(tenant, period)
 
     def confirm(self, routed: Routed, received: ReceivedAnswer) -> None:
         """Raise BackendFailed if our engine was told to mark and did not report the outcome: it is an older version, or

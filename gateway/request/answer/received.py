@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from audit.events.event import AnswerPrints
 from backend.wire import Usage
 from gateway.api_format import EventWriter
+from gateway.content.said_text import SaidText
 from gateway.content.whole_answer import AnswerSummary
 from gateway.openai.answer import count_tool_calls
 from gateway.openai.usage import MAX_TOKENS
@@ -36,7 +38,8 @@ class ReceivedAnswer:
     `called`: when the backend was called; None before that, and after the backend failed. `bytes_out`: sent to the
     client. `characters_out`: of text, before the output filter. `redactions`: findings of the output filter, by label.
     `watermarks`: by choice, what our engine says of its mark. `closed`: the outcome was handed to the record.
-    `events`: what writes a stream in the events of another API.
+    `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
+    fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest.
     """
 
     called: float | None = None
@@ -52,6 +55,9 @@ class ReceivedAnswer:
     redactions: Mapping[str, int] = field(default_factory=dict)
     closed: bool = False
     events: EventWriter | None = None
+    said: SaidText | None = None
+    prints: AnswerPrints | None = None
+    manifest: str | None = None
 
     def note_first_token(self, choice: Mapping[str, Any]) -> None:
         """Note the time of the first chunk with text or a tool call.

@@ -106,15 +106,29 @@ class StreamRelay:
             return b""
         return b"".join(self._written(self._rewriter.end(self._template)))
 
-    def ending(self) -> bytes:
-        """Return the last bytes of a complete stream: usage if requested, then ``[DONE]``."""
+    def ending(self, more: dict[str, Any] | None = None) -> bytes:
+        """Return the last bytes of a complete stream: usage if requested, then ``[DONE]``. `more`: members of a last
+        chunk, which says nothing else; only in chunks of OpenAI's API."""
         usage = self._received.usage
+        if more is not None and self._template is not None and self._events is None:
+            return self._last_chunk(more) + self.ending()
         if self._events is not None:
             return self._events.end(usage)
         if usage is None or self._template is None or not self._call.request.wants_usage_chunk:
             return SSE_DONE
         last = {**self._template, "choices": [], "usage": usage.model_dump(exclude_none=True)}
         return sse_data(to_json(last, inf_nan_mode="null")) + SSE_DONE
+
+    def _last_chunk(self, more: dict[str, Any]) -> bytes:
+        """With a choice, since clients look for one."""
+        said: dict[str, Any] = {"text": ""} if self._template_is_plain else {"delta": {}}
+        choices = [{"index": 0, **said, "finish_reason": None}]
+        return sse_data(to_json({**(self._template or {}), "choices": choices, **more}, inf_nan_mode="null"))
+
+    @property
+    def _template_is_plain(self) -> bool:
+        """Whether these are completions, whose choices have no delta."""
+        return self._template is not None and self._template.get("object") == "text_completion"
 
     def _frames(self, payload: bytes) -> list[bytes]:
         if self._done:

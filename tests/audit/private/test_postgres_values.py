@@ -11,8 +11,10 @@ import pytest
 
 from audit.errors import KeyLost, KeyProviderError, StoreError
 from audit.events.private_value import Private, seal
+from audit.keys.external_keys import ExternalKeys, ExternalMaster
 from audit.keys.key_files import KeyFolder
-from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.master import FileMaster
+from audit.keys.owner_keys import FileKeyProvider, KeyRing
 from audit.private.deletion import DeletionRequest, Recorded, erase_subject
 from audit.private.postgres_values import KeyTable
 from audit.private.postgres_values_watch import ValuesWatch
@@ -63,6 +65,25 @@ def shown(side: ValueStore, tenant: str = "acme") -> set[str]:
 
 def wanted(name: str) -> DeletionRequest:
     return DeletionRequest(name, "acme", "erasure", "subject", 1_800_000_000_000, 30)
+
+
+def test_a_key_that_one_host_gave_to_its_tenant_is_so_on_the_other(
+    tmp_path: Path, url: str, hosts: tuple[FileKeyProvider, FileKeyProvider]
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    theirs = FileMaster.open(tmp_path / "theirs" / "root.key")
+    rings = [
+        KeyRing(one.kept, one.master, external=ExternalKeys({"acme-hsm": ExternalMaster("acme-hsm", lambda: theirs)}))
+        for one in hosts
+    ]
+    wrapped = rings[0].wrap("acme", b"k" * 32)
+    rings[0].give_to("acme", "acme-hsm")
+    assert [ring.external_of("acme") for ring in rings] == ["acme-hsm", "acme-hsm"]
+    assert [ring.unwrap("acme", wrapped) for ring in rings] == [b"k" * 32, b"k" * 32]
+    with pytest.raises(KeyProviderError, match="acme-hsm"):
+        hosts[1].unwrap("acme", wrapped)
+    assert rings[1].give_to("acme", None)
+    assert hosts[0].unwrap("acme", wrapped) == b"k" * 32
 
 
 def test_what_one_host_keeps_the_other_reads_finds_and_erases(

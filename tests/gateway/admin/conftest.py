@@ -193,6 +193,7 @@ BODIES = {
     "set_project_limits": {"eur_per_day": 12.5},
     "set_key_limits": {"concurrent_requests": 0},
     "detect_marks": {"project": "support", "text": "the sea"},
+    "find_answer": {"text": "the sea", "reason": "complaint"},
     "stop_system": {"project": "support", "reason": "judgement"},
     "resume_system": {"project": "support", "reason": "corrected"},
     "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},

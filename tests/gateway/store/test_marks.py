@@ -8,8 +8,9 @@ from sqlmodel import select
 
 from audit.errors import KeyLost
 from audit.keys.owner_keys import FileKeyProvider
+from gateway.database.errors import Invalid, NotFound
 from gateway.database.tables.marks import MarkKeyRow
-from gateway.store.marks import MarkKeys, period_at
+from gateway.store.marks import AnswerSalts, MarkKeys, period_at
 
 
 @pytest.fixture
@@ -79,3 +80,47 @@ def test_a_new_key_of_the_tenant_takes_its_marks_along(keys, ring):
     ring.end_renewal("acme")
     assert [each.key for each in keys.all("acme")] == made
     assert keys.rewrap("globex") == 0
+
+
+# --- salts of fingerprints -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def salts(database, keys, ring):
+    return AnswerSalts(database, ring, now=lambda: datetime(2027, 1, 1, 12, tzinfo=UTC))
+
+
+def test_a_month_has_one_salt_which_is_no_key_of_a_watermark(salts, keys):
+    with ThreadPoolExecutor(6) as pool:
+        made = set(pool.map(lambda _: salts.made("acme", "2026-12").key, range(12)))
+    assert len(made) == 1
+    assert made != {keys.used("acme", "2026-12", "small", "s/1").key}
+    assert salts.made("globex", "2026-12").key not in made
+    assert (salts.periods("acme"), salts.of("acme", "2026-11")) == (["2026-12"], None)
+
+
+def test_salts_of_all_months_open_after_the_tenants_key_was_renewed(salts, ring):
+    before = {salts.made("acme", period).key for period in ("2026-11", "2026-12")}
+    ring.begin_renewal("acme")
+    assert salts.rewrap("acme") == 2
+    ring.end_renewal("acme")
+    assert {salt.key for salt in salts.all("acme")} == before
+
+
+def test_a_salt_is_destroyed_once_its_month_is_over_and_that_is_on_record_first(salts):
+    for period in ("2026-11", "2026-12", "2027-01"):
+        salts.made("acme", period)
+    recorded = []
+    for period, error in (("2027-01", Invalid), ("2026-12", Invalid), ("2026-10", NotFound)):
+        with pytest.raises(error):
+            salts.destroy("acme", period, lambda: recorded.append("no"))
+
+    def unrecorded():
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        salts.destroy("acme", "2026-11", unrecorded)
+    assert salts.periods("acme") == ["2027-01", "2026-12", "2026-11"] and not recorded
+    salts.destroy("acme", "2026-11", lambda: recorded.append(tuple(salts.periods("acme"))))
+    assert recorded == [("2027-01", "2026-12", "2026-11")]
+    assert [salt.period for salt in salts.all("acme")] == ["2027-01", "2026-12"]

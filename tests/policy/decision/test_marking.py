@@ -38,6 +38,16 @@ def test_a_project_cannot_take_a_mark_away(build, more):
     assert build(TENANT, PROJECT + "transparency: {marking: [watermark]}").marking == ("watermark",)
 
 
+def test_a_record_is_demanded_of_any_server_and_adds_up_with_what_is_above(build, request_facts, backend):
+    recorded = TENANT.replace("{art50_notice: header}", "{art50_notice: header, marking: [record]}")
+    decision = decide(build(recorded), request_facts(candidates=(backend(),)))
+    assert (decision.allowed, decision.marking) == (True, ("record",))
+    assert decide(build(recorded), request_facts(candidates=(backend(),), generates=False)).marking == ()
+    both = build(MARKED, PROJECT + "transparency: {marking: [record]}")
+    assert both.marking == ("record", "watermark")
+    assert not decide(both, request_facts(candidates=(backend(),))).allowed, "the watermark is still demanded"
+
+
 def test_the_difference_of_two_versions_names_it(build):
     (found,) = differences(build(TENANT), build(MARKED))
     assert (found.rule, found.before, found.after) == ("transparency.marking", "", "watermark")

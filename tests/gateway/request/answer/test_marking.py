@@ -42,7 +42,7 @@ def received(**watermarks):
 async def test_our_engine_gets_the_key_of_the_month_which_is_looked_up_once():
     now = [NOW]
     keys = Keys()
-    marker = Marker(keys, lambda: now[0])
+    marker = Marker(keys, now=lambda: now[0])
     for _ in range(2):
         assert (await marker.told(routed())).mark == Mark("2026-12", b"k" * 32)
     now[0] = datetime(2027, 1, 1, tzinfo=UTC)
@@ -55,16 +55,16 @@ async def test_our_engine_gets_the_key_of_the_month_which_is_looked_up_once():
 )
 async def test_no_key_is_given_where_none_is_due(changes):
     keys = Keys()
-    assert (await Marker(keys, lambda: NOW).told(routed(**changes))).mark is None
+    assert (await Marker(keys, now=lambda: NOW).told(routed(**changes))).mark is None
     assert keys.asked == []
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("away"), KeyProviderError("away; try again")])
 async def test_without_its_key_a_call_is_not_sent(error):
     with pytest.raises(BackendUnavailable):
-        await Marker(Keys(error), lambda: NOW).told(routed())
+        await Marker(Keys(error), now=lambda: NOW).told(routed())
     with pytest.raises(BackendUnavailable):
-        await Marker(None, lambda: NOW).told(routed())
+        await Marker(None, now=lambda: NOW).told(routed())
 
 
 def test_an_engine_that_does_not_say_what_came_of_the_mark_has_failed():

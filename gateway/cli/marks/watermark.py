@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel
 
+from gateway.cli.marks.reading import NOT_TESTED, read_text
 from gateway.cli.terminal.printing import print_json, print_table
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, opened_database
 from gateway.configuration.bounds import Bounds
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from gateway.upstream.http1 import Peer
     from regions.fleet.fleet import Backend
 
-mark_app = typer.Typer(name="mark", help="Watermarks of answers: test a text for them.", no_args_is_help=True)
+mark_app = typer.Typer(name="mark", help="Marks of answers: test a text for watermarks.", no_args_is_help=True)
 
-NOT_FOUND, NOT_TESTED = 1, 2  # as grep(1) has it (POSIX)
+NOT_FOUND = 1  # as grep(1) has it (POSIX), with NOT_TESTED
 TIMEOUT_S = 60.0
 WORDS = {
     "marked": "The text has the watermark of {period}: of unmarked texts, fewer than {p_below:g} are said to have one.",
@@ -36,30 +37,34 @@ WORDS = {
 }
 
 
-COLUMNS = ("period", "models")
+COLUMNS = ("period", "models", "fingerprints")
 
 
 class MarkedPeriod(BaseModel):
-    """A month, and the models whose answers were watermarked in it."""
+    """A month, the models whose answers were watermarked in it, and whether its fingerprints can be searched."""
 
     period: str
     models: tuple[str, ...]
+    fingerprints: bool
 
 
 @mark_app.command("list")
 def list_marks(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List the months in which answers were watermarked, with the models; all of them are tried by a test.
+    """List the months with marks: models whose answers were watermarked, and whether answers can be found by text.
 
     Example: domicile mark list acme
     """
     from gateway.store.lookup import tenant as lookup_tenant_row
-    from gateway.store.marks import MarkKeys
+    from gateway.store.marks import AnswerSalts, MarkKeys
 
     with opened_database(data) as (installation, database):
         with database.read() as session:
             lookup_tenant_row(session, tenant)
-        periods = MarkKeys(database, installation.keys).all(tenant)
-    print_table([MarkedPeriod(period=each.period, models=each.models) for each in periods], COLUMNS, as_json)
+        models = {key.period: key.models for key in MarkKeys(database, installation.keys).all(tenant)}
+        salted = {*AnswerSalts(database, installation.keys).periods(tenant)}
+    months = sorted({*models} | salted, reverse=True)
+    marked = [MarkedPeriod(period=at, models=models.get(at, ()), fingerprints=at in salted) for at in months]
+    print_table(marked, COLUMNS, as_json)
 
 
 @mark_app.command("detect")
@@ -86,12 +91,7 @@ def detect(
     from gateway.installation.installation import Installation, InstallationError
     from policy.errors import PolicyError
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        fail(f"{file} is not text in UTF-8; convert it first", NOT_TESTED)
-    except OSError as error:
-        fail(f"{file} cannot be read: {error.strerror}; name a readable text file", NOT_TESTED)
+    text = read_text(file)
     try:
         installation = Installation.open(data)
         with closing(installation.database()) as database:

@@ -1,0 +1,158 @@
+"""``domicile audit find-answer`` and ``domicile mark delete``: answers on record by their text, and an end to that."""
+
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.marks.reading import NOT_TESTED, read_text
+from gateway.cli.terminal.printing import print_json
+from gateway.cli.terminal.shell import (
+    ACTOR,
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    needs_folder,
+)
+
+if TYPE_CHECKING:
+    from audit.log.found_answers import AnswerSearch
+    from audit.private.audit_context import AuditContext
+
+audit_app = typer.Typer(name="audit")
+mark_app = typer.Typer(name="mark")
+
+NOT_FOUND = 1  # as grep(1) has it (POSIX), with NOT_TESTED
+Reason = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
+WORDS = {
+    "not_found": "No answer on record has a passage of this text; {compared} with fingerprints were compared.",
+    "too_short": "The text is too short to say: {least} letters and digits are needed.",
+    "unsearched": "Nothing could be compared: the salts of {unsearched} were destroyed.",
+}
+
+
+@audit_app.command("find-answer")
+def find_answer(
+    tenant: Tenant,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The text, in UTF-8.")],
+    reason: Reason,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Find the answers on record that a text is from: when, by which model and for which project they were given.
+
+    They are compared by fingerprints, which answers have whose policy lists `record` under `transparency.marking`.
+    That it was asked goes on record, without the text. Exit code 0: found; 1: not found; 2: nothing could be compared.
+
+    Example: domicile audit find-answer acme letter.txt --reason complaint
+    """
+    from audit.cli.frame import UsageMistake, given_code
+    from audit.cli.private_values import do
+    from audit.errors import AuditError
+    from audit.log.answer_prints import SHORTEST
+    from gateway.database.errors import ControlError, StoreError
+    from gateway.installation.installation import Installation, InstallationError
+    from gateway.marks.answers import AnswerFinder
+    from gateway.store.lookup import tenant as lookup_tenant_row
+    from gateway.store.marks import AnswerSalts
+
+    needs_folder(data)
+    text = read_text(file)
+    try:
+        given_code("--reason", reason)
+        installation = Installation.open(data)
+        with closing(installation.database()) as database:
+            with database.read() as session:
+                lookup_tenant_row(session, tenant)
+            salts = AnswerSalts(database, installation.keys)
+
+            async def found_by(context: "AuditContext") -> "AnswerSearch":
+                return await AnswerFinder(salts, context.open_reader, context.record)(tenant, text, reason, ACTOR)
+
+            found = do(data, found_by)
+    except UsageMistake as error:
+        fail(str(error), NOT_TESTED)
+    except (AuditError, ControlError, InstallationError, StoreError, OSError) as error:
+        fail(str(error), NOT_TESTED)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _tell(found, SHORTEST)
+    if found.verdict != "found":
+        raise typer.Exit(NOT_TESTED if found.verdict == "unsearched" else NOT_FOUND)
+
+
+def _tell(found: "AnswerSearch", least: int) -> None:
+    unsearched = ", ".join(found.unsearched_periods)
+    if found.verdict != "found":
+        typer.echo(WORDS[found.verdict].format(compared=found.compared, least=least, unsearched=unsearched))
+    else:
+        typer.echo(f"{found.matches} of {found.compared} answers with fingerprints have a passage of this text:")
+        for one in found.answers:
+            typer.echo(
+                f"{one.ts}  {one.request_id}  project {one.project or 'unknown'}  model {one.model or 'unknown'}"
+                f"  {one.common} of {one.prints} fingerprints, by chance less than {one.chance:.0e}"
+            )
+            typer.echo(f"  receipt {one.receipt}")
+        if found.matches > len(found.answers):
+            typer.echo(f"{found.matches - len(found.answers)} more have fewer in common.")
+    if unsearched and found.verdict != "unsearched":
+        typer.echo(f"Not searched, since their salts were destroyed: {unsearched}.")
+
+
+@mark_app.command("delete")
+def delete_fingerprints(
+    tenant: Tenant,
+    month: Annotated[str, typer.Argument(metavar="MONTH", help="Whose fingerprints, as 2026-11.")],
+    reason: Reason,
+    yes: Yes = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Destroy the salt of a month that is over: its answers can never again be found by their text.
+
+    The fingerprints stay in the record and say nothing without it. Watermarks are still detected. Backups of the
+    control database hold the salt for as long as they are kept.
+
+    Example: domicile mark delete acme 2026-05 --reason retention
+    """
+    import asyncio
+
+    from audit.cli.frame import given_code
+    from audit.cli.private_values import do
+    from audit.errors import AuditError
+    from audit.events.privacy import AnswerSaltDestroyed
+    from gateway.database.errors import ControlError, StoreError
+    from gateway.installation.installation import Installation, InstallationError
+    from gateway.store.marks import AnswerSalts
+
+    needs_folder(data)
+    confirm(f"Destroy the salt of {month}? No answer of that month can be found by its text after that.", yes)
+    try:
+        event = AnswerSaltDestroyed(tenant=tenant, actor=ACTOR, reason=given_code("--reason", reason), period=month)
+        installation = Installation.open(data)
+        with closing(installation.database()) as database:
+            salts = AnswerSalts(database, installation.keys)
+
+            async def destroyed(context: "AuditContext") -> None:
+                loop = asyncio.get_running_loop()
+
+                def record() -> None:
+                    asyncio.run_coroutine_threadsafe(context.record(event), loop).result()
+
+                await asyncio.to_thread(partial(salts.destroy, tenant, month, record))
+
+            do(data, destroyed)
+    except (AuditError, ControlError, InstallationError, StoreError, OSError) as error:
+        fail(str(error), NOT_FOUND)
+    if as_json:
+        print_json({"tenant": tenant, "period": month, "destroyed": True})
+    else:
+        typer.echo(f"The salt of {month} is destroyed: no answer of that month can be found by its text any more.")

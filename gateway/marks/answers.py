@@ -1,0 +1,49 @@
+"""Rate-limited search for the answers that a text is from, by the fingerprints on record. It is itself on record."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+
+from audit.events.privacy import AnswerSearched
+from audit.log.found_answers import AnswerSearch, find_answers
+from audit.storage.store import Reader
+from gateway.marks.detection import TestsPerHour
+from gateway.store.marks import AnswerSalts
+
+Record = Callable[[AnswerSearched], Awaitable[object]]
+
+
+class AnswerFinder:
+    """`open_reader`: of the log. `bound`: None for a command, whose caller holds the keys anyway."""
+
+    def __init__(
+        self, salts: AnswerSalts, open_reader: Callable[[], Reader], record: Record, bound: TestsPerHour | None = None
+    ) -> None:
+        self._salts = salts
+        self._open_reader = open_reader
+        self._record = record
+        self._bound = bound
+
+    async def __call__(self, tenant: str, text: str, reason: str, actor: str) -> AnswerSearch:
+        """The search is on record before its result is returned. Raises TooManyTests, and what salts, the log and the
+        record raise."""
+        if self._bound is not None:
+            self._bound.take(tenant)
+        found = await asyncio.to_thread(self._found, tenant, text)
+        event = AnswerSearched(
+            tenant=tenant,
+            actor=actor,
+            reason=reason,
+            verdict=found.verdict,
+            letters=found.letters,
+            compared=found.compared,
+            matches=found.matches,
+            end=found.end,
+        )
+        await self._record(event)
+        return found
+
+    def _found(self, tenant: str, text: str) -> AnswerSearch:
+        salts = {salt.period: salt.key for salt in self._salts.all(tenant)}
+        with closing(self._open_reader()) as reader:
+            return find_answers(reader, tenant, text, salts)

@@ -1,0 +1,47 @@
+"""Keys of tenants' own, at hand before a call is recorded whose content is kept.
+
+The record is written by one thread for all tenants, which waits for no tenant's Vault or HSM. So the call itself waits,
+before anything of it is recorded or sent.
+"""
+
+import asyncio
+from typing import Final
+
+from audit.errors import AuditError
+from audit.keys.owner_keys import KeyRing
+from gateway.errors import AuditUnavailable
+from gateway.request.stages import Routed
+
+PLAIN_S: Final = 5.0
+"""So long it is known that a tenant's key is under the installation's master."""
+
+
+class ContentKeys:
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+        self._plain: dict[str, float] = {}
+
+    async def ready(self, routed: Routed) -> None:
+        """Raises AuditUnavailable where the tenant's own key is not to be had: nothing is recorded or sent."""
+        external, tenant = self._ring.external, routed.request.principal.tenant
+        if routed.redacted.content is None or not external.names or external.is_ready(tenant):
+            return
+        now = asyncio.get_running_loop().time()
+        if self._plain.get(tenant, now) > now:
+            return
+        try:
+            is_external = await asyncio.to_thread(self._warmed, tenant)
+        except AuditError as error:
+            raise AuditUnavailable(
+                "The key that this tenant keeps itself cannot be had, so the call is not processed; try again later, "
+                "and check the key",
+                retry_after_s=5,
+            ) from error
+        if not is_external:
+            self._plain[tenant] = now + PLAIN_S
+
+    def _warmed(self, tenant: str) -> bool:
+        if self._ring.external_of(tenant) is None:
+            return False
+        self._ring.warm(tenant)
+        return True
