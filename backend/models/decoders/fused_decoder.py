@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
-from backend.models.decoders.decoder import Decoder, DecoderLayer
+from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.layer_paths import (
     FusedLayer,
     Layer,
@@ -32,6 +32,7 @@ from backend.models.decoders.paged_decoder import (
     library_for,
     table_of,
 )
+from backend.models.layers.decoder_layer import DecoderLayer
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.held_experts import HeldExperts
 from backend.models.rope import Rope
