@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from backend.engine.cpu.model_runner import ModelRunner
 from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.config import from_hugging_face
@@ -31,7 +32,7 @@ def model(folder: Path) -> Decoder:
 def reference(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    found = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    found: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     return found.eval()
 
 
@@ -63,7 +64,8 @@ def test_other_shapes_are_those_of_transformers(name: str, changes: dict[str, An
 
     model = tiny_deepseek(name, seed=3, **changes)
     folder = write_deepseek(tmp_path / "m", name, stored_tensors(model), **changes)
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    reference: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    reference.eval()
     ids = torch.arange(3, 100)
     with torch.inference_mode():
         expected = reference(ids[None]).logits[0]
@@ -112,7 +114,9 @@ def test_an_engine_gives_the_tokens_of_the_whole_forward_in_chunks_and_from_the_
 
 
 def test_a_token_leaves_its_latent_and_rotary_key_and_nothing_else(model: Decoder) -> None:
-    cache = tiny_engine(model).runner.cache
+    runner = tiny_engine(model).runner
+    assert isinstance(runner, ModelRunner)
+    cache = runner.cache
     assert cache.keys.shape[3:] == (1, 32)
     assert cache.values.shape[3:] == (1, 16)
     assert model.config.kv_bytes_per_token(4) == 3 * (32 + 16) * 4
@@ -121,6 +125,7 @@ def test_a_token_leaves_its_latent_and_rotary_key_and_nothing_else(model: Decode
 def test_blocks_are_zeroed_and_read_back_in_both_parts(model: Decoder) -> None:
     engine = tiny_engine(model)
     generate(engine, PROMPTS, greedy(4))
+    assert isinstance(engine.runner, ModelRunner)
     cache = engine.runner.cache
     assert cache.keys.count_nonzero() > 0
     assert cache.values.count_nonzero() > 0
