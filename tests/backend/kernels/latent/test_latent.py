@@ -46,7 +46,7 @@ class Case:
         width = max(1, *(-(-n // size) for n in self.lengths))
         blocks = width * len(self.lengths) + 1
         order = random.Random(1).sample(range(blocks), width * len(self.lengths))
-        kind = {"dtype": self.dtype, "device": self.device}
+        kind: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
         self.latents = torch.randn(blocks, size, 1, self.rank, **kind)
         self.keys = torch.randn(blocks, size, 1, self.rotary, **kind)
         self.q = torch.randn(sum(self.queries) + self.padding, self.heads, self.rank + self.rotary, **kind)
@@ -176,7 +176,7 @@ def test_a_heads_product_has_the_same_bits_in_any_batch(device: torch.device) ->
 
 def step(dtype: torch.dtype, device: torch.device, *, rank: int = 48, rotary: int = 24) -> dict[str, Any]:
     tokens, heads, plain = 6, 18, 40
-    kind = {"dtype": dtype, "device": device}
+    kind: dict[str, Any] = {"dtype": dtype, "device": device}
     angles = torch.rand(50, rotary // 2, device=device) * 6
     return {
         "qkv": torch.randn(tokens, 20 + rank + rotary, **kind),
@@ -268,7 +268,7 @@ def test_attention_that_does_not_fit_is_refused(device: torch.device) -> None:
 
 
 def small_tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    kind = {"dtype": torch.int32, "device": device}
+    kind: dict[str, Any] = {"dtype": torch.int32, "device": device}
     return torch.zeros(1, 1, **kind), torch.tensor([0, 1], **kind), torch.ones(1, **kind)
 
 
