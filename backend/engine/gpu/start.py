@@ -26,7 +26,7 @@ from backend.kernels.launching import tuning
 from backend.kernels.launching.launch import FP8
 from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.invariant_decoder import kind_of
+from backend.models.decoders.kinds import kind_of
 from backend.models.decoders.paged_decoder import PagedDecoder
 from backend.parallel.group import SINGLE, ParallelGroup
 from backend.planner.cards import CARDS, H100

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
-from backend.engine.gpu.paged_layers import PagedLayers, StepShape
+from backend.engine.gpu.latent_layers import layers_of, workspace_of
+from backend.engine.gpu.paged_layers import StepShape
 from backend.engine.gpu.tables import DeviceTables, row_of
 from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import Kernels
@@ -48,9 +49,7 @@ class Verifier:
     ) -> "Verifier":
         device, config = cache.keys.device, model.config
         max_blocks = tables.state.block_tables.shape[1]
-        workspace = DecodeWorkspace.allocate(
-            device, MAX_ROWS, config.num_heads, config.num_kv_heads, config.head_dim
-        )  # fmt: skip
+        workspace = workspace_of(config, device, MAX_ROWS)
         inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, max_blocks, device)
         starts = torch.arange(MAX_ROWS + 1, dtype=torch.int32, device=device)
         draws = Draws.allocate(MAX_ROWS, device)
@@ -99,7 +98,7 @@ class Verifier:
         fields: dict[str, Any] = {n: getattr(self.inputs, n)[:size] for n in self.inputs.__dataclass_fields__}
         inputs = StepInputs(**fields)
         draws = Draws(**{name: getattr(self.draws, name)[:size] for name in self.draws.__dataclass_fields__})
-        attention = PagedLayers(
+        attention = layers_of(self.model.config)(
             self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
             inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
             sinks=self.model.sinks,

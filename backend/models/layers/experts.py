@@ -56,7 +56,8 @@ class ExpertLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [tokens, hidden]; so is what comes back, of all ranks."""
         logits = linear(x, self.router, self.router_bias)
-        weights, chosen = route(logits, self.shape.routing, self.correction)
+        correction = None if self.correction is None else self.correction.float()
+        weights, chosen = route(logits, self.shape.routing, correction)
         slots = chosen if self.held is None else self.held.local(chosen)
         if self.group.ordered:
             return self._in_order(x, weights, slots)
