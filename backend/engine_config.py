@@ -220,6 +220,12 @@ def require_invariant(config: EngineConfig, format: Quantization) -> None:
         )
 
 
+def require_cache(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError if a GPU's kernels do not keep such a cache for this model."""
+    if model.latent is not None and config.kv_dtype is not None:
+        raise ConfigError("latents in FP8 are not computed; leave --kv-dtype out")
+
+
 class CacheSize(msgspec.Struct, frozen=True):
     """KV blocks and the longest sequence they are promised to hold."""
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from backend.engine_config import EngineConfig, weight_format
+from backend.engine_config import EngineConfig, require_cache, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.models.sharding import of_rank, possible_sizes
@@ -62,6 +62,7 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     context = config.max_model_len or model.max_position
     _require_lengths(model, context, concurrency, prompt, answer)
     format = weight_format(config, model)
+    require_cache(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
     config, size = replace_limits(config, concurrency), config.tensor_parallel_size
@@ -147,7 +148,7 @@ def _refusal(
         most, longest = tokens // context, tokens // concurrency
         offers = [f"{most} at once would do"] if most else []
         offers.append(f"a context of {longest} would do")
-        if config.kv_dtype is None and FP8 in card.units:
+        if config.kv_dtype is None and FP8 in card.units and model.latent is None:
             half = memory_of(model, _with_fp8_cache(config), card)
             if half.blocks * config.block_size >= context * concurrency:
                 offers.append("so would an FP8 cache")

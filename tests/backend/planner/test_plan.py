@@ -412,6 +412,8 @@ def test_deepseek_v3_is_counted_as_its_card_says_and_its_cache_holds_latents() -
     assert 671e9 < whole < 1.02 * 671e9 + 129280 * 7168 * 2 + 61 * model.expansion_numbers * 2
     made = plan(model, on_gpu(max_model_len=8192, tensor_parallel_size=8), H200, concurrency=32, prompt=512, answer=256)
     assert made.refusal is None
+    with pytest.raises(ConfigError, match="latents in FP8 are not computed; leave --kv-dtype out"):
+        plan(model, on_gpu(kv_dtype="fp8"), H200, concurrency=1, prompt=512, answer=256)
     assert plan(model, on_gpu(max_model_len=8192), H200, concurrency=1, prompt=512, answer=256).fewest_cards == 8
 
 
