@@ -117,14 +117,9 @@ def _remainder(model: ModelConfig, size: int, format: Quantization, *, whole_exp
         return f"{model.num_heads} heads do not divide among {size} ranks"
     if model.num_kv_heads % size and size % model.num_kv_heads:
         return f"{model.num_kv_heads} KV heads neither divide among {size} ranks nor go to equally many each"
-    widths = {"the MLP's inner width": model.intermediate_size} if has_dense_layers(model) else {}
-    if model.experts is not None and whole_experts:
-        if model.experts.count < size:
-            return f"{model.experts.count} experts are fewer than {size} ranks"
-    elif model.experts is not None:
-        widths["the experts' inner width"] = model.experts.intermediate_size
-    if model.experts is not None and model.experts.shared_size:
-        widths["the shared experts' inner width"] = model.experts.shared_size
+    if model.experts is not None and whole_experts and model.experts.count < size:
+        return f"{model.experts.count} experts are fewer than {size} ranks"
+    widths = _inner_widths(model, whole_experts=whole_experts)
     for name, width in widths.items():
         if width % size:
             return f"{name}, {width}, does not divide among {size} ranks"
@@ -138,6 +133,17 @@ def _remainder(model: ModelConfig, size: int, format: Quantization, *, whole_exp
                 f"multiples of {format.width_multiple}"
             )
     return None
+
+
+def _inner_widths(model: ModelConfig, *, whole_experts: bool) -> dict[str, int]:
+    """What is divided behind attention, by name."""
+    widths = {"the MLP's inner width": model.intermediate_size} if has_dense_layers(model) else {}
+    experts = model.experts
+    if experts is not None and not whole_experts:
+        widths["the experts' inner width"] = experts.intermediate_size
+    if experts is not None and experts.shared_size:
+        widths["the shared experts' inner width"] = experts.shared_size
+    return widths
 
 
 def has_dense_layers(model: ModelConfig) -> bool:
