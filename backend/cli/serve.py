@@ -98,7 +98,11 @@ def serve(
     max_per_project: MaxPerProject = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
-    speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
+    speculation: Annotated[
+        str | None, typer.Option(help="Guess tokens, check several at once. ngram: from the text; model: see below.")
+    ] = None,
+    draft_model: Annotated[str, typer.Option(help="A smaller model of the same vocabulary, which guesses.")] = "",
+    draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
     tensor_parallel_size: TensorParallelSize = 1,
     pipeline_parallel_size: PipelineParallelSize = 1,
@@ -155,6 +159,8 @@ def serve(
             max_per_project=max_per_project,
             prefix_cache=prefix_cache,
             speculation=speculation,
+            draft_model=draft_model,
+            draft_memory=int(draft_memory * 2**30),
             batch_invariant=batch_invariant,
             tensor_parallel_size=tensor_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,

@@ -3,6 +3,8 @@ this says beforehand what it will find."""
 
 from dataclasses import dataclass
 
+import msgspec
+
 from backend.engine_config import EngineConfig, weight_format
 from backend.models.adapters.places import adapter_bytes
 from backend.models.config import ModelConfig
@@ -16,6 +18,7 @@ GRAPH_RESERVE = 1 << 30  # what the engine sets aside (`engine.gpu`)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
 GRAPHS = 44  # of a default engine
+DRAFT_SEQUENCES, DRAFT_TOKENS = 16, 2048  # that a smaller model guesses for, and those of its steps
 IN_PIECES = 8e11  # bytes of a layer's weights × tokens, from which a step's work takes longer than its launches
 
 
@@ -42,7 +45,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes. `blocks` is how many KV blocks fit; `cache` is what they take."""
+    """Bytes. `draft`: of a smaller model that guesses, with its cache, counted on each card. `blocks` is how many KV
+    blocks fit; `cache` is what they take."""
 
     reserved: int
     weights: int
@@ -51,10 +55,11 @@ class Memory:
     graphs: int
     cache: int
     blocks: int
+    draft: int = 0
 
     @property
     def peak(self) -> int:
-        return self.reserved + self.weights + self.activations + self.tables + self.graphs + self.cache
+        return self.reserved + self.weights + self.activations + self.tables + self.graphs + self.cache + self.draft
 
 
 def parameters(model: ModelConfig) -> Weights:
@@ -213,6 +218,21 @@ def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
     layer = model.layer_numbers * operand
     tokens = min(config.max_num_batched_tokens, int(IN_PIECES / layer))
     return GRAPHS * CAPTURED_GRAPH + _step_bytes(model, config, tokens)
+
+
+def draft_bytes(config: EngineConfig, draft: ModelConfig | None) -> int:
+    """Of a smaller model that guesses: weights, cache, its largest step, graphs."""
+    if draft is None:
+        return 0
+    # As `engine.drafting.start` has it: few sequences, prompts in shorter chunks.
+    tokens = min(config.max_num_batched_tokens, DRAFT_TOKENS)
+    own = msgspec.structs.replace(
+        config, quantization=None, kv_dtype=None, max_num_seqs=DRAFT_SEQUENCES, max_num_batched_tokens=tokens,
+        tensor_parallel_size=1, max_adapters=0, adapters="",
+    )  # fmt: skip
+    weights = weight_bytes(draft, config.dtype, None)
+    step = activation_bytes(draft, own) + table_bytes(draft, own) + graph_bytes(draft, own)
+    return weights + step + config.draft_memory
 
 
 def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:

@@ -9,7 +9,15 @@ from backend.models.config import ModelConfig
 from backend.models.sharding import of_rank, possible_sizes
 from backend.parallel.shard import Shard
 from backend.planner.cards import GIB, Card
-from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, parameters, room_for_cache, weight_bytes
+from backend.planner.memory import (
+    Memory,
+    draft_bytes,
+    kv_bytes_per_token,
+    memory_of,
+    parameters,
+    room_for_cache,
+    weight_bytes,
+)
 from backend.planner.roofline import Roofline, Step
 from backend.quantization import FORMATS
 from backend.quantization.none import NONE
@@ -56,9 +64,13 @@ class Plan:
         return asdict(self) | {"memory": asdict(self.memory) | {"peak": self.memory.peak}}
 
 
-def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int) -> Plan:
+def plan(
+    model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int,
+    draft: ModelConfig | None = None,
+) -> Plan:  # fmt: skip
     """``config.max_model_len`` is the context to be promised, ``config.tensor_parallel_size`` how many such cards there
-    are. Raises ConfigError for lengths that contradict it or the model, and for a model that cannot be divided so."""
+    are. draft: a smaller model that guesses, whole beside a part of this one. Raises ConfigError for lengths that
+    contradict it or the model, and for a model that cannot be divided so."""
     context = config.max_model_len or model.max_position
     _require_lengths(model, context, concurrency, prompt, answer)
     format = weight_format(config, model)
@@ -66,6 +78,8 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
     config, size = replace_limits(config, concurrency), config.tensor_parallel_size
+    guessing, reserved = draft_bytes(config, draft), card.reserved
+    card = replace(card, reserved=reserved + guessing)  # what the model cannot have
     share, weights = of_rank(model, Shard(0, size), format), parameters(model)
     memory = memory_of(share, config, card)
     tokens = memory.blocks * config.block_size
@@ -91,7 +105,7 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         answer=answer,
         parameters=weights.total,
         active_parameters=weights.active,
-        memory=memory,
+        memory=replace(memory, reserved=reserved, draft=guessing),
         kv_bytes_per_token=kv_bytes_per_token(share, config),
         max_concurrency=max_concurrency,
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
