@@ -422,3 +422,22 @@ def test_many_heads_over_few_bytes_are_bound_by_their_products() -> None:
     roof = Roofline(of_rank(model, Shard(0, 8), weight_format(on_gpu(), model)), on_gpu(), H200)
     some, more = (roof.seconds(Step(64, 64 * length)) for length in (1024, 8192))
     assert more - some > 64 * 7168 * model.kv_bytes_per_token(2) / H200.cache_bandwidth * 0.99
+
+
+def test_a_smaller_model_that_guesses_takes_its_weights_and_its_cache_from_the_others(tmp_path: Path) -> None:
+    small = from_hugging_face(MODELS["qwen3-0.6b"])
+    config = on_gpu(speculation="model", draft_model="small", draft_memory=2 << 30)
+    asked = {"concurrency": 32, "prompt": 512, "answer": 256}
+    alone, both = (plan(LLAMA, config, H200, draft=draft, **asked) for draft in (None, small))
+    assert (alone.memory.draft, both.memory.reserved) == (0, alone.memory.reserved)
+    assert both.memory.draft > weight_bytes(small, "bfloat16", None) + config.draft_memory
+    taken = alone.memory.cache - both.memory.cache
+    assert abs(taken - both.memory.draft) < 2 * config.block_size * alone.kv_bytes_per_token
+    assert both.memory.peak == pytest.approx(alone.memory.peak, rel=1e-3)
+    for name in ("large", "small"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(QWEN3_30B if name == "large" else MODELS["qwen3-0.6b"]))
+    arguments = ["plan", "--model", str(tmp_path / "large"), "--context", "8192", "--gpu", "h200"]
+    shown = CliRunner().invoke(app, [*arguments, "--draft-model", str(tmp_path / "small"), "--draft-memory", "2"])
+    assert "its cache included" in shown.stdout
+    assert "draft" not in CliRunner().invoke(app, arguments).stdout
