@@ -342,7 +342,8 @@ class Engine:
         if self._speculation and not self._launched:
             drafted = self._speculation.draft(batch, self.blocks, self.config.max_num_batched_tokens)
             if drafted:
-                return progress + self._verify(drafted)
+                drafted, ended = self._held_to_forms(drafted)
+                return progress + ended + (self._verify(drafted) if drafted else [])
         if batch:
             self._launch(batch, progress)
         if self._launched and (len(self._launched) > self.runner.ahead or not batch):
@@ -428,6 +429,22 @@ class Engine:
             sequence.num_pending -= 1
             progress.append(self._append(sequence, token, found))
         return progress
+
+    def _held_to_forms(self, batch: list[Drafted]) -> tuple[list[Drafted], list[Progress]]:
+        """The same with what grammars allow at each place, and the last entries of those that cannot go on."""
+        held: list[Drafted] = []
+        failed: list[int] = []
+        for drafted in batch:
+            sequence = drafted.sequence
+            if sequence.matcher is None or self._grammars is None:
+                held.append(drafted)
+                continue
+            found = self._grammars.along(sequence.id, sequence.matcher, drafted.guesses, sequence.ends)
+            if found is None:
+                failed.append(sequence.id)
+            else:
+                held.append(Drafted(sequence, *found))
+        return held, self._ended(failed, Finish.GRAMMAR)
 
     def _verify(self, batch: list[Drafted]) -> list[Progress]:
         assert self._speculation is not None  # noqa: S101

@@ -7,7 +7,9 @@ one token. This is rejection sampling for a draft that is certain of itself: a g
 otherwise the token comes from p without x. So the tokens are those of the engine without a drafter, one by one, greedy
 or not, as far as the logits are the same.
 
-A step in which draws of any sequence are shaped or reported (penalties, grammars, log probabilities) makes no guesses.
+A step in which draws of any sequence are shaped by more than a grammar, or reported (penalties, log probabilities),
+makes no guesses. Under a grammar each place has its own tokens that may be drawn; guesses that it rules out are
+dropped.
 
 It pays while steps are bound by reading weights: with many sequences, and for a sequence whose guesses fail, it rests.
 What guesses of a model cost is measured beside what they save (`Benefit`).
@@ -17,6 +19,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from torch import Tensor
 
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.scheduler import Scheduled
@@ -43,10 +47,13 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A decode whose next tokens are guessed to be `guesses`."""
+    """A decode whose next tokens are guessed to be `guesses`. allowed: of a sequence with a grammar, the tokens that
+    may be drawn behind its last token and behind each guess: int32 [num_tokens, words], bits as in
+    `token_masks.Allowed`; None: all."""
 
     sequence: Sequence
     guesses: list[int]
+    allowed: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -144,7 +151,7 @@ class Speculation:
         """
         most = self.most(len(running))
         trusted = [s for s in running if self._rested(s)]
-        if not most or not trusted or not all(s.params.plain for s in running):
+        if not most or not trusted or not all(s.params.guessable for s in running):
             return False
         if self.benefit is not None:
             return True
@@ -156,7 +163,7 @@ class Speculation:
         most = self.most(len(batch))
         if not most or any(s.num_tokens > 1 or s.admitted or not s.samples for s in batch):
             return []
-        if not all(s.sequence.params.plain for s in batch):
+        if not all(s.sequence.params.guessable for s in batch):
             return []  # what shapes or reports a draw depends on the tokens before it, which are not certain here
         wanted = [(s.sequence, room) for s in batch if (room := self._room(s.sequence, most)) > 0]
         found = {s.id: guesses for (s, _), guesses in zip(wanted, self.drafter.propose(wanted), strict=True)}

@@ -96,6 +96,7 @@ class GraphRunner:
             else None
         )
         self._check_replays: list[Replay] = []
+        self._check_logit_replays: dict[int, Replay] = {}  # of those that draw outside of them
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
         self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
@@ -159,6 +160,9 @@ class GraphRunner:
         assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
         rows = self._verifier.stage(batch)
         size = self._verifier.size(rows)
+        if any(item.allowed is not None for item in batch):
+            drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size), batch))
+            return self._verifier.settle(batch, drawn[:rows].tolist())
         replay = next((r for r in self._check_replays if r.size == size), None)
         if replay is None:
             drawn = self._verifier.step(size)()
@@ -166,6 +170,23 @@ class GraphRunner:
             replay.graph.replay()
             drawn = replay.drawn
         return self._verifier.settle(batch, drawn[:rows].tolist())
+
+    def _check_logits(self, size: int) -> Tensor:
+        """Of a step that checks guesses: a graph once it is captured, kernel by kernel until then."""
+        assert self._verifier is not None  # noqa: S101  (as above)
+        replay = self._check_logit_replays.get(size)
+        if replay is not None:
+            replay.graph.replay()
+            return replay.drawn
+        if self._pool is not None:
+            self._miss(self._check_logit_replay, size)
+        return self._verifier.step(size, draws=False)()
+
+    def _check_logit_replay(self, size: int) -> Replay:
+        verifier, replays = self._verifier, self._check_logit_replays
+        if verifier is not None and size not in replays:
+            replays[size] = self._captured([size], lambda n: verifier.step(n, draws=False))[0]
+        return replays[size]
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         self._pages.copy(pairs)
