@@ -29,7 +29,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs, unless there are several stages.
-        speculation: "ngram": guess tokens from the text so far and check several in a step (`speculation`).
+        speculation: how tokens are guessed, several of which are checked in a step (`speculation`): "ngram": from the
+            text so far; "model": by `draft_model`, a smaller model of the same vocabulary, whose cache has
+            `draft_memory` bytes. On several ranks the first has it.
         batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
@@ -67,6 +69,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_per_project: int | None = None
     prefix_cache: bool = True
     speculation: str | None = None
+    draft_model: str = ""
+    draft_memory: int = DEFAULT_KV_MEMORY
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -107,6 +111,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "max_num_batched_tokens",
             "max_num_seqs",
             "kv_memory",
+            "draft_memory",
             "step_timeout_s",
             "tensor_parallel_size",
             "pipeline_parallel_size",
@@ -140,9 +145,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             of_name(self.quantization)
         if self.kv_dtype not in (None, "fp8"):
             raise ConfigError(f"kv_dtype {self.kv_dtype!r} is not known; set --kv-dtype fp8, or leave it out")
-        if self.speculation not in (None, "ngram"):
+        if self.speculation not in (None, "ngram", "model"):
             raise ConfigError(
-                f"speculation {self.speculation!r} is not known; set --speculation ngram, or leave it out"
+                f"speculation {self.speculation!r} is not known; set --speculation to ngram or model, or leave it out"
+            )
+        if (self.speculation == "model") != bool(self.draft_model):
+            raise ConfigError(
+                "guesses by a model need both --speculation model and --draft-model; add the one that is missing"
             )
 
     def _check_combinations(self) -> None:
@@ -218,6 +227,12 @@ def require_invariant(config: EngineConfig, format: Quantization) -> None:
             f"batch_invariant does not go with {format.name}: products of {format.name} weights depend on the batch; "
             f"choose --quantization none"
         )
+
+
+def require_cache(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError if a GPU's kernels do not keep such a cache for this model."""
+    if model.latent is not None and config.kv_dtype is not None:
+        raise ConfigError("latents in FP8 are not computed; leave --kv-dtype out")
 
 
 class CacheSize(msgspec.Struct, frozen=True):

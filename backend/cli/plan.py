@@ -26,6 +26,8 @@ def plan(
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Cards that the model is divided among.")] = 1,
     quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
+    draft_model: Annotated[str, typer.Option(help="A smaller model beside it, which guesses.")] = "",
+    draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
     max_adapters: Annotated[int, typer.Option(min=0, help="Places for LoRA adapters.")] = 0,
@@ -57,12 +59,15 @@ def plan(
                 gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
                 max_num_batched_tokens=8192, tensor_parallel_size=tensor_parallel_size,
                 max_adapters=max_adapters, max_adapter_rank=max_adapter_rank, adapters="." if max_adapters else "",
+                speculation="model" if draft_model else None, draft_model=draft_model,
+                draft_memory=int(draft_memory * 2**30),
             )  # fmt: skip
         except ConfigError as error:
             fail(error, USAGE)
         made = make(
             shape, config, CARDS[gpu], concurrency=concurrency, prompt=tokens_in,
             answer=answer or max(1, min(256, length - tokens_in)),
+            draft=Checkpoint(resolve(draft_model)).config if draft_model else None,
         )  # fmt: skip
     except BackendError as error:
         fail(error)
@@ -114,6 +119,11 @@ def table(made: "Plan") -> str:
         ("activations", gib(memory.activations)),
         ("tables and graphs", gib(memory.tables + memory.graphs)),
         ("CUDA and libraries", gib(memory.reserved)),
+        *(
+            [("draft model", f"{gib(memory.draft)}, its cache included; the rates are without it")]
+            if memory.draft
+            else []
+        ),
         ("KV cache", f"{gib(memory.cache)}: {memory.blocks} blocks, {made.kv_bytes_per_token} bytes a token"),
         ("peak", gib(memory.peak)),
         ("requests at once", f"{made.max_concurrency} of {made.context} tokens; asked for {made.concurrency}"),

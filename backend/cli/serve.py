@@ -32,6 +32,13 @@ ExpertParallel = Annotated[
 RedundantExperts = Annotated[
     int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
 ]
+Speculation = Annotated[
+    str | None, typer.Option(help="Guess tokens, check several at once. ngram: from the text; model: by --draft-model.")
+]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
+]
+MaxNumSeqs = Annotated[int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")]
 MaxPerProject = Annotated[
     int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
 ]
@@ -81,9 +88,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; see the ready line.")] = 8000,
     device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
-    ] = None,
+    dtype: Dtype = None,
     max_model_len: Annotated[int | None, typer.Option(help="Prompt plus answer, in tokens.")] = None,
     kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks; overrides --kv-memory.")] = None,
     kv_memory: Annotated[float, typer.Option(help="KV cache, in GiB.")] = 1.0,
@@ -91,14 +96,14 @@ def serve(
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache, on a GPU.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory that the engine may take.")] = 0.92,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
-    max_num_seqs: Annotated[
-        int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
-    ] = None,
+    max_num_seqs: MaxNumSeqs = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
     max_per_project: MaxPerProject = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
-    speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
+    speculation: Speculation = None,
+    draft_model: Annotated[str, typer.Option(help="A smaller model of the same vocabulary, which guesses.")] = "",
+    draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
     tensor_parallel_size: TensorParallelSize = 1,
     pipeline_parallel_size: PipelineParallelSize = 1,
@@ -155,6 +160,8 @@ def serve(
             max_per_project=max_per_project,
             prefix_cache=prefix_cache,
             speculation=speculation,
+            draft_model=draft_model,
+            draft_memory=int(draft_memory * 2**30),
             batch_invariant=batch_invariant,
             tensor_parallel_size=tensor_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,

@@ -24,10 +24,11 @@ from backend.engine.core.runner import Launched, Runner
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.scheduler import Scheduled, Scheduler
 from backend.engine.core.sequence import Sequence, Status
-from backend.engine.core.speculation import Drafted, Drafter, Speculation, agreed
+from backend.engine.core.speculation import Benefit, Drafted, Drafter, Speculation, agreed
 from backend.engine.core.token_masks import Allowed, MaskedGrammars
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
+from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.computing import computing
 from backend.engine.parallel.leader import Followers, LeadingRunner, LeadingSleeper
@@ -59,11 +60,13 @@ class Engine:
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
         whole: bool = False, expert_loads: Callable[[], list[int]] = list, adapters: Adapters | None = None,
+        draft: DraftModel | None = None,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
         ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
-        cut into chunks. ``expert_loads``: as in `Decoder`. ``adapters``: None: it takes none."""
+        cut into chunks. ``expert_loads``: as in `Decoder`. ``adapters``: None: it takes none. ``draft``: a
+        smaller model that guesses."""
         self._adapters = adapters or Adapters()
         self._expert_loads = expert_loads
         self.config = config
@@ -88,12 +91,16 @@ class Engine:
         self.asleep = False
         drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
         self._speculation = Speculation(drafter) if drafter else None
+        self._draft = draft
+        if draft is not None:
+            self._speculation = Speculation(draft.drafter, benefit=Benefit(draft.now))
         self._eos_ids = eos_ids
         self._grammars = grammars
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._arrivals = 0
         self._steps = 0
+        self._decodes = 0  # sequences of the last step, if it computed one token of each
         self._expert_pairs: list[int] = []
 
     @classmethod
@@ -104,6 +111,7 @@ class Engine:
         """Load and build. team: the ranks that the model is divided among; None: it is on this one alone. Raises
         ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
         alone = SINGLE_ORDERED if config.batch_invariant else SINGLE
+        draft = draft_model(checkpoint, config)  # first, for what is left of a card becomes the other's cache
         made = computing(checkpoint, config, alone if team is None else team.group, on_stage)
         grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
         runner, sleeper, places = made.runner, made.sleeper, made.places
@@ -114,7 +122,7 @@ class Engine:
             of_all = LeadingPlaces(places, team.followers) if places else None
         return cls(
             made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars,
-            expert_loads=made.expert_loads, adapters=Adapters(of_all),
+            expert_loads=made.expert_loads, adapters=Adapters(of_all), draft=draft,
         )  # fmt: skip
 
     @property
@@ -276,6 +284,8 @@ class Engine:
                     "try again when idle"
                 ) from None
             yield residue
+        if self._draft is not None:
+            yield self._draft.drafter.residue()
 
     def _fell_asleep(self) -> bool:
         return self.asleep
@@ -295,6 +305,8 @@ class Engine:
         while self._launched:  # of sequences that are over, but whose last step ran on
             self._take_in(*self._launched.popleft())
         given = self._sleeper.sleep(on_progress)
+        if self._draft is not None:
+            given += self._draft.sleep_beside(self._sleeper, on_progress)
         self.blocks.forget_prefixes()
         self.asleep = True
         return given
@@ -303,13 +315,26 @@ class Engine:
         """Serve again, as after the start. Harmless when it is awake. Raises CannotWake or ModelError, still asleep."""
         if self.asleep and self._sleeper is not None:
             self._sleeper.wake(on_progress)
+            if self._draft is not None:
+                self._draft.wake_beside(self._sleeper, on_progress)
             self.asleep = False
 
     def step(self) -> list[Progress]:
         """Launch one batch, and take in the oldest whose turn it is. An entry for each token that a sequence got, in
         order, and for each that failed."""
+        benefit = None if self._speculation is None else self._speculation.benefit
+        if benefit is None:
+            return self._step()
+        benefit.begin()
+        progress = self._step()
+        if self._decodes:
+            benefit.end(self._decodes, sum(item.token is not None for item in progress))
+        return progress
+
+    def _step(self) -> list[Progress]:
         progress = self._catch_up()
         batch = self.scheduler.schedule()
+        self._decodes = len(batch) if all(s.num_tokens == 1 and not s.admitted for s in batch) else 0
         self._steps += 1
         if self._steps % LOADS_STEPS == 0:
             self._expert_pairs = self._expert_loads()
@@ -317,7 +342,8 @@ class Engine:
         if self._speculation and not self._launched:
             drafted = self._speculation.draft(batch, self.blocks, self.config.max_num_batched_tokens)
             if drafted:
-                return progress + self._verify(drafted)
+                drafted, ended = self._held_to_forms(drafted)
+                return progress + ended + (self._verify(drafted) if drafted else [])
         if batch:
             self._launch(batch, progress)
         if self._launched and (len(self._launched) > self.runner.ahead or not batch):
@@ -403,6 +429,22 @@ class Engine:
             sequence.num_pending -= 1
             progress.append(self._append(sequence, token, found))
         return progress
+
+    def _held_to_forms(self, batch: list[Drafted]) -> tuple[list[Drafted], list[Progress]]:
+        """The same with what grammars allow at each place, and the last entries of those that cannot go on."""
+        held: list[Drafted] = []
+        failed: list[int] = []
+        for drafted in batch:
+            sequence = drafted.sequence
+            if sequence.matcher is None or self._grammars is None:
+                held.append(drafted)
+                continue
+            found = self._grammars.along(sequence.id, sequence.matcher, drafted.guesses, sequence.ends)
+            if found is None:
+                failed.append(sequence.id)
+            else:
+                held.append(Drafted(sequence, *found))
+        return held, self._ended(failed, Finish.GRAMMAR)
 
     def _verify(self, batch: list[Drafted]) -> list[Progress]:
         assert self._speculation is not None  # noqa: S101

@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models import families, rope
-from backend.models.families.family import Experts, Positions, Variant
+from backend.models.families.family import Experts, LatentAttention, Positions, Variant
 from backend.models.rope import RopeScaling, Unscaled
 from backend.parallel.shard import ALONE, WHOLE, Shard, Stage
 from backend.quantization import declared_by
@@ -24,7 +24,10 @@ class ModelConfig:
     `families`). ``windows``: for each layer
     how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
     ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE). ``variant``: what else differs from Llama (Gemma, …).
-    ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
+    ``stored_weights``: how the checkpoint quantises them; None for weights in a float type. ``latent``: attention is
+    DeepSeek's; there is one KV head then, and ``head_dim`` is a value's. ``scale``: what q · k is multiplied by; None:
+    the variant's, or head_dim ** -0.5. ``predicting_layers``: behind the others, for tokens further ahead (multi-token
+    prediction); they are not read.
 
     ``shard``: whose part of a model this is (`sharding.of_rank`). Heads and the widths of MLP and experts are then
     those of the rank, the vocabulary is the model's. ``kv_copies``: ranks that hold the same KV heads. ``parts``: in
@@ -52,6 +55,9 @@ class ModelConfig:
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
     variant: Variant | None = None
+    latent: LatentAttention | None = None
+    scale: float | None = None
+    predicting_layers: int = 0
     stored_weights: StoredWeights | None = None
     shard: Shard = ALONE
     kv_copies: int = 1
@@ -75,8 +81,8 @@ class ModelConfig:
                 raise CorruptCheckpoint(f"{name} is {getattr(self, name)}; it must be positive")
         if self.num_heads % self.num_kv_heads:
             raise CorruptCheckpoint(f"{self.num_heads} heads do not divide into {self.num_kv_heads} KV heads")
-        if self.head_dim % 2:
-            raise CorruptCheckpoint(f"RoPE needs an even head_dim, not {self.head_dim}")
+        if self.rotary_dim % 2:
+            raise CorruptCheckpoint(f"RoPE needs an even head_dim, not {self.rotary_dim}")
         if self.windows and len(self.windows) != self.num_layers:
             raise CorruptCheckpoint(f"{len(self.windows)} attention windows for {self.num_layers} layers")
         if any(window is not None and window <= 0 for window in self.windows):
@@ -87,15 +93,56 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, element_size: int) -> int:
         """Bytes that one token's keys and values take, all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_size
+        return self.num_layers * self.num_kv_heads * sum(self.cached_widths) * element_size
+
+    @property
+    def cached_widths(self) -> tuple[int, int]:
+        """Of what a KV head of a layer keeps of a token: key and value, or latent and rotary key."""
+        return (self.head_dim, self.head_dim) if self.latent is None else (self.latent.rank, self.latent.rotary)
+
+    @property
+    def attended_dim(self) -> int:
+        """Of what attention over the cache gives a head: a value, or a sum of latents."""
+        return self.head_dim if self.latent is None else self.latent.rank
+
+    @property
+    def numbers_a_pair(self) -> int:
+        """Products of a query token with a key token in a layer, of all heads: scores and sums of values."""
+        score = self.head_dim if self.latent is None else self.latent.stored
+        return self.num_heads * (score + self.attended_dim)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that are turned by the position."""
+        return self.head_dim if self.latent is None else self.latent.rotary
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(outputs, width) of the matrices that a layer without experts multiplies by."""
         q, kv, hidden, inner = self.q_width, self.kv_width, self.hidden_size, self.intermediate_size
-        return {
+        found = {
             "qkv": (q + 2 * kv, hidden), "out": (hidden, q), "gate_up": (2 * inner, hidden), "down": (hidden, inner),
         }  # fmt: skip
+        if self.latent is not None:
+            found["qkv"] = (self._query_rows + self.latent.stored, hidden)
+        if self.latent is not None and self.latent.query_rank is not None:
+            found["q_b"] = (self.num_heads * self.latent.query, self.latent.query_rank)
+        return found
+
+    @property
+    def shared_matrices(self) -> dict[str, tuple[int, int]]:
+        """The same of the experts that every token of a mixture takes."""
+        if self.experts is None or not self.experts.shared_size:
+            return {}
+        hidden, inner = self.hidden_size, self.experts.shared_size
+        return {"shared_gate_up": (2 * inner, hidden), "shared_down": (hidden, inner)}
+
+    @property
+    def _query_rows(self) -> int:
+        """Of ``qkv`` with latent attention: the query's latent, or the queries themselves."""
+        assert self.latent is not None  # noqa: S101 -- who asks has looked
+        rank = self.latent.query_rank
+        return self.num_heads * self.latent.query if rank is None else rank
 
     @property
     def modules(self) -> dict[str, tuple[str, int, int]]:
@@ -112,18 +159,45 @@ class ModelConfig:
                 "self_attn.v_proj": ("qkv", q + kv, q + 2 * kv), "mlp.gate_proj": ("gate_up", 0, inner),
                 "mlp.up_proj": ("gate_up", inner, 2 * inner),
             }  # fmt: skip
+        if self.latent is not None:
+            joined = {name: place for name, place in joined.items() if place[0] != "qkv"} | self._latent_modules
+        if self.shared_matrices:
+            inner, place = self.experts.shared_size if self.experts else 0, "mlp.shared_experts."
+            joined |= {
+                f"{place}gate_proj": ("shared_gate_up", 0, inner),
+                f"{place}up_proj": ("shared_gate_up", inner, 2 * inner),
+                f"{place}down_proj": ("shared_down", 0, self.hidden_size),
+            }
         return joined | {
             "self_attn.o_proj": ("out", 0, self.hidden_size), "mlp.down_proj": ("down", 0, self.hidden_size),
         }  # fmt: skip
+
+    @property
+    def _latent_modules(self) -> dict[str, tuple[str, int, int]]:
+        assert self.latent is not None  # noqa: S101 -- who asks has looked
+        rows = self._query_rows
+        keys = {"self_attn.kv_a_proj_with_mqa": ("qkv", rows, rows + self.latent.stored)}
+        if self.latent.query_rank is None:
+            return {"self_attn.q_proj": ("qkv", 0, rows)} | keys
+        queries = ("q_b", 0, self.num_heads * self.latent.query)
+        return {"self_attn.q_a_proj": ("qkv", 0, rows)} | keys | {"self_attn.q_b_proj": queries}
+
+    @property
+    def expansion_numbers(self) -> int:
+        """Numbers of a layer that make keys and values of latents (``kv_b_proj``), which are never quantised."""
+        latent = self.latent
+        return 0 if latent is None else self.num_heads * (latent.plain + latent.value) * latent.rank
 
     @property
     def layer_numbers(self) -> int:
         """Numbers of a layer's matrices that a token is multiplied by: of the experts, those that it takes."""
         sizes = {name: outputs * width for name, (outputs, width) in self.matrices.items()}
         if self.experts is None:
-            return sum(sizes.values())
+            return sum(sizes.values()) + self.expansion_numbers
         taken = 3 * self.hidden_size * self.experts.intermediate_size * self.experts.per_token
-        return sizes["qkv"] + sizes["out"] + self.hidden_size * self.experts.count + taken
+        shared = sum(outputs * width for outputs, width in self.shared_matrices.values())
+        attention = sum(size for name, size in sizes.items() if name not in ("gate_up", "down"))
+        return attention + self.expansion_numbers + self.hidden_size * self.experts.count + taken + shared
 
     def kept_modules(self, layer: int, matrix: str) -> list[str]:
         """Those that share a matrix of a layer and that the checkpoint, whose weights are quantised, has in higher
@@ -164,9 +238,9 @@ class ModelConfig:
         return self.num_heads // self.parts // (self.num_kv_heads // self.kv_parts)
 
     def inverse_frequencies(self) -> list[float]:
-        """RoPE angles per position step, ``head_dim // 2`` of them; times `rope_scaling.magnitude` once they are sines
-        and cosines."""
-        return self.rope_scaling.frequencies(self.rope_theta, self.head_dim, self.max_position)
+        """RoPE angles per position step, ``rotary_dim // 2`` of them; times `rope_scaling.magnitude` once they are
+        sines and cosines."""
+        return self.rope_scaling.frequencies(self.rope_theta, self.rotary_dim, self.max_position)
 
     def positions_of(self, layer: int) -> Positions:
         """Which table that layer's q and k are turned by."""
@@ -182,7 +256,7 @@ class ModelConfig:
     @property
     def attention_scale(self) -> float:
         """What q · k is multiplied by."""
-        given = self.variant.attention_scale if self.variant else None
+        given = self.variant.attention_scale if self.variant else self.scale
         return self.head_dim**-0.5 if given is None else given
 
     @property
@@ -192,8 +266,9 @@ class ModelConfig:
 
     @property
     def plain_attention(self) -> bool:
-        """Whether every token attends to all before it, by scores as they are: what the library's kernel knows."""
-        return not self.windows and self.attention_cap is None and not self.sinks
+        """Whether every token attends to keys and values of all before it, by scores as they are: what the library's
+        kernel knows."""
+        return not self.windows and self.attention_cap is None and not self.sinks and self.latent is None
 
     def keeps_experts(self, layer: int) -> bool:
         """Whether a layer's experts stay in the model's dtype since the checkpoint has them in higher precision."""
@@ -245,6 +320,9 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
             windows=traits.windows,
             experts=traits.experts,
             variant=traits.variant,
+            latent=traits.latent,
+            scale=traits.attention_scale,
+            predicting_layers=traits.predicting_layers,
             stored_weights=stored_weights,
         ).within(None)
     except KeyError as missing:

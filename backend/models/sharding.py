@@ -1,8 +1,8 @@
 """A rank's share of a model is a model with fewer heads and a narrower MLP (Shoeybi et al. 2019, Megatron-LM).
 
 Query heads go to the ranks in order, each with its KV head; where there are fewer KV heads than ranks, neighbours hold
-the same one. The MLP's inner columns, and those within each expert, are divided; norms and the router are on every
-rank.
+the same one. The MLP's inner columns, and those within each expert, are divided; norms, the router, and the latents of
+latent attention are on every rank.
 """
 
 from dataclasses import replace
@@ -40,6 +40,8 @@ def of_rank(
     if not shard.alone:
         _require_divisible(model, shard.size, format, whole_experts=spare is not None)
     experts = model.experts
+    if experts is not None:
+        experts = replace(experts, shared_size=experts.shared_size // shard.size)
     if experts is not None and spare is not None and not shard.alone:
         placement = Placement.even(experts.count, shard.size, spare)
         experts = replace(experts, placement=placement, parts=parts_of_rank(model, 1, format) if ordered else 1)
@@ -89,7 +91,9 @@ def of_stage(model: ModelConfig, stage: Stage) -> ModelConfig:
 def parts_of_rank(model: ModelConfig, size: int, format: Quantization) -> int:
     """In how many parts each of `size` ranks computes a model whose tokens are not to depend on that number: as many
     as make the largest power of two up to SAME that the model divides into. 1 for a number that does not divide it,
-    whose tokens are those of that number alone."""
+    whose tokens are those of that number alone, and for latent attention, whose products are not cut so."""
+    if model.latent is not None:
+        return 1
     most = max(parts for parts in (1, 2, 4, SAME) if _obstacle(model, parts, format) is None)
     return most // size if most % size == 0 else 1
 
@@ -113,12 +117,9 @@ def _remainder(model: ModelConfig, size: int, format: Quantization, *, whole_exp
         return f"{model.num_heads} heads do not divide among {size} ranks"
     if model.num_kv_heads % size and size % model.num_kv_heads:
         return f"{model.num_kv_heads} KV heads neither divide among {size} ranks nor go to equally many each"
-    widths = {"the MLP's inner width": model.intermediate_size} if has_dense_layers(model) else {}
-    if model.experts is not None and whole_experts:
-        if model.experts.count < size:
-            return f"{model.experts.count} experts are fewer than {size} ranks"
-    elif model.experts is not None:
-        widths["the experts' inner width"] = model.experts.intermediate_size
+    if model.experts is not None and whole_experts and model.experts.count < size:
+        return f"{model.experts.count} experts are fewer than {size} ranks"
+    widths = _inner_widths(model, whole_experts=whole_experts)
     for name, width in widths.items():
         if width % size:
             return f"{name}, {width}, does not divide among {size} ranks"
@@ -132,6 +133,17 @@ def _remainder(model: ModelConfig, size: int, format: Quantization, *, whole_exp
                 f"multiples of {format.width_multiple}"
             )
     return None
+
+
+def _inner_widths(model: ModelConfig, *, whole_experts: bool) -> dict[str, int]:
+    """What is divided behind attention, by name."""
+    widths = {"the MLP's inner width": model.intermediate_size} if has_dense_layers(model) else {}
+    experts = model.experts
+    if experts is not None and not whole_experts:
+        widths["the experts' inner width"] = experts.intermediate_size
+    if experts is not None and experts.shared_size:
+        widths["the shared experts' inner width"] = experts.shared_size
+    return widths
 
 
 def has_dense_layers(model: ModelConfig) -> bool:
@@ -184,7 +196,35 @@ def layer_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
             "self_attn.q_norm.weight": of_rows((whole_q,), q),
             "self_attn.k_norm.weight": of_rows((whole_kv,), kv),
         }
-    return shares | _expert_shares(model, layer)
+    return shares | _latent_shares(model) | _shared_shares(model, layer) | _expert_shares(model, layer)
+
+
+def _latent_shares(model: ModelConfig) -> dict[str, Share]:
+    """Of latent attention: heads are divided; latents and rotary keys are on every rank."""
+    latent = model.latent
+    if latent is None:
+        return {}
+    whole, part = _part(model.num_heads * latent.query, model.shard)
+    both, own = _part(model.num_heads * (latent.plain + latent.value), model.shard)
+    name, width = ("q_proj", model.hidden_size) if latent.query_rank is None else ("q_b_proj", latent.query_rank)
+    return {
+        f"self_attn.{name}.weight": of_rows((whole, width), part),
+        "self_attn.kv_b_proj.weight": of_rows((both, latent.rank), own),
+    }
+
+
+def _shared_shares(model: ModelConfig, layer: int) -> dict[str, Share]:
+    """Of experts that every token takes: divided as an MLP is, wherever the others are."""
+    experts = model.experts
+    if experts is None or layer in experts.dense_layers or not experts.shared_size:
+        return {}
+    whole, part = _part(experts.shared_size, model.shard)
+    wide = of_rows((whole, model.hidden_size), part)
+    place = "mlp.shared_experts."
+    return {
+        f"{place}gate_proj.weight": wide, f"{place}up_proj.weight": wide,
+        f"{place}down_proj.weight": of_columns((model.hidden_size, whole), part),
+    }  # fmt: skip
 
 
 def _expert_shares(model: ModelConfig, layer: int) -> dict[str, Share]:

@@ -3,6 +3,8 @@ this says beforehand what it will find."""
 
 from dataclasses import dataclass
 
+import msgspec
+
 from backend.engine_config import EngineConfig, weight_format
 from backend.models.adapters.places import adapter_bytes
 from backend.models.config import ModelConfig
@@ -16,6 +18,7 @@ GRAPH_RESERVE = 1 << 30  # what the engine sets aside (`engine.gpu`)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
 GRAPHS = 44  # of a default engine
+DRAFT_SEQUENCES, DRAFT_TOKENS = 16, 2048  # that a smaller model guesses for, and those of its steps
 IN_PIECES = 8e11  # bytes of a layer's weights × tokens, from which a step's work takes longer than its launches
 
 
@@ -42,7 +45,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes. `blocks` is how many KV blocks fit; `cache` is what they take."""
+    """Bytes. `draft`: of a smaller model that guesses, with its cache, counted on each card. `blocks` is how many KV
+    blocks fit; `cache` is what they take."""
 
     reserved: int
     weights: int
@@ -51,17 +55,20 @@ class Memory:
     graphs: int
     cache: int
     blocks: int
+    draft: int = 0
 
     @property
     def peak(self) -> int:
-        return self.reserved + self.weights + self.activations + self.tables + self.graphs + self.cache
+        return self.reserved + self.weights + self.activations + self.tables + self.graphs + self.cache + self.draft
 
 
 def parameters(model: ModelConfig) -> Weights:
     q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     hidden = model.hidden_size
-    sizes = {name: outputs * width for name, (outputs, width) in model.matrices.items()}
-    products = sum(sizes[matrix] for layer in range(model.num_layers) for matrix in matrices_of(model, layer))
+    layers = range(model.num_layers)
+    sizes = (matrices_of(model, layer).values() for layer in layers)
+    products = sum(outputs * width for each in sizes for outputs, width in each)
+    products += model.num_layers * model.expansion_numbers
     one, count, held, taken = 0, 0, 0, 0
     if model.experts is not None:
         experts = model.experts
@@ -72,7 +79,7 @@ def parameters(model: ModelConfig) -> Weights:
     small += model.num_heads * model.sinks
     table = model.shard.most_tokens(model.vocab_size) * hidden
     return Weights(
-        products=products + mixed * hidden * count,
+        products=products + mixed * (hidden * count + _corrections(model)),
         experts=mixed * one * held,
         taken=mixed * one * taken,
         head=table,
@@ -87,10 +94,17 @@ def mixed_layers(model: ModelConfig) -> list[int]:
     return [layer for layer in range(model.num_layers) if layer not in model.experts.dense_layers]
 
 
-def matrices_of(model: ModelConfig, layer: int) -> list[str]:
-    """A layer's matrices beside its experts."""
-    mixed = model.experts is not None and layer not in model.experts.dense_layers
-    return [name for name in model.matrices if not mixed or name in ("qkv", "out")]
+def matrices_of(model: ModelConfig, layer: int) -> dict[str, tuple[int, int]]:
+    """A layer's matrices beside its experts, (outputs, width) each."""
+    if model.experts is None or layer in model.experts.dense_layers:
+        return model.matrices
+    own = {name: size for name, size in model.matrices.items() if name not in ("gate_up", "down")}
+    return own | model.shared_matrices
+
+
+def _corrections(model: ModelConfig) -> int:
+    """Biases of a layer's choice of experts."""
+    return model.experts.count if model.experts is not None and model.experts.corrected else 0
 
 
 def _norms(model: ModelConfig, q: int, kv: int) -> int:
@@ -98,6 +112,8 @@ def _norms(model: ModelConfig, q: int, kv: int) -> int:
     variant = model.variant
     before, after = (True, False) if variant is None else (variant.norm_before, variant.norm_after)
     heads = q + kv if variant is not None and variant.wide_qk_norm else 2 * model.head_dim
+    if model.latent is not None:
+        return 2 * model.hidden_size + model.latent.rank + (model.latent.query_rank or 0)
     return 2 * model.hidden_size * (before + after) + heads * model.qk_norm
 
 
@@ -113,9 +129,9 @@ def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> in
     products = sum(
         _format_of(model, layer, matrix, format).matrix_bytes(outputs, width, size)
         for layer in range(model.num_layers)
-        for matrix in matrices_of(model, layer)
-        for outputs, width in [model.matrices[matrix]]
+        for matrix, (outputs, width) in matrices_of(model, layer).items()
     )
+    products += model.num_layers * model.expansion_numbers * size
     return products + _expert_bytes(model, format, size) + (weights.head + weights.rest) * size
 
 
@@ -128,7 +144,7 @@ def _expert_bytes(model: ModelConfig, format: Quantization, size: int) -> int:
         kept = NONE if model.keeps_experts(layer) else format
         one = kept.expert_bytes(2 * inner, hidden, size) + kept.expert_bytes(hidden, inner, size)
         biases = 0 if model.experts.clamp is None else 1 + 2 * inner + hidden
-        total += _held(model.experts) * one + model.experts.count * (hidden + biases) * size
+        total += _held(model.experts) * one + model.experts.count * (hidden + biases) * size + 4 * _corrections(model)
     return total
 
 
@@ -158,11 +174,20 @@ def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 def _step_bytes(model: ModelConfig, config: EngineConfig, tokens: int) -> int:
     size = BYTES[config.dtype]
+    if model.latent is not None:  # queries as they come, as they meet the cache, and what attention gives
+        tokens_of = model.num_heads * (model.latent.query + model.latent.stored + model.latent.rank)
+        latent = tokens * (tokens_of + model.matrices["qkv"][0] + 2 * model.hidden_size) * size
+        return max(latent, tokens * _widest_mlp(model, config, size))
+    return tokens * _widest_mlp(model, config, size)
+
+
+def _widest_mlp(model: ModelConfig, config: EngineConfig, size: int) -> int:
+    """Of a token, at the widest moment of an MLP or a mixture."""
     if model.experts is not None:
-        return tokens * _mixture_bytes(model, config, size)
+        return _mixture_bytes(model, config, size)
     gate = 3 if model.variant is None or not model.variant.gelu else 4  # GELU and its product are two passes
     width = model.hidden_size * 3 + gate * model.intermediate_size
-    return tokens * (width * size + weight_format(config, model).activation_bytes(model.intermediate_size))
+    return width * size + weight_format(config, model).activation_bytes(model.intermediate_size)
 
 
 def _mixture_bytes(model: ModelConfig, config: EngineConfig, size: int) -> int:
@@ -180,8 +205,8 @@ def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
     blocks = -(-length // config.block_size)
     rows = config.max_num_seqs * (length + 2 * blocks + 16) * 4
     tables = 1 if model.variant is None or model.variant.local_rope is None else 2
-    rotary = tables * model.max_position * model.head_dim * (4 + BYTES[config.dtype])
-    scratch = 2048 * 16 * (model.head_dim + 2) * 4
+    rotary = tables * model.max_position * model.rotary_dim * (4 + BYTES[config.dtype])
+    scratch = 2048 * 16 * (model.attended_dim + 2) * 4
     return rows + rotary + scratch
 
 
@@ -193,6 +218,21 @@ def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
     layer = model.layer_numbers * operand
     tokens = min(config.max_num_batched_tokens, int(IN_PIECES / layer))
     return GRAPHS * CAPTURED_GRAPH + _step_bytes(model, config, tokens)
+
+
+def draft_bytes(config: EngineConfig, draft: ModelConfig | None) -> int:
+    """Of a smaller model that guesses: weights, cache, its largest step, graphs."""
+    if draft is None:
+        return 0
+    # As `engine.drafting.start` has it: few sequences, prompts in shorter chunks.
+    tokens = min(config.max_num_batched_tokens, DRAFT_TOKENS)
+    own = msgspec.structs.replace(
+        config, quantization=None, kv_dtype=None, max_num_seqs=DRAFT_SEQUENCES, max_num_batched_tokens=tokens,
+        tensor_parallel_size=1, max_adapters=0, adapters="",
+    )  # fmt: skip
+    weights = weight_bytes(draft, config.dtype, None)
+    step = activation_bytes(draft, own) + table_bytes(draft, own) + graph_bytes(draft, own)
+    return weights + step + config.draft_memory
 
 
 def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:

@@ -3,13 +3,21 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from backend.engine_config import EngineConfig, weight_format
+from backend.engine_config import EngineConfig, require_cache, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.models.sharding import of_rank, possible_sizes
 from backend.parallel.shard import Shard
 from backend.planner.cards import GIB, Card
-from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, parameters, room_for_cache, weight_bytes
+from backend.planner.memory import (
+    Memory,
+    draft_bytes,
+    kv_bytes_per_token,
+    memory_of,
+    parameters,
+    room_for_cache,
+    weight_bytes,
+)
 from backend.planner.roofline import Roofline, Step
 from backend.quantization import FORMATS
 from backend.quantization.none import NONE
@@ -56,15 +64,22 @@ class Plan:
         return asdict(self) | {"memory": asdict(self.memory) | {"peak": self.memory.peak}}
 
 
-def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int) -> Plan:
+def plan(
+    model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int,
+    draft: ModelConfig | None = None,
+) -> Plan:  # fmt: skip
     """``config.max_model_len`` is the context to be promised, ``config.tensor_parallel_size`` how many such cards there
-    are. Raises ConfigError for lengths that contradict it or the model, and for a model that cannot be divided so."""
+    are. draft: a smaller model that guesses, whole beside a part of this one. Raises ConfigError for lengths that
+    contradict it or the model, and for a model that cannot be divided so."""
     context = config.max_model_len or model.max_position
     _require_lengths(model, context, concurrency, prompt, answer)
     format = weight_format(config, model)
+    require_cache(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
     config, size = replace_limits(config, concurrency), config.tensor_parallel_size
+    guessing, reserved = draft_bytes(config, draft), card.reserved
+    card = replace(card, reserved=reserved + guessing)  # what the model cannot have
     share, weights = of_rank(model, Shard(0, size), format), parameters(model)
     memory = memory_of(share, config, card)
     tokens = memory.blocks * config.block_size
@@ -90,7 +105,7 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         answer=answer,
         parameters=weights.total,
         active_parameters=weights.active,
-        memory=memory,
+        memory=replace(memory, reserved=reserved, draft=guessing),
         kv_bytes_per_token=kv_bytes_per_token(share, config),
         max_concurrency=max_concurrency,
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
@@ -147,7 +162,7 @@ def _refusal(
         most, longest = tokens // context, tokens // concurrency
         offers = [f"{most} at once would do"] if most else []
         offers.append(f"a context of {longest} would do")
-        if config.kv_dtype is None and FP8 in card.units:
+        if config.kv_dtype is None and FP8 in card.units and model.latent is None:
             half = memory_of(model, _with_fp8_cache(config), card)
             if half.blocks * config.block_size >= context * concurrency:
                 offers.append("so would an FP8 cache")

@@ -48,8 +48,10 @@ class Roofline:
         rows = step.decodes + step.prompt_tokens
         drawn = step.decodes + step.prompts
         products = self._products(rows) + self._head(drawn)
-        cache = step.context * self._kv_bytes / card.cache_bandwidth
-        attention = 4 * step.pairs * self.model.num_heads * self.model.head_dim * layers / card.attention_flops
+        pair = 2 * self.model.numbers_a_pair * layers / card.attention_flops
+        # All heads of latent attention multiply the same few bytes, which then is what takes the time.
+        cache = step.context * max(self._kv_bytes / card.cache_bandwidth, pair)
+        attention = step.pairs * pair
         rest = layers * (card.layer_one_row if rows == 1 else card.layer_many_rows)
         device = products + cache + attention + rest + self._sums(rows, drawn)
         captured = not step.prompts or (

@@ -42,6 +42,7 @@ class Experts:
         self.gate_up, self.down, self.scales, self.spans = gate_up, down, scales, spans
         self.divisions: tuple[Experts, ...] = ()
         self.held: HeldExperts | None = None
+        self.correction: Tensor | None = None
         self._in_groups: Any
         self._route: Any
         self._blocks: Any
@@ -63,7 +64,8 @@ class Experts:
         """All that it multiplies by."""
         if self.divisions:
             return [tensor for part in self.divisions for tensor in part.tensors()]
-        return [self.gate_up, self.down, *(self.scales or ())]
+        own = [] if self.correction is None else [self.correction]
+        return [self.gate_up, self.down, *(self.scales or ()), *own]
 
     def parts(
         self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
@@ -77,7 +79,7 @@ class Experts:
         import torch
 
         per_token = self.routing.per_token
-        factors, chosen = self._route(logits, self.routing)
+        factors, chosen = self._route(logits, self.routing, self.correction)
         absent = None
         if self.held is not None:
             chosen = self.held.local(chosen) if slots is None else slots
@@ -116,7 +118,8 @@ class Experts:
         """All that it multiplies by, [slots, ...] each."""
         if self.divisions:
             return [tensor for part in self.divisions for tensor in part.by_slot()]
-        return [tensor.view(len(self.gate_up), -1) for tensor in self.tensors()]
+        own = (self.gate_up, self.down, *(self.scales or ()))
+        return [tensor.view(len(self.gate_up), -1) for tensor in own]
 
     def added(self, residual: Tensor, x: Tensor, logits: Tensor, *, batch_invariant: bool = False) -> Tensor:
         """``residual`` and what all experts add to it, in residual's dtype."""
@@ -139,7 +142,7 @@ class Experts:
 
         from backend.parallel.group import tree_sum
 
-        slots = None if self.held is None else self.held.local(self._route(logits, self.routing)[1])
+        slots = None if self.held is None else self.held.local(self._route(logits, self.routing, self.correction)[1])
         parts = self.divisions or (self,)
         own = torch.stack([part.parts(x, logits, batch_invariant=True, slots=slots) for part in parts])
         each = group.all_reduce(tree_sum(own))
@@ -153,6 +156,7 @@ class Experts:
         found = Experts(self.kernels, self.routing, self.gate_up[:0], self.down[:0])
         found.divisions = tuple(self._part(i, parts) for i in range(parts))
         found.hold(self.held)
+        found.correct(self.correction)
         return found
 
     def hold(self, held: HeldExperts | None) -> None:
@@ -160,6 +164,12 @@ class Experts:
         self.held = held
         for part in self.divisions:
             part.held = held
+
+    def correct(self, bias: Tensor | None) -> None:
+        """Add it to scores where experts are chosen, not where they are weighed. bias: float32 [experts]."""
+        self.correction = bias
+        for part in self.divisions:
+            part.correction = bias
 
     def _part(self, index: int, parts: int) -> Experts:
         experts, width, inner = self.down.shape
@@ -217,7 +227,7 @@ class ClampedExperts(Experts):
     ) -> Tensor:  # fmt: skip
         import torch
 
-        factors, chosen = self._route(logits, self.routing)
+        factors, chosen = self._route(logits, self.routing, self.correction)
         per_token = chosen.shape[1]
         size = self._size(chosen.numel(), len(self.gate_up), batch_invariant=batch_invariant)
         blocks, dtype = self._blocks_of(chosen, None, size), torch.float32 if wide else x.dtype

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from backend.kernels.launching.launch import FP8
-from bench.kernels import formats
+from bench.kernels import formats, latent
 from bench.kernels.attention import decode_case, prefill_case, shared_case, uneven_case
 from bench.kernels.case import LLAMA_8B, QWEN3_06B, WIDE, Case
 from bench.kernels.layers import gate_cases, narrow_cases, norm_cases, quantise_case, rotary_case, row_cases
@@ -56,3 +56,4 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
         yield from sampling_cases(LLAMA_8B, rows, device)
     yield from step_cases(256, device)
     yield from formats.cases(device, dtype)
+    yield from latent.cases(device, dtype)

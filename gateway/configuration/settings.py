@@ -338,6 +338,11 @@ class Kubernetes(Section):
     surge: bool = Field(True, description="on an update the new pod before the old goes; needs a second GPU")
 
 
+WeightsName = Annotated[
+    str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$")
+]  # inside the folder of models, and nowhere else
+
+
 class Fleet(Section):
     """Of deployments. `launcher` local: backends are processes of this machine; kubernetes: pods of this cluster."""
 
@@ -348,6 +353,9 @@ class Fleet(Section):
     adapters: Path | None = Field(None, description="folder of LoRA adapters that backends of this machine may load")
     max_adapters: int = Field(0, ge=0, le=511, description="how many a backend may have at a time; 0: none")
     max_adapter_rank: int = Field(16, ge=1, le=256, description="the highest rank of one")
+    draft_models: dict[WeightsName, WeightsName] = Field(
+        default_factory=dict, description="weights of a deployment -> weights of a smaller model that guesses for it"
+    )
     waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")
     every_s: float = Field(1.0, ge=0.05, le=60, description="how often what runs is compared with what shall")
 

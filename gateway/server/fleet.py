@@ -65,6 +65,7 @@ async def running_fleet(
             launcher,
             cell=installation.cell,
             models=installation.models(settings),
+            drafts=settings.fleet.draft_models,
             report=fleet.report,
             lifecycle=lifecycle,
             every_s=settings.fleet.every_s,

@@ -19,7 +19,8 @@ def silent(_sentence: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use."""
+    """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use.
+    `draft`: a smaller model beside `model`, in the same folder, which guesses for it."""
 
     identity: BackendIdentity
     model: Path
@@ -29,6 +30,7 @@ class BackendSpec:
     card: str | None = None  # the kind of GPU it is to have, where the launcher chooses them
     cards: int = 1  # how many of them, among which the model is divided
     options: tuple[str, ...] = ()  # more of `backend serve`
+    draft: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class Reconciler:
         *,
         cell: str,
         models: Path,
+        drafts: Mapping[str, str] = MappingProxyType({}),
         report: Report = lambda replica: None,
         lifecycle: LifecycleClient | None = None,
         every_s: float = EVERY_S,
@@ -73,6 +74,7 @@ class Reconciler:
         self._launcher = launcher
         self._cell = cell
         self._models = models
+        self._drafts = drafts  # weights -> those of a smaller model that guesses for it
         self._report = report
         self._lifecycle = lifecycle or NoLifecycle()
         self._slept_at: dict[str, float] = {}
@@ -293,9 +295,10 @@ class Reconciler:
         identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
         cards = deployment.cards
         divided = ("--tensor-parallel-size", str(cards.count)) if cards.count > 1 else ()
+        draft = self._drafts.get(deployment.weights)
         return BackendSpec(
             identity, self._models / deployment.weights, deployment.model, card=cards.name, cards=max(1, cards.count),
-            options=divided,
+            options=divided, draft=None if draft is None else self._models / draft,
         )  # fmt: skip
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:

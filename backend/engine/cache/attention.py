@@ -32,30 +32,40 @@ class Softness:
 
 
 class KVCache:
-    """Keys and values of all layers; zeroed at birth, so that unused slots are finite. allocate: by default torch's."""
+    """Keys and values of all layers; zeroed at birth, so that unused slots are finite. allocate: by default torch's.
+
+    With latent attention (`LatentAttention`) ``keys`` hold the latents, which are the values as well, and ``values``
+    the rotary keys: each token has one of both, and all heads attend to them.
+    """
 
     def __init__(
         self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str,
         allocate: Allocate | None = None,
     ) -> None:  # fmt: skip
-        self._shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+        rows = (model.num_layers, num_blocks, block_size, model.num_kv_heads)
+        self._shapes = [(*rows, width) for width in model.cached_widths]
+        self.latent = model.latent is not None
         self.block_size = block_size
         self.windows = model.windows or (None,) * model.num_layers
         self.softness = Softness(model.attention_scale, model.attention_cap)
         allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device))
-        self.keys, self.values = allocate(self._shape, dtype), allocate(self._shape, dtype)
+        self.keys, self.values = (allocate(shape, dtype) for shape in self._shapes)
         for part in (self.keys, self.values):
             part.view(torch.uint8).zero_()
 
     def release(self) -> int:
         """Forget everything and give the memory back; returns its bytes. `restore` before the next use."""
-        given = 2 * self.keys.numel() * self.keys.element_size()
+        given = (self.keys.numel() + self.values.numel()) * self.keys.element_size()
         self.keys, self.values = (part.zero_().new_empty(0) for part in (self.keys, self.values))
         return given
 
     def restore(self) -> None:
         """As at birth."""
-        self.keys, self.values = self.keys.new_zeros(self._shape), self.values.new_zeros(self._shape)
+        self.keys, self.values = (self.keys.new_zeros(shape) for shape in self._shapes)
+
+    def attended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values that queries meet, of what the two parts of the cache hold. [..., width] each."""
+        return (torch.cat((k, v), -1), k) if self.latent else (k, v)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +120,21 @@ class PagedAttention:
         keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
         values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
         if self.decodes is not None and not self.prefills:
-            return _decode(q, keys, values, self.decodes, window, softness)
-        out = torch.empty_like(q)
+            return _decode(q, *self._gathered(keys, values, self.decodes.blocks), self.decodes, window, softness)
+        k, v = self.cache.attended(k, v)
+        out = q.new_empty(*q.shape[:2], v.shape[2])
         if self.decodes is not None:
-            out[: self.decodes.count] = _decode(q[: self.decodes.count], keys, values, self.decodes, window, softness)
+            found = self._gathered(keys, values, self.decodes.blocks)
+            out[: self.decodes.count] = _decode(q[: self.decodes.count], *found, self.decodes, window, softness)
         for p in self.prefills:
             rows = slice(p.start, p.end)
-            out[rows] = _prefill(q[rows], k[rows], v[rows], keys, values, p, window, softness)
+            context = self._gathered(keys, values, p.blocks) if p.context else None
+            out[rows] = _prefill(q[rows], k[rows], v[rows], context, p, window, softness)
         return out
+
+    def _gathered(self, keys: Tensor, values: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Of one layer: keys and values of the tokens in these blocks, [tokens, kv_heads, width] each."""
+        return self.cache.attended(*(part.index_select(0, blocks).flatten(0, 1) for part in (keys, values)))
 
 
 class HeadwiseAttention(PagedAttention):
@@ -133,13 +150,15 @@ class HeadwiseAttention(PagedAttention):
         keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
         values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
         shared, softness, (token,) = q.shape[1] // k.shape[1], self.cache.softness, self.prefills
+        k, v = self.cache.attended(k, v)
         found = []
         for first in range(0, q.shape[1], self._together):
             kv = slice(first // shared, first // shared + 1)
             own, key, value = q[:, first : first + self._together].clone(), k[:, kv].clone(), v[:, kv].clone()
             part = None if sinks is None else sinks[first : first + self._together]
             soft = replace(softness, sinks=part)
-            found.append(_prefill(own, key, value, keys[:, :, kv], values[:, :, kv], token, window, soft))
+            context = self._gathered(keys[:, :, kv], values[:, :, kv], token.blocks) if token.context else None
+            found.append(_prefill(own, key, value, context, token, window, soft))
         return torch.cat(found, 1)
 
 
@@ -147,11 +166,11 @@ def _decode(
     q: Tensor, keys: Tensor, values: Tensor, decodes: Decodes, window: int | None, softness: Softness
 ) -> Tensor:
     """All sequences at once. The query heads that share a KV head take the place of query positions, so that no key
-    is repeated for them. q: [count, heads, head_dim]."""
+    is repeated for them. q: [count, heads, head_dim]. keys, values: of the sequences one after another, as many tokens
+    of each."""
     count, heads, head_dim = q.shape
-    kv_heads = keys.shape[2]
-    k = keys.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
-    v = values.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
+    kv_heads = keys.shape[1]
+    k, v = (part.view(count, -1, kv_heads, part.shape[2]).transpose(1, 2) for part in (keys, values))
     grouped = q.reshape(count, kv_heads, heads // kv_heads, head_dim)
     bias = decodes.bias(window)
     if softness.plain:
@@ -159,21 +178,21 @@ def _decode(
     else:
         sinks = None if softness.sinks is None else softness.sinks.view(1, kv_heads, -1, 1)
         out = _capped(grouped, k, v, bias, softness, sinks)
-    return out.reshape(count, heads, head_dim)
+    return out.reshape(count, heads, v.shape[3])
 
 
 def _prefill(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, p: Prefill, window: int | None, softness: Softness
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, whole: tuple[Tensor, Tensor] | None, p: Prefill, window: int | None,
+    softness: Softness,
+) -> Tensor:  # fmt: skip
     """One sequence: causal among its new tokens, and over its whole context or the window's part of it.
 
-    q: [new, heads, head_dim].
+    q: [new, heads, head_dim]. whole: keys and values of all its blocks, if there is a context.
     """
     mask = None
     total = p.context + p.end - p.start
-    if p.context:
-        k = keys.index_select(0, p.blocks).flatten(0, 1)[:total]
-        v = values.index_select(0, p.blocks).flatten(0, 1)[:total]
+    if whole is not None:
+        k, v = (part[:total] for part in whole)
     if p.context or not softness.plain or (window is not None and window < total):
         mask = torch.ones(q.shape[0], total, dtype=torch.bool, device=q.device).tril(p.context)
         if window is not None:

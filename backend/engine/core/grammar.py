@@ -87,6 +87,12 @@ class GrammarMatcher:
             return True
         return bool(self.own().consume_token(token))
 
+    def ahead(self) -> "GrammarMatcher":
+        """One that is where this one is, and goes on without it. Raises as `own`."""
+        found = GrammarMatcher(self._compiled, self._after, self._begun_by)
+        found._matcher = self.own().deep_copy()
+        return found
+
     @property
     def holds(self) -> bool:
         """The grammar limits what may come next."""

@@ -71,6 +71,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self.penalised or self.restricted or bool(self.logit_bias or self.min_tokens or self.grammar)
 
     @property
+    def guessable(self) -> bool:
+        """What may be drawn at a place is known from the tokens before it, whatever they are: `plain`, or held to a
+        grammar and nothing else."""
+        others = self.penalised or self.restricted or self.logit_bias or self.min_tokens
+        return not others and self.logprobs is None and self.prompt_logprobs is None
+
+    @property
     def restricted(self) -> bool:
         """Some tokens may not be drawn, regardless of the grammar."""
         return bool(self.allowed_token_ids or self.bad_words)

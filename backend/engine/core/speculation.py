@@ -7,14 +7,20 @@ one token. This is rejection sampling for a draft that is certain of itself: a g
 otherwise the token comes from p without x. So the tokens are those of the engine without a drafter, one by one, greedy
 or not, as far as the logits are the same.
 
-A step in which draws of any sequence are shaped or reported (penalties, grammars, log probabilities) makes no guesses.
+A step in which draws of any sequence are shaped by more than a grammar, or reported (penalties, log probabilities),
+makes no guesses. Under a grammar each place has its own tokens that may be drawn; guesses that it rules out are
+dropped.
 
 It pays while steps are bound by reading weights: with many sequences, and for a sequence whose guesses fail, it rests.
+What guesses of a model cost is measured beside what they save (`Benefit`).
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from torch import Tensor
 
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.scheduler import Scheduled
@@ -23,6 +29,8 @@ from backend.engine.core.sequence import Sequence
 GUESSES_BY_BATCH = ((4, 5), (16, 3))  # up to so many sequences a step, so many guesses each; beyond, none
 MAX_ROWS = 64  # that a checking step has, each a draw: 16 × (1 + 3)
 LONGEST_REST = 64  # tokens
+PROBE_STEPS = 8  # of each way to go on, before they are compared
+TRUSTED_STEPS = 256  # of the better way, before the other is tried again
 
 
 class Drafter(Protocol):
@@ -39,10 +47,13 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A decode whose next tokens are guessed to be `guesses`."""
+    """A decode whose next tokens are guessed to be `guesses`. allowed: of a sequence with a grammar, the tokens that
+    may be drawn behind its last token and behind each guess: int32 [num_tokens, words], bits as in
+    `token_masks.Allowed`; None: all."""
 
     sequence: Sequence
     guesses: list[int]
+    allowed: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -63,18 +74,73 @@ class _Trust:
     resume_at: int = 0
 
 
+class Benefit:
+    """Whether steps with guesses give more tokens a second than steps without, at each size of batch: both are tried,
+    the better one is kept for a while, and then the other tried again. now: seconds, monotonic."""
+
+    def __init__(self, now: Callable[[], float], by_batch: Items[tuple[int, int]] = GUESSES_BY_BATCH) -> None:
+        self._now = now
+        self._trials = [_Trial() for _ in by_batch]
+        self._sizes = [size for size, _ in by_batch]
+        self._began = 0.0
+
+    def wants(self, batch: int) -> bool:
+        """Whether a step of so many sequences is to have guesses."""
+        trial = self._trial(batch)
+        return trial is not None and trial.guesses
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began = self._now()
+
+    def end(self, batch: int, tokens: int) -> None:
+        """It is over; so many sequences got so many tokens, and nothing else was computed."""
+        trial = self._trial(batch)
+        if trial is not None:
+            trial.take(tokens / batch, self._now() - self._began)
+
+    def _trial(self, batch: int) -> "_Trial | None":
+        return next((t for size, t in zip(self._sizes, self._trials, strict=True) if 0 < batch <= size), None)
+
+
+class _Trial:
+    """guesses: what is tried now. rates: tokens a second and sequence, without guesses and with."""
+
+    def __init__(self) -> None:
+        self.guesses = False
+        self._rates: list[float | None] = [None, None]
+        self._steps, self._tokens, self._seconds = 0, 0.0, 0.0
+        self._most = PROBE_STEPS
+
+    def take(self, tokens: float, seconds: float) -> None:
+        self._steps, self._tokens, self._seconds = self._steps + 1, self._tokens + tokens, self._seconds + seconds
+        if self._steps < self._most:
+            return
+        self._rates[self.guesses] = self._tokens / self._seconds if self._seconds > 0 else None
+        self._steps, self._tokens, self._seconds = 0, 0.0, 0.0
+        without, given = self._rates
+        if without is None or given is None or self._most == TRUSTED_STEPS:
+            self.guesses, self._most = not self.guesses, PROBE_STEPS
+        else:
+            self.guesses, self._most = given > without, TRUSTED_STEPS
+
+
 @dataclass
 class Speculation:
-    """When to guess and how much. `proposed` and `accepted` count guesses since birth."""
+    """When to guess and how much. `proposed` and `accepted` count guesses since birth. benefit: of a drafter that takes
+    its time; None for one that looks guesses up, which is asked whenever it may have some."""
 
     drafter: Drafter
     by_batch: Items[tuple[int, int]] = GUESSES_BY_BATCH
     proposed: int = 0
     accepted: int = 0
+    benefit: Benefit | None = None
     _trust: dict[int, _Trust] = field(default_factory=dict)
 
     def most(self, batch: int) -> int:
-        """Guesses a sequence in a batch of that size; 0 under load."""
+        """Guesses a sequence in a batch of that size; 0 under load, and where they would not pay."""
+        if self.benefit is not None and not self.benefit.wants(batch):
+            return 0
         return next((guesses for size, guesses in self.by_batch if batch <= size), 0)
 
     def promises(self, running: list[Sequence]) -> bool:
@@ -85,8 +151,10 @@ class Speculation:
         """
         most = self.most(len(running))
         trusted = [s for s in running if self._rested(s)]
-        if not most or not trusted or not all(s.params.plain for s in running):
+        if not most or not trusted or not all(s.params.guessable for s in running):
             return False
+        if self.benefit is not None:
+            return True
         guesses = self.drafter.propose([(s, s.num_pending + 1) for s in trusted])
         return any(len(g) > s.num_pending for s, g in zip(trusted, guesses, strict=True))
 
@@ -95,7 +163,7 @@ class Speculation:
         most = self.most(len(batch))
         if not most or any(s.num_tokens > 1 or s.admitted or not s.samples for s in batch):
             return []
-        if not all(s.sequence.params.plain for s in batch):
+        if not all(s.sequence.params.guessable for s in batch):
             return []  # what shapes or reports a draw depends on the tokens before it, which are not certain here
         wanted = [(s.sequence, room) for s in batch if (room := self._room(s.sequence, most)) > 0]
         found = {s.id: guesses for (s, _), guesses in zip(wanted, self.drafter.propose(wanted), strict=True)}

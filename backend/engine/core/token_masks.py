@@ -64,6 +64,11 @@ class Allowed:
         return Allowed(ids, torch.from_numpy(bits.view(np.int32))), failed
 
 
+def allows(row: Tensor, token: int) -> bool:
+    """row: int32 [words], as `Allowed.bits`."""
+    return bool(int(row[token // 32]) >> token % 32 & 1)
+
+
 class MaskedGrammars(Grammars):
     """Grammars, and what may come next in sequences that follow them.
 
@@ -105,6 +110,32 @@ class MaskedGrammars(Grammars):
             if id in also:
                 row.numpy().view(np.uint32)[also[id] // 32] |= np.uint32(1 << also[id] % 32)
         return allowed, failed
+
+    def along(
+        self, id: int, matcher: GrammarMatcher, guesses: list[int], ends: frozenset[int]
+    ) -> tuple[list[int], Tensor] | None:
+        """The guesses that the grammar allows, from the first on, and what may be drawn in front of each and behind the
+        last: [1 + guesses, words] int32, as `Allowed.bits`. None where there is no saying (see `allowed`). ends: tokens
+        that are not guessed, for nothing follows them."""
+        try:
+            probe = matcher.ahead()
+        except InvalidRequest:
+            return None
+        kept: list[int] = []
+        rows: list[Tensor] = []
+        for guess in [*guesses, -1]:
+            allowed, failed = self.allowed([(id, probe)])
+            if failed and not rows:
+                return None
+            if failed:  # the draw behind the guess before decides, as without guesses
+                kept.pop()
+                break
+            row = allowed.bits[0].clone() if allowed.ids else torch.full((self._words,), -1, dtype=torch.int32)
+            rows.append(row)
+            if guess < 0 or guess in ends or not allows(row, guess) or not probe.accept(guess):
+                break
+            kept.append(guess)
+        return kept, torch.stack(rows[: 1 + len(kept)])
 
     def _computed(self, matchers: Items[LLMatcher]) -> Tensor:
         count = len(matchers)

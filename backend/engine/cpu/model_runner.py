@@ -88,7 +88,7 @@ class ModelRunner:
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         runs = [Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
         logits, of_prompts = self._forward(runs)
-        allowed = masks().rows() if masks else {}
+        allowed = {id: row[None] for id, row in masks().rows().items()} if masks else {}
         drawn: list[int | None] = []
         reported: list[TokenLogprobs | None] = []
         for tokens, logprobs in self._drawn(runs, logits, allowed):
@@ -100,19 +100,20 @@ class ModelRunner:
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """The draws behind each sequence's last token and each of its guesses; without the latter where a guess led to
         what is not a number, for here that spoils the rows before it, too: masked, 0 times NaN is NaN still."""
+        allowed = {d.sequence.id: d.allowed for d in batch if d.allowed is not None}
         drawn = self._checked(
-            [Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch]
+            [Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch], allowed
         )
         for i, item in enumerate(batch):
             if item.guesses and None in drawn[i]:
                 last = len(item.sequence.tokens) - 1
                 slots = self._slots(item.sequence, range(last, last + item.num_tokens))
                 self._clear(torch.tensor(slots))
-                drawn[i] = self._checked([Run(item.sequence, item.sequence.tokens, 1, 1)])[0]
+                drawn[i] = self._checked([Run(item.sequence, item.sequence.tokens, 1, 1)], allowed)[0]
         return drawn
 
-    def _checked(self, runs: list[Run]) -> list[list[int | None]]:
-        return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], {})]
+    def _checked(self, runs: list[Run], allowed: dict[int, Tensor]) -> list[list[int | None]]:
+        return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], allowed)]
 
     @torch.inference_mode()
     def prepare(self) -> bool:
@@ -206,7 +207,7 @@ class ModelRunner:
             own = own.float().clone()
             for i, row in enumerate(own):
                 output = run.tokens[sequence.num_prompt : first + i]
-                mask = allowed.get(sequence.id)
+                mask = None if (rows := allowed.get(sequence.id)) is None else rows[i]
                 ends = sequence.ends if mask is None else frozenset[int]()  # what is allowed knows of them
                 shape(row, params, run.tokens[: sequence.num_prompt], output, ends)
                 if mask is not None:

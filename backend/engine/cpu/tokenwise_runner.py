@@ -65,7 +65,8 @@ class TokenwiseRunner(ModelRunner):
             for i in range(run.num_draws):
                 last = run.num_tokens - run.num_draws + i + 1
                 part = Run(run.sequence, run.tokens, last, 1)
-                ((token,), (logprobs,)) = super()._drawn([part], [own[i : i + 1]], allowed)[0]
+                rows = {id: bits[i : i + 1] for id, bits in allowed.items() if id == run.sequence.id}
+                ((token,), (logprobs,)) = super()._drawn([part], [own[i : i + 1]], rows)[0]
                 tokens.append(token)
                 reported.append(logprobs)
             drawn.append((tokens, reported))

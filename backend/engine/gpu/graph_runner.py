@@ -26,13 +26,14 @@ from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
-from backend.engine.gpu.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
+from backend.engine.gpu.latent_layers import layers_of, workspace_of
+from backend.engine.gpu.paged_layers import DENSE_STEP, StepShape, dense_lengths, dense_prompts
 from backend.engine.gpu.piecewise import PiecewiseBody
 from backend.engine.gpu.shaping import DeviceShaping, PendingLogprobs, prompt_places
 from backend.engine.gpu.tables import DeviceTables, Words, row_of
 from backend.engine.gpu.verifier import SIZES, Verifier
 from backend.kernels.adapters.reference import slots_of_tokens
-from backend.kernels.attention.workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
+from backend.kernels.attention.workspace import PREFIX_STEP, SharedPrefix
 from backend.kernels.launching.launch import FP8
 from backend.kernels.sampling.row_state import Draws, StepInputs
 from backend.models.checkpoints.direct import OnProgress
@@ -85,9 +86,7 @@ class GraphRunner:
             None if model.adapters is None else torch.full((most_tokens,), -1, dtype=torch.int32, device=device)
         )
         self._draws = Draws.allocate(max_num_seqs, device)
-        self._workspace = DecodeWorkspace.allocate(
-            device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
-        )
+        self._workspace = workspace_of(config, device, max_num_seqs)
         self._one_each = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
         self._landing = PinnedBuffers(max_num_seqs, INFLIGHT_COPIES, device)
         self.batch_invariant = batch_invariant
@@ -97,6 +96,7 @@ class GraphRunner:
             else None
         )
         self._check_replays: list[Replay] = []
+        self._check_logit_replays: dict[int, Replay] = {}  # of those that draw outside of them
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
         self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
@@ -160,6 +160,9 @@ class GraphRunner:
         assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
         rows = self._verifier.stage(batch)
         size = self._verifier.size(rows)
+        if any(item.allowed is not None for item in batch):
+            drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size), batch))
+            return self._verifier.settle(batch, drawn[:rows].tolist())
         replay = next((r for r in self._check_replays if r.size == size), None)
         if replay is None:
             drawn = self._verifier.step(size)()
@@ -167,6 +170,23 @@ class GraphRunner:
             replay.graph.replay()
             drawn = replay.drawn
         return self._verifier.settle(batch, drawn[:rows].tolist())
+
+    def _check_logits(self, size: int) -> Tensor:
+        """Of a step that checks guesses: a graph once it is captured, kernel by kernel until then."""
+        assert self._verifier is not None  # noqa: S101  (as above)
+        replay = self._check_logit_replays.get(size)
+        if replay is not None:
+            replay.graph.replay()
+            return replay.drawn
+        if self._pool is not None:
+            self._miss(self._check_logit_replay, size)
+        return self._verifier.step(size, draws=False)()
+
+    def _check_logit_replay(self, size: int) -> Replay:
+        verifier, replays = self._verifier, self._check_logit_replays
+        if verifier is not None and size not in replays:
+            replays[size] = self._captured([size], lambda n: verifier.step(n, draws=False))[0]
+        return replays[size]
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         self._pages.copy(pairs)
@@ -196,7 +216,11 @@ class GraphRunner:
         most = next((n for n in range(self.max_num_batched_tokens, 0, -PIECE_STEP) if self._in_pieces(n)), 0)
         config = self.model.config
         self._attended = torch.zeros(
-            piece_size(most), config.num_heads, config.head_dim, dtype=self.model.embedding.dtype, device=self.device
+            piece_size(most),
+            config.num_heads,
+            config.attended_dim,
+            dtype=self.model.embedding.dtype,
+            device=self.device,
         )
         if most:
             self._pieces_for(piece_size(most))
@@ -425,7 +449,7 @@ class GraphRunner:
             last=all_inputs.last[:count],
         )
         wanted = self._draws.first(count)
-        attention = PagedLayers(
+        attention = layers_of(self.model.config)(
             self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
             query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
             sinks=self.model.sinks,

@@ -19,14 +19,22 @@ from backend.engine.gpu.captures import graph_sizes
 from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine.gpu.memory import GpuMemory, supported
 from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
-from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache_within, weight_format
+from backend.engine_config import (
+    CacheSize,
+    EngineConfig,
+    of_all_stages,
+    require_cache,
+    size_cache_within,
+    weight_format,
+)
 from backend.errors import ConfigError
 from backend.kernels.interface import kernels_for
+from backend.kernels.latent.reference import MOST_RANK, MOST_ROTARY
 from backend.kernels.launching import tuning
 from backend.kernels.launching.launch import FP8
 from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.invariant_decoder import kind_of
+from backend.models.decoders.kinds import kind_of
 from backend.models.decoders.paged_decoder import PagedDecoder
 from backend.parallel.group import SINGLE, ParallelGroup
 from backend.planner.cards import CARDS, H100
@@ -59,20 +67,34 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
         raise ConfigError(
             f"block_size {config.block_size} cannot be used on a GPU; set --block-size to a power of two of at least 16"
         )
-    if not 16 <= model.head_dim <= 256:
-        raise ConfigError(
-            f"heads {model.head_dim} wide cannot be computed on a GPU; use a model with heads of 16 to 256, "
-            "or --device cpu"
-        )
+    require_heads(model)
+    require_cache(config, model)
     widths: tuple[int, ...] = (model.hidden_size, model.intermediate_size, model.q_width)
     if model.experts is not None:
         widths += (model.experts.intermediate_size,)
+    if model.latent is not None and model.latent.query_rank is not None:
+        widths += (model.latent.query_rank,)
     format = weight_format(config, model)
     format.require_model(widths, config.dtype)
     require_unit(format, torch.cuda.get_device_capability())
     free, total = torch.cuda.mem_get_info()
     card = next((card for card in CARDS.values() if card.name == torch.cuda.get_device_name()), H100)
     require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
+
+
+def require_heads(model: ModelConfig) -> None:
+    """Raises ConfigError for attention that the kernels do not compute."""
+    latent = model.latent
+    if latent is not None and (latent.rank > MOST_RANK or latent.rotary > MOST_ROTARY):
+        raise ConfigError(
+            f"latent attention of a rank of {latent.rank} with {latent.rotary} rotary dimensions cannot be computed on "
+            f"a GPU; use a model with at most {MOST_RANK} and {MOST_ROTARY}, or --device cpu"
+        )
+    if latent is None and not 16 <= model.head_dim <= 256:
+        raise ConfigError(
+            f"heads {model.head_dim} wide cannot be computed on a GPU; use a model with heads of 16 to 256, "
+            "or --device cpu"
+        )
 
 
 def require_unit(format: Quantization, capability: tuple[int, int]) -> None:

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
-from backend.engine.gpu.paged_layers import PagedLayers, StepShape
+from backend.engine.gpu.latent_layers import layers_of, workspace_of
+from backend.engine.gpu.paged_layers import StepShape
 from backend.engine.gpu.tables import DeviceTables, row_of
 from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import Kernels
@@ -48,9 +50,7 @@ class Verifier:
     ) -> "Verifier":
         device, config = cache.keys.device, model.config
         max_blocks = tables.state.block_tables.shape[1]
-        workspace = DecodeWorkspace.allocate(
-            device, MAX_ROWS, config.num_heads, config.num_kv_heads, config.head_dim
-        )  # fmt: skip
+        workspace = workspace_of(config, device, MAX_ROWS)
         inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, max_blocks, device)
         starts = torch.arange(MAX_ROWS + 1, dtype=torch.int32, device=device)
         draws = Draws.allocate(MAX_ROWS, device)
@@ -92,14 +92,15 @@ class Verifier:
             dealt.append(own)
         return dealt
 
-    def step(self, size: int) -> Callable[[], Tensor]:
-        """A step of `size` rows, to be called or captured; returns the draws, [size] int64."""
+    def step(self, size: int, *, draws: bool = True) -> Callable[[], Tensor]:
+        """A step of `size` rows, to be called or captured; returns the draws, [size] int64, or, unless it ``draws``,
+        the logits that `drawn` takes."""
         tables, state = self.tables, self.tables.state
         rows, offsets = tables.check_rows[:size], tables.check_offsets[:size]
         fields: dict[str, Any] = {n: getattr(self.inputs, n)[:size] for n in self.inputs.__dataclass_fields__}
         inputs = StepInputs(**fields)
-        draws = Draws(**{name: getattr(self.draws, name)[:size] for name in self.draws.__dataclass_fields__})
-        attention = PagedLayers(
+        own = self._own_draws(size)
+        attention = layers_of(self.model.config)(
             self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
             inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
             sinks=self.model.sinks,
@@ -108,16 +109,33 @@ class Verifier:
 
         def step() -> Tensor:
             self._prepare(rows, offsets, inputs)
-            self.kernels.gather_draws(rows, state.known, tables.sampling, draws)
-            draws.positions.add_(offsets)
-            self.kernels.gather_marks(rows, draws.positions, state.tokens, tables.marks, draws.marks)
+            self.kernels.gather_draws(rows, state.known, tables.sampling, own)
+            own.positions.add_(offsets)
+            self.kernels.gather_marks(rows, own.positions, state.tokens, tables.marks, own.marks)
             logits = self.model(replace(step_tokens, adapters=self._adapters_of(rows)), self.cache, attention)
-            threshold = self.kernels.sampling_threshold(
-                logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p
-            )
-            return self.kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold, draws.marks)
+            return self.drawn(logits) if draws else logits
 
         return step
+
+    def drawn(self, logits: Tensor) -> Tensor:
+        """The draws of a step: [rows] int64."""
+        own = self._own_draws(len(logits))
+        threshold = self.kernels.sampling_threshold(logits, own.temperature, own.top_k, own.top_p, own.min_p)
+        return self.kernels.sample(logits, own.temperature, own.seeds, own.positions, threshold, own.marks)
+
+    def held(self, logits: Tensor, batch: list[Drafted]) -> Tensor:
+        """A copy of a step's logits in which tokens are forbidden that grammars do not allow. [rows, vocab] float32."""
+        x, device, at = logits.to(torch.float32, copy=True), logits.device, 0
+        places: list[int] = []
+        for item in batch:
+            places += range(at, at + item.num_tokens) if item.allowed is not None else ()
+            at += item.num_tokens
+        bits = torch.cat([item.allowed for item in batch if item.allowed is not None])
+        self.kernels.apply_bitmask(x, pinned(bits, device), sent(places, torch.int32, device))
+        return x
+
+    def _own_draws(self, size: int) -> Draws:
+        return Draws(**{name: getattr(self.draws, name)[:size] for name in self.draws.__dataclass_fields__})
 
     def _adapters_of(self, rows: Tensor) -> Tensor | None:
         if self.model.adapters is None:

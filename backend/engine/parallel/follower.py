@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.runner import Runner
@@ -107,7 +108,8 @@ class Follower:
 
     def _verify(self, message: Verify) -> None:
         sequences = [sequence for sequence, _, _ in self._mirrors.read(message.words)]
-        self.runner.verify([Drafted(*pair) for pair in zip(sequences, message.guesses, strict=True)])
+        allowed = [_rows(bits, 1 + len(own)) for bits, own in zip(message.allowed, message.guesses, strict=True)]
+        self.runner.verify([Drafted(*each) for each in zip(sequences, message.guesses, allowed, strict=True)])
         self._mirrors.forget(message.gone)
 
     def _place(self, message: PlaceAdapter) -> int:
@@ -142,3 +144,8 @@ class Follower:
             self.sleeper.wake(lambda done, total: None)
             self.asleep = False
         return 0
+
+
+def _rows(bits: bytes, count: int) -> Tensor | None:
+    """As `Verify.allowed` has them, [count, words]."""
+    return torch.from_numpy(np.frombuffer(bits, dtype=np.int32).copy()).view(count, -1) if bits else None

@@ -60,7 +60,8 @@ class LeadingRunner:
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         words = self._originals.words([(d.sequence, d.num_tokens, False) for d in batch])
-        self.followers.send(say.Verify(self._originals.gone(), words, [d.guesses for d in batch]))
+        allowed = [b"" if d.allowed is None else d.allowed.contiguous().numpy().tobytes() for d in batch]
+        self.followers.send(say.Verify(self._originals.gone(), words, [d.guesses for d in batch], allowed))
         return self.own.verify(batch)
 
     @property

@@ -35,11 +35,13 @@ class Masks(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Verify(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """`Runner.verify`. guesses: of each sequence of the batch."""
+    """`Runner.verify`. guesses: of each sequence of the batch. allowed: int32 words of each one's `Drafted.allowed`,
+    row by row; empty for None."""
 
     gone: list[int]
     words: list[int]
     guesses: list[list[int]]
+    allowed: list[bytes]
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):

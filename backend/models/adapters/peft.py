@@ -185,7 +185,7 @@ def _by_module(entries: list[TableEntry], model: ModelConfig, layers: int) -> di
     found: dict[tuple[int, str], Pair] = {}
     for entry in entries:
         layer, module, side = _place(entry.name)
-        if layer >= layers or module not in model.modules:
+        if layer >= layers or module not in model.modules or model.modules[module][0] not in model.matrices:
             raise AdapterRefused(f"tensor {entry.name} is of a module that is not adapted; use {_targets(model)}")
         if model.experts is not None and module.startswith("mlp.") and layer not in model.experts.dense_layers:
             raise AdapterRefused(f"tensor {entry.name}: experts are not adapted; adapt attention only")

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from backend.models.adapters.bank import AdapterBank
 from backend.models.config import ModelConfig
 from backend.models.layers import in_parts, vocabulary
-from backend.models.layers.arithmetic import Attention, rms_norm, rotate
-from backend.models.layers.experts import ExpertLayer
+from backend.models.layers.arithmetic import Attention
+from backend.models.layers.decoder_layer import DecoderLayer
+from backend.models.layers.latent_layer import LatentLayer
 from backend.models.layers.linear import linear
 from backend.models.layers.matrices import Matrices
 from backend.models.layers.variant_layer import VariantLayer, cap, norm
@@ -34,85 +35,6 @@ NORM = "model.norm.weight"
 TABLES = (EMBEDDING, HEAD, NORM)
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
-
-
-class DecoderLayer(Matrices):
-    """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
-
-    def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
-        group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
-        super().__init__(config, index, dtype, device, quantization, group)
-        self.eps = config.rms_norm_eps
-        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-
-        def empty(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(*shape, dtype=dtype, device=device), requires_grad=False)
-
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        self.input_norm = empty(config.hidden_size)
-        self.qkv = self.matrix("qkv")
-        self.qkv_bias = empty(q + 2 * kv) if config.qkv_bias else None
-        self.q_norm = empty(self.head_dim) if config.qk_norm else None
-        self.k_norm = empty(self.head_dim) if config.qk_norm else None
-        self.out = self.matrix("out")
-        self.out_bias = empty(config.hidden_size) if config.out_bias else None
-        self.sinks = empty(self.heads) if config.sinks else None
-        self.post_norm = empty(config.hidden_size)
-        experts = config.experts
-        if experts is not None and index not in experts.dense_layers:
-            kept = quantization if self._packs_experts() else None
-            self.experts: ExpertLayer | None = ExpertLayer(experts, config.hidden_size, dtype, device, kept, group)
-            self.packed |= {f"experts.{name}": packed for name, packed in self.experts.packed.items()}
-        else:
-            self.experts = None
-            self.gate_up, self.down = self.matrix("gate_up"), self.matrix("down")
-
-    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
-        tokens = hidden.shape[0]
-        qkv = self.qkv_of(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
-        qkv = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
-        rotated, v = qkv.tensor_split((self.heads + self.kv_heads,), 1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = rotated.tensor_split((self.heads,), 1)
-            rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
-        q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
-        more = () if self.sinks is None else (self.sinks,)
-        added = self.branch(attention(self.index, q, k, v, *more).reshape(tokens, -1), self.out)
-        hidden = hidden + (added if self.out_bias is None else added + self.out_bias)
-        x = rms_norm(hidden, self.post_norm, self.eps)
-        if self.experts is not None:
-            mixed: Tensor = self.experts(x)
-            return hidden + mixed
-        return hidden + self.gated_branch(x, self.gate_up, self.down, F.silu)
-
-    def arrange(self) -> None:
-        super().arrange()
-        if self.experts is not None:
-            self.experts.arrange()
-
-    def packed_places(self) -> dict[str, Packed]:
-        return super().packed_places() | ({} if self.experts is None else self.experts.packed_places())
-
-    def places(self) -> dict[str, Tensor]:
-        """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        places: dict[str, Tensor] = {
-            "input_layernorm.weight": self.input_norm,
-            "post_attention_layernorm.weight": self.post_norm,
-            **self.matrix_places(),
-        }
-        if self.qkv_bias is not None:
-            parts = self.qkv_bias.tensor_split((q, q + kv))
-            places |= {f"self_attn.{n}_proj.bias": p for n, p in zip("qkv", parts, strict=True)}
-        if self.out_bias is not None:
-            places["self_attn.o_proj.bias"] = self.out_bias
-        if self.sinks is not None:
-            places["self_attn.sinks"] = self.sinks
-        if self.q_norm is not None and self.k_norm is not None:
-            places |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
-        return places if self.experts is None else places | self.experts.places()
 
 
 class Decoder(nn.Module):
@@ -148,7 +70,9 @@ class Decoder(nn.Module):
             return nn.Parameter(made, requires_grad=False)
 
         self.embedding = table(held=config.has_embedding)
-        kind = DecoderLayer if config.variant is None else VariantLayer
+        kind: type[DecoderLayer] | type[VariantLayer] = DecoderLayer if config.variant is None else VariantLayer
+        if config.latent is not None:
+            kind = LatentLayer
         self.layers = nn.ModuleList(
             kind(config, i, dtype, device, quantization, group) for i in range(config.num_layers)
         )
@@ -164,9 +88,9 @@ class Decoder(nn.Module):
             self._tabulate("local_", config.variant.local_rope)
 
     def _tabulate(self, prefix: str, rope: Rope) -> None:
-        """Cosines and sines of every position, [max_position, 1, head_dim // 2], in buffers with that prefix."""
+        """Cosines and sines of every position, [max_position, 1, rotary_dim // 2], in buffers with that prefix."""
         device, dtype, length = self.embedding.device, self.embedding.dtype, self.config.max_position
-        found = rope.scaling.frequencies(rope.theta, self.config.head_dim, length)
+        found = rope.scaling.frequencies(rope.theta, self.config.rotary_dim, length)
         frequencies = torch.tensor(found, dtype=torch.float32, device=device)
         angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies)
         for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
@@ -286,7 +210,7 @@ class Decoder(nn.Module):
             return config.stage.count > 1 and name in TABLES
         layer = int(found[1]) - config.first_layer
         if not 0 <= layer < config.num_layers:
-            return 0 <= int(found[1]) < config.all_layers
+            return 0 <= int(found[1]) < (config.all_layers or config.num_layers) + config.predicting_layers
         own = self.layers[layer]
         mixture = own.experts if isinstance(own, DecoderLayer) else None
         return mixture is not None and mixture.elsewhere(found[2])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
-from backend.models.decoders.decoder import Decoder, DecoderLayer
+from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.layer_paths import (
     FusedLayer,
     Layer,
@@ -32,6 +32,7 @@ from backend.models.decoders.paged_decoder import (
     library_for,
     table_of,
 )
+from backend.models.layers.decoder_layer import DecoderLayer
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.held_experts import HeldExperts
 from backend.models.rope import Rope
@@ -50,7 +51,7 @@ class FusedDecoder(PagedDecoder):
         self.norm = model.norm
         self.layers: list[Layer] = [self._layer(x) for x in model.layers if isinstance(x, DecoderLayer)]
         rope = Rope(config.rope_theta, config.rope_scaling, config.max_position)
-        self.cos_sin = table_of(rope, config.head_dim, config.max_position, device)
+        self.cos_sin = table_of(rope, config.rotary_dim, config.max_position, device)
 
     def _layer(self, layer: DecoderLayer) -> Layer:
         attending: dict[str, Any] = {
@@ -72,13 +73,19 @@ class FusedDecoder(PagedDecoder):
             format = NONE if self.config.keeps_experts(layer.index) else self.quantization
             experts = format.experts(self.kernels, routing, mixed.gate_up, mixed.down)
         experts.hold(mixed.held)
+        experts.correct(None if mixed.correction is None else mixed.correction.float())
         if self.group.ordered and mixed.shape.parts > 1:
             experts = experts.divided(mixed.shape.parts)
             mixed.release()  # the parts are copies
         router: Linear = DenseLinear(self.kernels, mixed.router)
         if mixed.router_bias is not None:
             router = BiasedLinear(router, mixed.router_bias)
-        return MixtureLayer(**attending, router=router, experts=experts)
+        shared = layer.shares_experts
+        return MixtureLayer(
+            **attending, router=router, experts=experts,
+            shared_gate_up=self._linear(layer, "shared_gate_up") if shared else None,
+            shared_down=self._ending(layer, "shared_down") if shared else None,
+        )  # fmt: skip
 
     def _clamped(self, mixed: ExpertLayer, clamp: float) -> Experts:
         """Experts of gpt-oss's form, in the model's dtype or as they are stored."""

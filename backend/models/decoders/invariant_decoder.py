@@ -8,7 +8,6 @@ the tokens it gave then. It costs speed, most at few rows.
 
 from torch import Tensor
 
-from backend.models.config import ModelConfig
 from backend.models.decoders.fused_decoder import FusedDecoder
 from backend.models.decoders.layer_paths import InvariantRows, LayerPath, OrderedRows
 from backend.models.decoders.variant_decoder import VariantDecoder
@@ -35,10 +34,3 @@ class InvariantVariantDecoder(VariantDecoder):
 
     def _head(self, x: Tensor) -> Tensor:
         return self.kernels.invariant_linear(x, self.head)
-
-
-def kind_of(model: ModelConfig, *, batch_invariant: bool) -> type[FusedDecoder] | type[VariantDecoder]:
-    """What computes it on a GPU."""
-    if model.variant is not None:
-        return InvariantVariantDecoder if batch_invariant else VariantDecoder
-    return InvariantDecoder if batch_invariant else FusedDecoder

@@ -9,6 +9,7 @@ for fewer rows than its first.
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from backend.models.decoders.paged_decoder import Products
@@ -34,10 +35,18 @@ class FusedLayer(NormedProducts):
 
 @dataclass(frozen=True, slots=True)
 class MixtureLayer(NormedProducts):
-    """router: [experts, width], in the model's dtype."""
+    """router: [experts, width], in the model's dtype. shared_gate_up, shared_down: of experts that every token takes
+    beside those it chose; None: there are none."""
 
     router: Linear
     experts: Experts
+    shared_gate_up: Linear | None = None
+    shared_down: Linear | None = None
+
+    @property
+    def shared(self) -> tuple[Linear, Linear] | None:
+        gate_up, down = self.shared_gate_up, self.shared_down
+        return None if gate_up is None or down is None else (gate_up, down)
 
 
 Layer = FusedLayer | MixtureLayer
@@ -67,7 +76,11 @@ class OneRow:
         residual = layer.out.one_row(attended, residual=residual)
         if isinstance(layer, MixtureLayer):
             x, residual = layer.router.normed(Hidden(residual), layer.post_norm, self.eps)
-            return Hidden(layer.experts.added(residual, x.x, layer.router.one_row(x.x)))
+            logits = layer.router.one_row(x.x)
+            if layer.shared is not None:
+                gate_up, down = layer.shared
+                residual = down.one_row(gate_up.one_row(x.x, gated=True), residual=residual)
+            return Hidden(layer.experts.added(residual, x.x, logits))
         gated = layer.gate_up.one_row(residual, norm=layer.post_norm, eps=self.eps, gated=True)
         return Hidden(layer.down.one_row(gated, residual=residual))
 
@@ -86,7 +99,12 @@ class NarrowRows:
         parts = layer.out.narrow_parts(layer.out.operand(attended))
         if isinstance(layer, MixtureLayer):
             x, residual = layer.router.normed(Hidden(residual, parts), layer.post_norm, self.eps)
-            return Hidden(residual, layer.experts.parts(x.x, layer.router.narrow(x)))
+            added = layer.experts.parts(x.x, layer.router.narrow(x))
+            if layer.shared is not None:
+                gate_up, down = layer.shared
+                gated = gate_up.narrow(gate_up.operand(x.x), gated=True)
+                added = torch.cat((added, down.narrow_parts(down.operand(gated))))
+            return Hidden(residual, added)
         x, residual = layer.gate_up.normed(Hidden(residual, parts), layer.post_norm, self.eps)
         gated = layer.gate_up.narrow(x, gated=True)
         return Hidden(residual, layer.down.narrow_parts(layer.down.operand(gated)))
@@ -109,7 +127,10 @@ class ManyRows:
         hidden = layer.out.added(residual, layer.out.operand(attended))
         if isinstance(layer, MixtureLayer):
             x, residual = layer.router.normed(hidden, layer.post_norm, self.eps)
-            return Hidden(layer.experts.added(residual, x.x, layer.router.many(x)))
+            logits = layer.router.many(x)
+            if layer.shared is not None:
+                residual = residual + _many(layer.shared, x.x)
+            return Hidden(layer.experts.added(residual, x.x, logits))
         x, residual = layer.gate_up.normed(hidden, layer.post_norm, self.eps)
         return layer.down.added(residual, layer.down.gated(layer.gate_up.many(x)))
 
@@ -128,7 +149,10 @@ class InvariantRows:
         added = layer.out.invariant(layer.out.operand(attended))
         if isinstance(layer, MixtureLayer):
             x, residual = layer.router.normed(Hidden(residual, added), layer.post_norm, self.eps)
-            return Hidden(layer.experts.added(residual, x.x, layer.router.invariant(x), batch_invariant=True))
+            logits = layer.router.invariant(x)
+            if layer.shared is not None:
+                residual = residual + _invariant(layer.shared, x.x)
+            return Hidden(layer.experts.added(residual, x.x, logits, batch_invariant=True))
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
         return Hidden(residual, layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x))))
 
@@ -155,7 +179,7 @@ class ShardedRows:
         hidden = Hidden(residual, self._part(layer.out, attended), partial=True)
         if isinstance(layer, MixtureLayer):
             x, residual = self._normed(layer.router, hidden, layer.post_norm)
-            return Hidden(residual, self._mixed(layer.experts, x.x, self._product(layer.router, x)), partial=True)
+            return Hidden(residual, self._mixed(layer, x.x, self._product(layer.router, x)), partial=True)
         x, residual = self._normed(layer.gate_up, hidden, layer.post_norm)
         if len(residual) <= self.few_rows:
             added = layer.down.one_row(layer.gate_up.one_row(x.x, gated=True))
@@ -189,11 +213,16 @@ class ShardedRows:
             return weight.narrow_parts(weight.operand(x))
         return weight.product(x, self.few_rows, self.narrow_rows)
 
-    def _mixed(self, experts: Experts, x: Tensor, logits: Tensor) -> Tensor:
+    def _mixed(self, layer: MixtureLayer, x: Tensor, logits: Tensor) -> Tensor:
         """This rank's part of what the experts add."""
-        if len(x) <= WIDE_ROWS and self.group.takes_parts(*x.shape):
-            return experts.parts(x, logits)
-        return experts.summed(x, logits)
+        parts = len(x) <= WIDE_ROWS and self.group.takes_parts(*x.shape)
+        found = layer.experts.parts(x, logits) if parts else layer.experts.summed(x, logits)
+        if layer.shared is None:
+            return found
+        gate_up, down = layer.shared
+        few, narrow = self.few_rows, self.narrow_rows
+        own = down.product(gate_up.kernels.silu_mul(gate_up.product(x, few, narrow)), few, narrow)
+        return torch.cat((found, own.float()[None])) if parts else found + own
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +241,22 @@ class OrderedRows:
         added = summed(self.group, out, residual.dtype)
         if isinstance(layer, MixtureLayer):
             x, residual = layer.router.normed(Hidden(residual, added), layer.post_norm, self.eps)
-            return Hidden(residual, layer.experts.in_order(self.group, x.x, layer.router.invariant(x)))
+            mixed = layer.experts.in_order(self.group, x.x, layer.router.invariant(x))
+            if layer.shared is not None:
+                mixed = mixed + summed(self.group, _invariant(layer.shared, x.x), residual.dtype)
+            return Hidden(residual, mixed)
         x, residual = layer.gate_up.normed(Hidden(residual, added), layer.post_norm, self.eps)
         down = layer.down.invariant(layer.down.gated(layer.gate_up.invariant(x)))
         return Hidden(residual, summed(self.group, down, residual.dtype))
+
+
+def _many(shared: tuple[Linear, Linear], x: Tensor) -> Tensor:
+    """Gate and up, then down, of many rows."""
+    gate_up, down = shared
+    return down.many(down.gated(gate_up.many(gate_up.operand(x))))
+
+
+def _invariant(shared: tuple[Linear, Linear], x: Tensor) -> Tensor:
+    """The same, each row by itself."""
+    gate_up, down = shared
+    return down.invariant(down.gated(gate_up.invariant(gate_up.operand(x))))

@@ -5,6 +5,7 @@
 
 from backend.errors import UnsupportedModel
 from backend.models.families import (
+    deepseek,
     gemma2,
     gemma3,
     gemma3_images,
@@ -39,6 +40,8 @@ FAMILIES: tuple[Family, ...] = (
     mixtral.FAMILY,
     qwen3_moe.FAMILY,
     gpt_oss.FAMILY,
+    deepseek.V2,
+    deepseek.V3,
 )
 
 

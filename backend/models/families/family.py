@@ -12,12 +12,14 @@ from backend.parallel.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """Of a layer's tensors under ``model.layers.N.``: the router, and of expert E its three products."""
+    """Of a layer's tensors under ``model.layers.N.``: the router, and of expert E its three products. correction: the
+    bias of the choice, where there is one."""
 
     router: str
     gate: str
     up: str
     down: str
+    correction: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class Experts:
     ``parts``: as in `ModelConfig`. ``clamp``: the gate is gpt-oss's: of gate and up by turns, clamped to it, with
     ``slope`` in the sigmoid, up + 1, and biases at the router and each product; the checkpoint has all experts of a
     layer in one tensor. None: SiLU(gate) * up, without biases.
+
+    ``sigmoid``, ``scale``, ``groups``, ``groups_taken``: as in `Routing`. ``corrected``: the router has a bias for the
+    choice alone (``names.correction``). ``shared_size``: inner width of an MLP that every token takes as well
+    (``shared_experts``); 0: there is none.
     """
 
     count: int
@@ -41,6 +47,12 @@ class Experts:
     parts: int = 1
     clamp: float | None = None
     slope: float = 1.0
+    sigmoid: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    groups_taken: int = 1
+    corrected: bool = False
+    shared_size: int = 0
 
     def held(self, rank: int) -> tuple[int, ...]:
         """The experts that a rank holds, or holds parts of, in the order of its slots."""
@@ -48,13 +60,60 @@ class Experts:
 
     @property
     def routing(self) -> Routing:
-        return Routing(self.per_token, self.count, normalised=self.normalised)
+        return Routing(
+            self.per_token, self.count, sigmoid=self.sigmoid, normalised=self.normalised, scale=self.scale,
+            groups=self.groups, groups_taken=self.groups_taken,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.count <= 0 or self.intermediate_size <= 0 or not 0 < self.per_token <= self.count:
             raise CorruptCheckpoint(
                 f"{self.per_token} of {self.count} experts, {self.intermediate_size} wide, cannot be"
             )
+        if self.shared_size < 0 or not 0 < self.groups_taken <= self.groups or self.count % self.groups:
+            raise CorruptCheckpoint(
+                f"{self.count} experts in {self.groups} groups, {self.groups_taken} taken, beside shared ones "
+                f"{self.shared_size} wide, cannot be"
+            )
+        if self.per_token > self.count // self.groups * self.groups_taken:
+            raise CorruptCheckpoint(f"{self.per_token} experts a token are more than {self.groups_taken} groups have")
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): a token leaves a latent vector and a
+    rotary key, which all heads share; a head's keys and values are linear in the latent.
+
+    Attributes:
+        rank: of the latent. query_rank: of the query's latent; None: queries come from the hidden state itself.
+        plain, rotary: of a query and key, dimensions without a position and with one. value: of a head's value.
+        interleaved: neighbouring dimensions turn together, not those of two halves.
+    """
+
+    rank: int
+    query_rank: int | None
+    plain: int
+    rotary: int
+    value: int
+    interleaved: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = self.rank, self.plain, self.rotary, self.value
+        if min(sizes) <= 0 or (self.query_rank is not None and self.query_rank <= 0) or self.rotary % 2:
+            raise CorruptCheckpoint(
+                f"latent attention of rank {self.rank} ({self.query_rank} for queries), with {self.plain} plain, "
+                f"{self.rotary} rotary and {self.value} value dimensions, cannot be"
+            )
+
+    @property
+    def stored(self) -> int:
+        """Numbers that a token leaves in the cache of a layer."""
+        return self.rank + self.rotary
+
+    @property
+    def query(self) -> int:
+        """Dimensions of a head's query."""
+        return self.plain + self.rotary
 
 
 SILU, GELU_TANH = "silu", "gelu_pytorch_tanh"  # transformers' words
@@ -110,7 +169,9 @@ class Variant:
 class Traits:
     """Fields of `ModelConfig` that tell one family from another. ``fused_names``: q, k and v are one tensor in the
     checkpoint, and so are gate and up. ``out_bias``: attention ends with a bias. ``sinks``: each head has a score that
-    takes its part of the softmax and has no value (Xiao et al. 2024). ``variant``: None for layers that are Llama's."""
+    takes its part of the softmax and has no value (Xiao et al. 2024). ``variant``: None for layers that are Llama's.
+    ``latent``: what takes the place of grouped-query attention. ``attention_scale``: what q · k is multiplied by; None:
+    the variant's, or head_dim ** -0.5. ``predicting_layers``: that a checkpoint has behind the others."""
 
     qkv_bias: bool = False
     qk_norm: bool = False
@@ -120,6 +181,9 @@ class Traits:
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
     variant: Variant | None = None
+    latent: LatentAttention | None = None
+    attention_scale: float | None = None
+    predicting_layers: int = 0
 
 
 class ReadTraits(Protocol):

@@ -9,7 +9,8 @@ from torch import Tensor
 class Attention(Protocol):
     """Writes this step's keys and values to the cache of `layer`, then attends causally over each whole sequence.
 
-    q: [tokens, num_heads, head_dim]; k, v: [tokens, num_kv_heads, head_dim]; returns q's shape.
+    q: [tokens, num_heads, head_dim]; k, v: [tokens, num_kv_heads, head_dim]; returns q's shape. Of latent attention
+    k is the latent and v the rotary key, q as wide as both, and what comes back as wide as the latent.
     sinks: [num_heads], of layers that have them.
     """
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backend.kernels.moe.reference import clamped_gate
+from backend.kernels.moe.reference import clamped_gate, route
 from backend.models.families.family import Experts
 from backend.models.layers import in_parts
 from backend.models.layers.held_experts import HeldExperts
@@ -50,12 +50,14 @@ class ExpertLayer(nn.Module):
         self.router_bias = empty(shape.count, on=self.router.device) if biased else None
         self.gate_up_bias = empty(count, 2 * inner, on=self.router.device) if biased else None
         self.down_bias = empty(count, hidden, on=self.router.device) if biased else None
+        bias = torch.zeros(shape.count, dtype=torch.float32, device=self.router.device)
+        self.correction = nn.Parameter(bias, requires_grad=False) if shape.corrected else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [tokens, hidden]; so is what comes back, of all ranks."""
-        weights, chosen = linear(x, self.router, self.router_bias).float().softmax(-1).topk(self.shape.per_token, -1)
-        if self.shape.normalised:
-            weights = weights / weights.sum(-1, keepdim=True)
+        logits = linear(x, self.router, self.router_bias)
+        correction = None if self.correction is None else self.correction.float()
+        weights, chosen = route(logits, self.shape.routing, correction)
         slots = chosen if self.held is None else self.held.local(chosen)
         if self.group.ordered:
             return self._in_order(x, weights, slots)
@@ -110,6 +112,8 @@ class ExpertLayer(nn.Module):
         """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
         names = self.shape.names
         places: dict[str, Tensor] = {names.router: self.router}
+        if self.correction is not None:
+            places[names.correction] = self.correction
         if self.router_bias is not None and self.gate_up_bias is not None and self.down_bias is not None:
             return places | {
                 names.gate: self.gate_up.flatten(0, 1), names.down: self.down.flatten(0, 1),

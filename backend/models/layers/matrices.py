@@ -46,7 +46,7 @@ class Matrices(nn.Module):
 
     def matrix(self, name: str) -> nn.Parameter:
         """A matrix of this layer without content. Raises UnsupportedModel as `_packs` does."""
-        outputs, width = self._config.matrices[name]
+        outputs, width = (self._config.matrices | self._config.shared_matrices)[name]
         device = self._device
         if self._packs(name):
             cuts = tuple(begin for matrix, begin, _ in self._config.modules.values() if matrix == name)
@@ -56,8 +56,8 @@ class Matrices(nn.Module):
 
     def arrange(self) -> None:
         """In an ordered group: lay out what ends a residual branch as it is multiplied by. After loading."""
-        for name in ("out", "down"):
-            if hasattr(self, name):  # a mixture of experts has no MLP
+        for name in ("out", "down", "shared_down"):
+            if hasattr(self, name):  # a mixture of experts has no MLP, most have no shared ones
                 in_parts.arrange(getattr(self, name), self._config.parts)
 
     def qkv_of(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -79,10 +79,14 @@ class Matrices(nn.Module):
         own = self._adapted("out", x, in_parts.product_sum(x, weight, self._config.parts))
         return in_parts.summed(self.group, own, x.dtype)
 
-    def gated_branch(self, x: Tensor, gate_up: Tensor, down: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-        """The MLP, summed over the ranks. x: [tokens, hidden], as what it returns."""
-        parts = self._config.parts
-        if self.group.ordered and (self.adapters is None or self.adapters.idle):
+    def gated_branch(
+        self, x: Tensor, gate_up: Tensor, down: Tensor, activation: Callable[[Tensor], Tensor], *,
+        adapted: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """The MLP, summed over the ranks. x: [tokens, hidden], as what it returns. adapted: by what adapters have for
+        "gate_up" and "down"."""
+        parts, adapted = self._config.parts, adapted and self.adapters is not None
+        if self.group.ordered and (not adapted or self.adapters is None or self.adapters.idle):
             own = in_parts.gated_sum(x, gate_up, down, parts, activation)
             return in_parts.summed(self.group, own, x.dtype)
         if self.group.ordered:  # adapters add before the gate
@@ -91,6 +95,9 @@ class Matrices(nn.Module):
             gated = activation(gate) * up
             own = self._adapted("down", gated, in_parts.product_sum(gated, down, parts))
             return in_parts.summed(self.group, own, x.dtype)
+        if not adapted:
+            gate, up = linear(x, gate_up).chunk(2, -1)
+            return self.group.all_reduce(linear(activation(gate) * up, down))
         gate, up = self._adapted("gate_up", x, linear(x, gate_up)).chunk(2, -1)
         gated = activation(gate) * up
         return self.group.all_reduce(self._adapted("down", gated, linear(gated, down)))

@@ -1,6 +1,7 @@
 """A decoder's layer where a family departs from Llama: Gemma 2 and 3, Granite, OLMo 2, SmolLM3 (see `families.family`).
 
-The same life as `decoder.DecoderLayer`, in plain torch for every device; the fused kernels know Llama's form only.
+The same life as `decoder_layer.DecoderLayer`, in plain torch for every device; the fused kernels know Llama's form
+only.
 """
 
 from functools import partial
@@ -49,7 +50,7 @@ def wide_norms(
 
 
 class VariantLayer(Matrices):
-    """One block. Weights are fused as in `decoder.DecoderLayer`; norms that a family has not are None."""
+    """One block. Weights are fused as in `decoder_layer.DecoderLayer`; norms that a family has not are None."""
 
     def __init__(
         self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,

@@ -172,3 +172,84 @@ def test_with_the_drafter_of_the_configuration(model: Decoder, text: TextModel, 
     engine = tiny_engine(model, ENDS, speculation="ngram")
     assert answers(engine, grammars, params) == expected
     assert_in_form(text, params, expected)
+
+
+def forms(seeded: bool) -> list[SamplingParams]:
+    """Each prompt has one, and nothing that guesses do not go with."""
+    drawn = {"temperature": 1.3, "top_p": 0.9} if seeded else {"temperature": 0.0}
+    return [
+        SamplingParams(max_tokens=90, seed=i, ignore_eos=True, grammar=DATE if i % 3 == 2 else JSON, **drawn)
+        for i in range(len(PROMPTS))
+    ]
+
+
+@pytest.mark.parametrize("seeded", [False, True], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    ("runs", "wrong"),
+    [("step by step", 0.0), ("step by step", 1.0), ("ahead", 0.0), ("ahead", 0.4), ("deterministic", 0.4)],
+)
+def test_guesses_are_checked_under_forms_and_no_token_differs(
+    model: Decoder, text: TextModel, grammars: MaskedGrammars, seeded: bool, wrong: float, runs: str
+) -> None:
+    def made(**more: Any) -> Engine:
+        if runs == "ahead":
+            return ahead(model, eos_ids=ENDS, **more)
+        return tiny_engine(model, ENDS, batch_invariant=runs == "deterministic", **more)
+
+    params = forms(seeded)
+    expected = answers(made(), grammars, params)
+    assert_in_form(text, params, expected)
+    known = {id: tokens for id, (tokens, _) in expected.items()}
+    engine = made(drafter=Oracle(known, wrong))
+    assert answers(engine, grammars, params) == expected
+    stats = engine.stats
+    if wrong < 1.0:
+        assert stats.draft_tokens_accepted > 50
+    if wrong == 0.0:  # an end is never guessed: nothing follows it
+        assert stats.draft_tokens_accepted == stats.draft_tokens
+    if wrong == 0.4:
+        assert answers(engine, grammars, params, random.Random(7)) == expected
+
+
+def test_guesses_that_a_form_rules_out_are_never_computed(model: Decoder, grammars: MaskedGrammars) -> None:
+    engine = tiny_engine(model, ENDS, drafter=Oracle({i: [5] * 90 for i in range(6)}))  # no JSON begins so
+    params = forms(seeded=False)
+    assert answers(engine, grammars, params) == answers(tiny_engine(model, ENDS), grammars, params)
+    assert engine.stats.draft_tokens_accepted == 0
+
+
+def test_a_form_that_cannot_be_followed_ends_its_own_sequence_alone(model: Decoder, grammars: MaskedGrammars) -> None:
+    params = forms(seeded=False)
+    expected = answers(tiny_engine(model, ENDS), grammars, params)
+    known = {id: tokens for id, (tokens, _) in expected.items()}
+    engine = tiny_engine(model, ENDS, drafter=Oracle(known))
+    engine._grammars = grammars
+    for id, p in enumerate(params):
+        engine.add(id, PROMPTS[id], p)
+    said: Answers = {}
+    broken = False
+    while engine.has_work:
+        for item in engine.step():
+            tokens = said.get(item.id, ([], None))[0]
+            said[item.id] = [*tokens, *([] if item.token is None else [item.token])], item.finish
+        if not broken and len(said.get(1, ([], None))[0]) > 4:
+            matcher = engine._sequences[1].matcher
+            assert matcher is not None
+            matcher.own().consume_token(5)  # what no text of it has: from here on there is no saying
+            broken = True
+    assert said.pop(1)[1] is Finish.GRAMMAR
+    assert said == {id: answer for id, answer in expected.items() if id != 1}
+
+
+def test_the_end_of_thoughts_may_be_guessed_and_the_form_holds_behind_it(
+    model: Decoder, text: TextModel, grammars: MaskedGrammars
+) -> None:
+    free = [msgspec.structs.replace(p, grammar="", max_tokens=12) for p in forms(seeded=True)]
+    first = answers(tiny_engine(model, ENDS), grammars, free)[0][0]
+    behind = next(t for t in first[3:] if first.index(t) >= 3 and t not in ENDS)
+    params = [msgspec.structs.replace(p, grammar_after=behind) for p in forms(seeded=True)[:1]]
+    expected = answers(tiny_engine(model, ENDS), grammars, params)
+    engine = tiny_engine(model, ENDS, drafter=Oracle({0: expected[0][0]}))
+    assert answers(engine, grammars, params) == expected
+    assert engine.stats.draft_tokens_accepted > first.index(behind)
+    assert_in_form(text, params, expected, behind)

@@ -2,7 +2,7 @@
 
 import torch
 
-from backend.engine.core.token_masks import Allowed
+from backend.engine.core.token_masks import Allowed, MaskedGrammars
 
 
 def allowed_after(grammar: str, output: list[int], eos: int, vocab: int) -> set[int]:
@@ -28,12 +28,20 @@ class ToyMatcher:
         self._output.append(token)
         return True
 
+    def ahead(self) -> "ToyMatcher":
+        found = ToyMatcher(self._grammar, self._eos, self._vocab)
+        found._output = list(self._output)
+        return found
+
 
 class ToyGrammars:
     """Stands in for `engine.grammar.Grammars`; a grammar is the number of its tokens, as text."""
 
     def __init__(self, eos: int = 3, vocab: int = 320) -> None:
         self._eos, self._vocab = eos, vocab
+        self._words = -(-vocab // 32)
+
+    along = MaskedGrammars.along
 
     def matcher(self, grammar: str, *_: int | None) -> ToyMatcher:
         return ToyMatcher(grammar, self._eos, self._vocab)

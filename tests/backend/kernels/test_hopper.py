@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[3]
 REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second in bytes (Hopper tuning guide)
 
 KERNELS = {
-    "_apply_bitmask", "_block_best", "_combine", "_commit", "_count_outputs", "_fp8_block_linear", "_gather",
-    "_grouped_linear", "_grouped_mxfp4", "_int8_linear", "_mark_prompt", "_narrow_linear", "_paged_attention",
-    "_paged_decode", "_peer_rms_norm", "_penalise", "_place", "_prepare", "_quantize_groups", "_quantize_int8",
-    "_quantize_rows", "_quantize_whole_rows", "_rms_norm", "_rotary_kv", "_route", "_row_best", "_shared_prefix",
-    "_silu_mul", "_silu_mul_fp8", "_silu_mul_fp8_row", "_skinny_linear", "_threshold", "_token_logprobs",
-    "_write_segments",
+    "_apply_bitmask", "_block_best", "_combine", "_commit", "_count_outputs", "_fold_latents", "_fp8_block_linear",
+    "_gather", "_grouped_linear", "_grouped_mxfp4", "_int8_linear", "_latent_attention", "_latent_decode",
+    "_latent_rotary", "_mark_prompt", "_narrow_linear", "_paged_attention", "_paged_decode", "_peer_rms_norm",
+    "_penalise", "_per_head_linear", "_place", "_prepare", "_quantize_groups", "_quantize_int8", "_quantize_rows",
+    "_quantize_whole_rows", "_rms_norm", "_rotary_kv", "_route", "_row_best", "_shared_prefix", "_silu_mul",
+    "_silu_mul_fp8", "_silu_mul_fp8_row", "_skinny_linear", "_threshold", "_token_logprobs", "_write_segments",
 }  # fmt: skip
 
 
@@ -34,8 +34,9 @@ PINNED = f"triton=={version('triton')}\n" in (ROOT / "constraints.txt").read_tex
 def check(found):
     """What must be true of a compiled kernel."""
     on_tensor_cores = (
-        "_fp8_block_linear", "_grouped_linear", "_grouped_mxfp4", "_int8_linear", "_narrow_linear", "_paged_attention",
-        "_paged_decode", "_shared_prefix",
+        "_fp8_block_linear", "_grouped_linear", "_grouped_mxfp4", "_int8_linear", "_latent_attention",
+        "_latent_decode", "_narrow_linear", "_paged_attention", "_paged_decode", "_per_head_linear",
+        "_shared_prefix",
     )  # fmt: skip
     assert found["spilled"] == 0, found
     assert found["tensor_cores"] == (found["kernel"] in on_tensor_cores), found

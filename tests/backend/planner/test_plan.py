@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from backend.engine_config import EngineConfig
+from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.decoders.decoder import Decoder
@@ -21,6 +21,7 @@ from backend.planner.roofline import Roofline, Step
 from bench.engine.planner_check import MODELS, compared
 from gateway.cli.app import app
 from tests.backend.tiny import tiny_config
+from tests.backend.tiny_deepseek import MODELS as MODELS_OF_DEEPSEEK
 from tests.backend.tiny_families import FAMILIES, tiny_family
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
@@ -65,6 +66,17 @@ def test_weights_are_counted_as_the_model_has_them(shape: dict[str, Any]) -> Non
     real = sum(p.numel() for p in Decoder(config, device="meta").parameters())
     assert parameters(config).total == real
     assert weight_bytes(config, "bfloat16", None) == 2 * real
+
+
+@pytest.mark.parametrize("name", MODELS_OF_DEEPSEEK)
+def test_weights_of_latent_attention_and_shared_experts_are_counted_as_the_model_has_them(name: str) -> None:
+    config = from_hugging_face(MODELS_OF_DEEPSEEK[name])
+    model = Decoder(config, device="meta")
+    assert parameters(config).total == sum(p.numel() for p in model.parameters())
+    assert weight_bytes(config, "float32", None) == sum(p.numel() * 4 for p in model.parameters())
+    share = of_rank(config, Shard(0, 2))
+    assert parameters(share).total < 0.7 * parameters(config).total
+    assert share.kv_bytes_per_token(2) == config.kv_bytes_per_token(2) == 3 * (32 + 16) * 2
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -376,3 +388,56 @@ def test_the_command_plans_for_several_cards(folder: Path) -> None:
     assert "2 × NVIDIA H100" in shown.stdout
     refused = CliRunner().invoke(app, [*command[:-1], "5"])
     assert refused.exit_code == 1 and "32 heads do not divide among 5 ranks" in refused.output
+
+
+DEEPSEEK_V3 = MODELS_OF_DEEPSEEK["v3"] | {
+    "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "vocab_size": 129280, "max_position_embeddings": 163840, "kv_lora_rank": 512,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_group": 8,
+    "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "topk_group": 4, "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"},
+}  # fmt: skip
+
+
+def test_deepseek_v3_is_counted_as_its_card_says_and_its_cache_holds_latents() -> None:
+    """671 billion parameters, of which 37 are active, without the layer that predicts a second token; 512 + 64 numbers
+    a token and layer."""
+    model = from_hugging_face(DEEPSEEK_V3)
+    weights = parameters(model)
+    assert weights.total == pytest.approx(671e9, rel=1e-3)
+    assert weights.active == pytest.approx(37.6e9, rel=0.01)
+    assert model.kv_bytes_per_token(2) == 61 * 576 * 2
+    whole = weight_bytes(model, "bfloat16", None)
+    assert 671e9 < whole < 1.02 * 671e9 + 129280 * 7168 * 2 + 61 * model.expansion_numbers * 2
+    made = plan(model, on_gpu(max_model_len=8192, tensor_parallel_size=8), H200, concurrency=32, prompt=512, answer=256)
+    assert made.refusal is None
+    with pytest.raises(ConfigError, match="latents in FP8 are not computed; leave --kv-dtype out"):
+        plan(model, on_gpu(kv_dtype="fp8"), H200, concurrency=1, prompt=512, answer=256)
+    assert plan(model, on_gpu(max_model_len=8192), H200, concurrency=1, prompt=512, answer=256).fewest_cards == 8
+
+
+def test_many_heads_over_few_bytes_are_bound_by_their_products() -> None:
+    model = from_hugging_face(DEEPSEEK_V3)
+    roof = Roofline(of_rank(model, Shard(0, 8), weight_format(on_gpu(), model)), on_gpu(), H200)
+    some, more = (roof.seconds(Step(64, 64 * length)) for length in (1024, 8192))
+    assert more - some > 64 * 7168 * model.kv_bytes_per_token(2) / H200.cache_bandwidth * 0.99
+
+
+def test_a_smaller_model_that_guesses_takes_its_weights_and_its_cache_from_the_others(tmp_path: Path) -> None:
+    small = from_hugging_face(MODELS["qwen3-0.6b"])
+    config = on_gpu(speculation="model", draft_model="small", draft_memory=2 << 30)
+    asked = {"concurrency": 32, "prompt": 512, "answer": 256}
+    alone, both = (plan(LLAMA, config, H200, draft=draft, **asked) for draft in (None, small))
+    assert (alone.memory.draft, both.memory.reserved) == (0, alone.memory.reserved)
+    assert both.memory.draft > weight_bytes(small, "bfloat16", None) + config.draft_memory
+    taken = alone.memory.cache - both.memory.cache
+    assert abs(taken - both.memory.draft) < 2 * config.block_size * alone.kv_bytes_per_token
+    assert both.memory.peak == pytest.approx(alone.memory.peak, rel=1e-3)
+    for name in ("large", "small"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(QWEN3_30B if name == "large" else MODELS["qwen3-0.6b"]))
+    arguments = ["plan", "--model", str(tmp_path / "large"), "--context", "8192", "--gpu", "h200"]
+    shown = CliRunner().invoke(app, [*arguments, "--draft-model", str(tmp_path / "small"), "--draft-memory", "2"])
+    assert "its cache included" in shown.stdout
+    assert "draft" not in CliRunner().invoke(app, arguments).stdout

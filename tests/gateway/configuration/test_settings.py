@@ -57,6 +57,8 @@ def test_a_path_in_the_file_is_meant_from_where_the_file_lies(tmp_path):
         ("oidc: {issuer: 'https://i.eu', audience: x, projects: [{group: g, tenant: A/B, project: main}]}", "tenant"),
         ("oidc: {issuer: 'https://i.eu', audience: x, scope: profile}", "must hold openid"),
         ("oidc: {issuer: 'https://i.eu', audience: x, clock_skew_s: 301}", "oidc.clock_skew_s"),
+        ("fleet: {draft_models: {llama: ../elsewhere}}", "fleet.draft_models.llama"),
+        ("fleet: {draft_models: {/etc/llama: small}}", "fleet.draft_models"),
         ("oidc: {roles: [{group: g, role: dpo}]}", "either tenant: NAME or staff: true"),
         ("oidc: {roles: [{group: g, role: dpo, tenant: acme, staff: true}]}", "either tenant"),
         ("oidc: {roles: [{group: g, role: operator, tenant: acme}]}", "only staff"),

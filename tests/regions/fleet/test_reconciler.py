@@ -105,6 +105,17 @@ async def test_a_replica_of_several_cards_has_its_model_divided_among_them(scene
     await one.close()
 
 
+async def test_a_smaller_model_guesses_for_those_weights_alone_that_have_one(scene):
+    scene.wish()
+    one = scene.gateway(drafts={"small.gguf": "tiny/draft", "other": "tiny"})
+    await passes(one)
+    assert one.launcher.specs[0].draft == Path("/models/tiny/draft")
+    await one.close()
+    two = scene.gateway(node="two", drafts={"other": "tiny"})
+    assert two._drafts.get("small.gguf") is None
+    await two.close()
+
+
 async def test_a_pass_more_changes_nothing(scene):
     scene.wish()
     one = scene.gateway()

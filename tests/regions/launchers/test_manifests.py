@@ -112,6 +112,13 @@ def test_its_certificate_is_in_a_secret_and_its_one_peer_in_its_arguments():
     )
 
 
+def test_a_smaller_model_is_looked_for_beside_the_one_that_it_guesses_for():
+    (container,) = pod(made(draft=Path("/somewhere/llama-1b")))["containers"]
+    assert "--speculation model --draft-model /models/llama-1b" in " ".join(container["args"])
+    (container,) = pod(made())["containers"]
+    assert "--speculation" not in container["args"]
+
+
 def test_an_update_keeps_the_old_pod_until_the_new_is_ready_unless_there_is_no_second_gpu():
     assert made()["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     gap = made(ClusterSettings(surge=False))["Deployment"]["spec"]["strategy"]["rollingUpdate"]

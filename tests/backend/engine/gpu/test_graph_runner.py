@@ -24,7 +24,7 @@ from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine_config import EngineConfig, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.invariant_decoder import kind_of
+from backend.models.decoders.kinds import kind_of
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 from tests.backend.engine.drafters import Oracle

@@ -2,7 +2,7 @@
 asleep or none."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -15,12 +15,14 @@ from backend.engine.core.speculation import Drafted
 from backend.engine.cpu.model_runner import Done as Drawn
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.engine import Engine
+from backend.engine.parallel import step_messages
 from backend.engine.parallel.follower import Follower
 from backend.engine.parallel.leader import LeadingRunner, LeadingSleeper
 from backend.engine.parallel.step_messages import FromFollower, ToFollower
 from backend.engine_config import CacheSize, EngineConfig
 from backend.errors import CannotSleep, CannotWake
 from backend.models.decoders.decoder import Decoder
+from tests.backend.engine.toy_grammar import ToyGrammars
 from tests.backend.tiny import generate, greedy
 
 DECODER = msgspec.msgpack.Decoder(ToFollower)
@@ -152,6 +154,48 @@ def test_another_rank_is_told_all_that_rank_0_does(model: Decoder, guesses: bool
     kinds = {what[0] for what in own.did}
     assert {"launch", "scrub"} <= kinds and ("verify" in kinds) == guesses
     assert other.did == own.did
+
+
+def test_another_rank_is_told_what_forms_allow_behind_each_guess(model: Decoder) -> None:
+    class Keeping(Seeing):
+        def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Drawn:
+            return Drawn([], [], [])  # masks of plain steps come later, and are of no matter here
+
+        def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+            self.did.append(
+                [(d.sequence.id, d.guesses, None if d.allowed is None else d.allowed.tolist()) for d in batch]
+            )
+            return []
+
+    class Own(ModelRunner):
+        told: ClassVar[list[Any]] = []
+
+        def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+            self.told.append(
+                [(d.sequence.id, d.guesses, None if d.allowed is None else d.allowed.tolist()) for d in batch]
+            )
+            return super().verify(batch)
+
+    other = Keeping()
+    config = EngineConfig(model="", num_blocks=24, max_num_seqs=5)
+    own = Own(model, KVCache(model.config, 24, 16, model.embedding.dtype, "cpu"))
+
+    class Without(InProcess):
+        def send(self, message: ToFollower) -> None:
+            if not isinstance(message, step_messages.Masks):
+                super().send(message)
+
+    runner = LeadingRunner(own, Without(other))
+    engine = Engine(model, config, CacheSize(24, 96), frozenset({3}), runner=runner, drafter=Guessing())
+    engine._grammars = ToyGrammars()  # type: ignore[assignment]
+    engine.add(0, [5, 6, 7], greedy(9, grammar="6", ignore_eos=False))
+    engine.add(1, [5, 6], greedy(9))
+    while engine.has_work:
+        engine.step()
+    told = [each for each in other.did if isinstance(each, list)]
+    assert told == Own.told
+    assert {(id, allowed is None) for step in told for id, _, allowed in step} == {(0, False), (1, True)}
+    assert all(len(allowed) == 1 + len(guesses) for step in told for _, guesses, allowed in step if allowed)
 
 
 def test_a_rank_forgets_the_tokens_of_a_sequence_that_is_over(model: Decoder) -> None:

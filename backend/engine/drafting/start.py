@@ -1,0 +1,100 @@
+"""Bringing up the smaller model that guesses, beside the one that checks: on one rank, whole."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from backend.engine.cache.sleeper import Sleeper
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.speculation import GUESSES_BY_BATCH
+from backend.engine.drafting.model_drafter import ModelDrafter
+from backend.engine.parallel.computing import computing
+from backend.engine_config import EngineConfig
+from backend.errors import ConfigError
+from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+from backend.models.checkpoints.direct import OnProgress
+from backend.models.config import ModelConfig
+from backend.parallel.group import SINGLE
+
+ROWS = max(size for size, _ in GUESSES_BY_BATCH)
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """now: seconds, monotonic, by which its benefit is measured."""
+
+    drafter: ModelDrafter
+    sleeper: Sleeper | None
+    now: Callable[[], float] = time.monotonic
+
+    def sleep_beside(self, other: Sleeper, on_progress: OnProgress) -> int:
+        """Bytes given back, once `other` sleeps. Raises CannotSleep, with both awake."""
+        if self.sleeper is None:
+            return 0
+        try:
+            return self.sleeper.sleep(on_progress)
+        except Exception:
+            other.wake(on_progress)
+            raise
+
+    def wake_beside(self, other: Sleeper, on_progress: OnProgress) -> None:
+        """Once `other` is awake. Raises CannotWake or ModelError, with both asleep."""
+        if self.sleeper is None:
+            return
+        try:
+            self.sleeper.wake(on_progress)
+        except Exception:
+            other.sleep(on_progress)
+            raise
+
+
+def draft_model(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel | None:
+    """What `config` names, loaded; None if it names none. Raises ConfigError for a model that does not go with
+    `checkpoint`, or does not fit, ModelError for what is wrong with it."""
+    if config.speculation != "model":
+        return None
+    smaller = Checkpoint(resolve(config.draft_model), config.max_model_len)
+    require_same_tokens(checkpoint, smaller)
+    own = config_of_draft(config, smaller.config)
+    made = computing(smaller, own, SINGLE, lambda stage, done, total: None)
+    blocks = BlockManager(made.cache.num_blocks, own.block_size, prefix_cache=False)
+    drafter = ModelDrafter(
+        made.runner, blocks, rows=ROWS, budget=own.max_num_batched_tokens, longest=made.cache.max_model_len,
+        vocabulary=min(smaller.config.vocab_size, checkpoint.config.vocab_size),
+    )  # fmt: skip
+    return DraftModel(drafter, made.sleeper)
+
+
+def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:
+    """That its engine would have. Raises ConfigError if its cache would hold no block."""
+    block = config.block_size * model.kv_bytes_per_token(4 if config.dtype == "float32" else 2)
+    if config.draft_memory < block:
+        raise ConfigError(
+            f"{config.draft_memory} bytes hold no block of the draft model's KV cache, which takes {block}; raise "
+            "--draft-memory"
+        )
+    return msgspec.structs.replace(
+        config, model=config.draft_model, speculation=None, draft_model="", num_blocks=config.draft_memory // block,
+        max_num_seqs=ROWS, max_num_batched_tokens=max(ROWS, min(config.max_num_batched_tokens, 2048)),
+        quantization=None, kv_dtype=None, prefix_cache=False, batch_invariant=False, tensor_parallel_size=1,
+        pipeline_parallel_size=1, expert_parallel=False, redundant_experts=0, max_adapters=0, adapters="",
+        max_model_len=None,
+    )  # fmt: skip
+
+
+def require_same_tokens(checkpoint: Checkpoint, smaller: Checkpoint) -> None:
+    """Raises ConfigError if a token of one is another token of the other."""
+    if smaller.embedding is not None:
+        raise ConfigError("the draft model makes embeddings or scores; name one that writes text in --draft-model")
+    if not checkpoint.has_text or not smaller.has_text:  # random weights, for measuring
+        sizes = checkpoint.config.vocab_size, smaller.config.vocab_size
+        same = sizes[0] == sizes[1]
+    else:
+        same = checkpoint.text.token_bytes == smaller.text.token_bytes
+    if not same:
+        raise ConfigError(
+            "the draft model has another vocabulary, and its tokens would be read as others; name a model of the same "
+            "family in --draft-model"
+        )
