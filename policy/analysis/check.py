@@ -81,6 +81,15 @@ def _facts_of_conditions(policy: CompiledPolicy, given: Given) -> dict[str, Any]
     return facts
 
 
+def _shown_facts(policy: CompiledPolicy, given: Given) -> dict[str, Any]:
+    """What the backend of a test has shown: what the policy's conditions accept, except for what `given` says."""
+    facts: dict[str, Any] = {}
+    for condition in CONDITIONS:
+        facts |= condition.accepted_facts_of_backend(policy.asked[condition.name])
+        facts |= {name: value for name in condition.given_of_backend if (value := getattr(given, name)) is not None}
+    return facts
+
+
 def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> BackendFacts:
     """The one backend of the case: inside the policy on that day, except for what `given` says."""
     countries = _countries(policy, given, on)
@@ -108,6 +117,8 @@ def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> Back
             sorted(policy.backend.certifications) if given.certifications is None else given.certifications
         ),
         watermarks=True if given.watermarks is None else given.watermarks,
+        weights_source="computed",
+        **_shown_facts(policy, given),
         **countries,
     )
 

@@ -45,6 +45,7 @@ class Decision:
 
     ``sinks``: those of the sinks that are not required to which something of the call may go.
     ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.decision.sovereign`.
+    ``pending``: ids that would be among ``backends`` but for what they have not shown yet; nothing may be sent to them.
     ``marking``: how the answer is to be marked.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
@@ -67,6 +68,7 @@ class Decision:
     sinks: tuple[str, ...] = ()
     sovereign: tuple[str, ...] = ()
     marking: tuple[Marking, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
@@ -81,12 +83,15 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
     sovereign: list[str] = []
+    pending: list[str] = []
     candidates, verdicts = facts.candidates, case.verdicts
     for backend in candidates:
         known = verdicts.get(id(backend))
         if known is None or known.backend is not backend:
             known = case.evaluate(backend)
-        if known.basis is not None:
+        if known.is_pending:
+            pending.append(backend.backend_id)
+        elif known.basis is not None:
             basis_of[backend.backend_id] = known.basis
             if known.is_sovereign:
                 sovereign.append(backend.backend_id)
@@ -96,9 +101,10 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
     elif len(candidates) > 1 and (twice := _described_twice(candidates)):
         reasons, basis_of, sovereign = _without_contradicted(candidates, twice, reasons, basis_of, sovereign)
+        pending = [name for name in pending if name not in twice]
     if refused:
-        basis_of, sovereign = {}, []
-    allowed = bool(basis_of)
+        basis_of, sovereign, pending = {}, [], []
+    allowed = bool(basis_of or pending)
     return Decision(
         allowed=allowed,
         backends=tuple(basis_of),
@@ -117,17 +123,20 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         sinks=case.sinks if allowed else (),
         sovereign=tuple(sovereign),
         marking=policy.marking if facts.generates else (),
+        pending=tuple(pending),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not."""
+    """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not.
+    `is_pending`: it is allowed but for what it has not shown yet."""
 
     backend: BackendFacts
     reasons: tuple[Reason, ...]
     basis: str | None
     is_sovereign: bool
+    is_pending: bool
 
 
 class _Case:
@@ -150,8 +159,11 @@ class _Case:
     def evaluate(self, backend: BackendFacts) -> _Verdict:
         policy, on = self._policy, self._on
         reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
+        unshown: tuple[Reason, ...] = ()
         if backend.tenant == self._facts.tenant:
             reasons += _refusals_by_bounds(self._bounds, policy.redaction, backend, on)
+            unshown = tuple(_refusals_of_shown(policy, backend))
+            reasons += () if backend.pending else unshown
         basis: str | None = None
         if not reasons:
             basis, why_none = policy.transfer.basis(backend, on)
@@ -160,7 +172,11 @@ class _Case:
         if len(self.verdicts) >= MAX_VERDICTS:
             self.verdicts.clear()
         verdict = self.verdicts[id(backend)] = _Verdict(
-            backend, tuple(reasons), basis, policy.on_failure.admits(backend, on)
+            backend,
+            tuple(reasons),
+            basis,
+            policy.on_failure.admits(backend, on),
+            basis is not None and backend.pending and bool(unshown),
         )
         return verdict
 
@@ -241,6 +257,17 @@ def _refusals_of_marking(policy: CompiledPolicy, facts: RequestFacts, backend: B
     if "watermark" in policy.marking and facts.generates and not backend.watermarks:
         because = "does not watermark its answers, policy asks for it"
         yield Reason("transparency.marking", backend.backend_id, because, "AI Act 50(2)")
+
+
+def _refusals_of_shown(policy: CompiledPolicy, backend: BackendFacts) -> Iterator[Reason]:
+    """By what a backend shows of itself while it runs."""
+    pinned, weights = backend.weights_pinned, backend.weights
+    if pinned is not None and weights != pinned:
+        runs = f"runs the weights {weights[:16]}" if weights else "does not say which weights it runs"
+        yield Reason("model.weights", backend.backend_id, f"{runs}, pinned are {pinned[:16]}", "AI Act 12(2), 15(5)")
+    for condition in CONDITIONS:
+        if (bound := policy.asked[condition.name]) is not None:
+            yield from condition.refusals_of_backend(bound, backend)
 
 
 def _refusals_of_subprocessors(policy: CompiledPolicy, backend: BackendFacts, on: date) -> Iterator[Reason]:
