@@ -366,6 +366,7 @@ class AdminChanged(Event):
         "admin.deployment.created",
         "admin.deployment.scaled",
         "admin.deployment.drained",
+        "admin.deployment.pinned",
         "admin.deployment.deleted",
         "admin.replica.starting",
         "admin.replica.ready",

@@ -71,6 +71,10 @@ def register(
     refuse_changed_key: Annotated[
         bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
     ] = False,
+    weights_sha256: Annotated[
+        str | None,
+        typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights it serves, as you declare it."),
+    ] = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
@@ -95,6 +99,7 @@ def register(
             single_tenant="declared" if single_tenant else None,
             trust=trust,
             eur_per_million=_euros(eur_per_million),
+            weights_sha256=weights_sha256,
         )
     print_one(record, as_json)
 
@@ -147,6 +152,10 @@ def enrol(
         str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
+    weights_sha256: Annotated[
+        str | None,
+        typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights it has to run; others are refused."),
+    ] = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
@@ -173,7 +182,12 @@ def enrol(
         place = ServedModel(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(
-            identity, url=url, models=[model], kind="domicile", eur_per_million=_euros(eur_per_million)
+            identity,
+            url=url,
+            models=[model],
+            kind="domicile",
+            eur_per_million=_euros(eur_per_million),
+            weights_sha256=weights_sha256,
         )
         ends = enrolment.write(output, timedelta(days=days))
     print_one(record, as_json)

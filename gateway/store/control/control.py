@@ -143,10 +143,12 @@ class Control(
         single_tenant: Literal["attested", "declared"] | None = None,
         trust: Trust | None = None,
         eur_per_million: Decimal | None = None,
+        weights_sha256: str | None = None,
     ) -> BackendRecord:
         """Add the replica, or move one of the same identity to a new `url`.
 
         `eur_per_million`: what a million tokens cost there, for the choice among backends; None leaves it as it was.
+        `weights_sha256`: what our engine has to run; what another server is declared to run.
 
         A ``domicile`` backend attests by its own certificate that it serves one tenant. An ``openai`` one can only
         `single_tenant` declare it, and off this host needs a `trust` that names a CA or a certificate. A
@@ -160,6 +162,8 @@ class Control(
         if not models:
             raise InvalidValue("a backend must serve a model; name one with --model")
         models = [checked_text(model, "model") for model in models]
+        if weights_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", weights_sha256):
+            raise InvalidValue("weights are named by their SHA-256, 64 hex digits; give those")
         facts = _facts_of_kind(url, kind, single_tenant, trust)
         cost = None if eur_per_million is None else _micro_euros(eur_per_million)
         with self._change() as change:
@@ -175,6 +179,7 @@ class Control(
                     url=url,
                     models=list(models),
                     cost=cost,
+                    weights_sha256=weights_sha256,
                     **facts,
                     **change.stamp,
                 )
@@ -188,6 +193,7 @@ class Control(
                 _move(change.session, row, url, facts)
                 row.models, row.revoked_at, row.epoch = list(models), None, change.epoch
                 row.cost = row.cost if cost is None else cost
+                row.weights_sha256 = weights_sha256
             change.session.flush()
             record = backend_record(row)
             models_changed = _models_changed(before, record)
