@@ -203,6 +203,8 @@ class _Outcome(Event):
     backend_id: Text | None = None
     region: Text | None = None
     fallback_index: Count = 0
+    weights_sha256: Sha256 | None = None  # of the checkpoint; absent where the backend has not shown it
+    weights_source: Literal["computed", "declared"] | None = None
     tokens_in: Count | None = None
     tokens_cached: Count | None = None  # of `tokens_in`
     tokens_out: Count | None = None

@@ -26,6 +26,7 @@ RECOMPUTED = (
     OCSF,
     "counts.csv",
     "transfer_report.csv",
+    "weights.csv",
     "denied.csv",
     "admin_access.csv",
     "retention_run.csv",
@@ -61,6 +62,7 @@ ROUTE = (
     "region",
     "transfer_basis",
 )
+WEIGHTS = ("model_served", "backend_id", "weights_sha256", "weights_source")
 PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
 RUN = ("run_id", "due", "deleted", "held", "orphans", "oldest_expiry", "backups_until", "certificate_sha256")
 TOOLS = ("intra_eea", "adequacy", "scc", "bcr", "derogation")
@@ -120,6 +122,7 @@ class Tables:
         self.counts: dict[tuple[Any, ...], int] = {}
         self.transfers: dict[tuple[str, ...], int] = {}
         self.denials: dict[tuple[str, str, str], int] = {}
+        self.weights: dict[tuple[str, ...], list[Any]] = {}
         self.months: set[str] = set()
         self.access: list[list[object]] = []
         self.runs: list[list[object]] = []
@@ -162,6 +165,10 @@ class Tables:
         if kind in ("inference.accepted", "routing.decision"):
             add_one(self.transfers, (ts[:7], *(event[name] for name in ROUTE)))
             self.backends.add(event["backend_id"])
+        if kind in ("inference.completed", "inference.aborted") and "backend_id" in event:
+            ran = tuple(event.get(name, "") for name in WEIGHTS)
+            first, _, calls = self.weights.get(ran, (ts, ts, 0))
+            self.weights[ran] = [first, ts, calls + 1]
         if kind == "routing.connected":
             seen = tuple(event.get(name, "") for name in PEER)
             one = self.connections.setdefault(seen, {"connections": 0, "first": ts, "last": ts})
@@ -253,6 +260,8 @@ class Tables:
         head = "month," + ",".join(ROUTE) + ",calls"
         transfers: list[list[object]] = [[*route, calls] for route, calls in sorted(self.transfers.items())]
         yield "transfer_report.csv", csv_file(head, transfers + self.unused_tools())
+        weights = ([*ran, *one] for ran, one in sorted(self.weights.items()))
+        yield "weights.csv", csv_file(",".join(WEIGHTS) + ",first,last,calls", weights)
         denied = ([*why, calls] for why, calls in sorted(self.denials.items()))
         yield "denied.csv", csv_file("rule,article,because,calls", denied)
         yield "admin_access.csv", csv_file("seq,ts,type,actor,what", self.access)

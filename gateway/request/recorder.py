@@ -37,6 +37,7 @@ from gateway.request.stages import Accepted, Parsed, Redacted, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.http1 import Peer
 from policy.decision.decision import Decision as PolicyDecision
+from policy.facts import BackendFacts
 from policy.reason import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet.fleet import Backend
@@ -345,7 +346,12 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "redaction": _redaction(received.redactions),
         "watermark": outcome(routed, received),
         "mark_period": None if routed.mark is None else routed.mark.period,
+        **({} if received.weights_differ else _weights(routed.route.facts)),
     }
+
+
+def _weights(facts: BackendFacts) -> dict[str, Any]:
+    return {"weights_sha256": facts.weights, "weights_source": facts.weights_source}
 
 
 def _decision(outcome: Literal["allow", "deny"], reasons: Sequence[Reason]) -> Decision:

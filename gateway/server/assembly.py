@@ -54,6 +54,7 @@ from gateway.directory.backend_keys import BackendKeys
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
+from gateway.directory.shown import ShownWeights
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
@@ -164,7 +165,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             settings, installation, base.database, parts.directory, context, enforcement, memory.bounds
         )
         pipeline = _pipeline(base, parts, enforcement, responses.responses)
-        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards)
+        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards, memory.show)
         health = _health(base, parts, is_ready)
         batches = open_batches(
             settings, installation, base.database, parts.directory, context, pipeline, memory.bounds,
@@ -282,6 +283,11 @@ class _Memory:
             origins=WebOrigins(),
             cards=Cards(),
         )
+
+    def show(self, backend: Backend, shown: ShownWeights | None) -> None:
+        """Takes what a backend shows of itself; calls may wait for it."""
+        if self.registry.show(backend, shown):
+            self.parking.look()
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
@@ -569,7 +575,8 @@ def _detection(base: _Base, parts: _Parts) -> Detection:
         study = PolicyStudy(
             Inventory(base.database), installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         )
-        may = study.explain(tenant, project, model).decision.backends
+        decision = study.explain(tenant, project, model).decision
+        may = {*decision.backends, *decision.pending}  # it counts tokens there; no model reads the text
         live = memory.fleet.live()
         return [
             each

@@ -40,7 +40,8 @@ class Attempt:
         self._call = call
 
     def __enter__(self) -> None:
-        return None
+        facts = self._routed.route.facts
+        self._exchange.received.weights = facts.weights if facts.weights_source == "computed" else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
