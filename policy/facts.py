@@ -15,6 +15,8 @@ SetName = Literal["EU", "EEA", "EEA+adequate"]
 Kind = Literal["domicile", "openai", "managed"]
 Managed = Literal["redacted", "unredacted"]
 Tenancy = Literal["attested", "declared"]
+Technology = Literal["sev-snp", "tdx", "tpm", "nvidia"]
+"""Hardware that attests what runs on it."""
 WeightsSource = Literal["computed", "declared"]
 Priority = Literal["high", "normal", "low"]
 Marking = Literal["watermark"]

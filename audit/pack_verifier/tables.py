@@ -159,16 +159,13 @@ class Tables:
         kind, ts = event["type"], event["ts"]
         self.months.add(ts[:7])
         self.count_record(kind, ts, event)
+        self.count_weights(kind, ts, event)
         if kind == "inference.denied":
             for one in event["decision"]["reasons"]:
                 add_one(self.denials, (one["rule"], one.get("article", ""), one["because"]))
         if kind in ("inference.accepted", "routing.decision"):
             add_one(self.transfers, (ts[:7], *(event[name] for name in ROUTE)))
             self.backends.add(event["backend_id"])
-        if kind in ("inference.completed", "inference.aborted") and "backend_id" in event:
-            ran = tuple(event.get(name, "") for name in WEIGHTS)
-            first, _, calls = self.weights.get(ran, (ts, ts, 0))
-            self.weights[ran] = [first, ts, calls + 1]
         if kind == "routing.connected":
             seen = tuple(event.get(name, "") for name in PEER)
             one = self.connections.setdefault(seen, {"connections": 0, "first": ts, "last": ts})
@@ -193,6 +190,12 @@ class Tables:
             told = tuple(event.get(name, "") for name in ("status", "reason", "endpoint", "key_id"))
         place = (ts[:10], kind, *(str(one) for one in told))
         self.counts[place] = self.counts.get(place, 0) + (event.get("count", 1) if kind in COUNTED else 1)
+
+    def count_weights(self, kind: str, ts: str, event: dict[str, Any]) -> None:
+        if kind in ("inference.completed", "inference.aborted") and "backend_id" in event:
+            ran = tuple(event.get(name, "") for name in WEIGHTS)
+            first, _, calls = self.weights.get(ran, (ts, ts, 0))
+            self.weights[ran] = [first, ts, calls + 1]
 
     def take_incident(self, seq: int, event: dict[str, Any]) -> None:
         empty: dict[str, Any] = {

@@ -89,14 +89,13 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         known = verdicts.get(id(backend))
         if known is None or known.backend is not backend:
             known = case.evaluate(backend)
-        if known.is_pending:
-            pending.append(backend.backend_id)
-        elif known.basis is not None:
+        if known.basis is not None:
             basis_of[backend.backend_id] = known.basis
             if known.is_sovereign:
                 sovereign.append(backend.backend_id)
         else:
             reasons += known.reasons
+            pending += known.pending
     if not candidates:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
     elif len(candidates) > 1 and (twice := _described_twice(candidates)):
@@ -130,13 +129,13 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not.
-    `is_pending`: it is allowed but for what it has not shown yet."""
+    `pending`: its id, where it is allowed but for what it has not shown yet."""
 
     backend: BackendFacts
     reasons: tuple[Reason, ...]
     basis: str | None
     is_sovereign: bool
-    is_pending: bool
+    pending: tuple[str, ...]
 
 
 class _Case:
@@ -169,6 +168,9 @@ class _Case:
             basis, why_none = policy.transfer.basis(backend, on)
             if basis is None:
                 reasons.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
+        pending: tuple[str, ...] = ()
+        if basis is not None and backend.pending and unshown:
+            basis, pending = None, (backend.backend_id,)
         if len(self.verdicts) >= MAX_VERDICTS:
             self.verdicts.clear()
         verdict = self.verdicts[id(backend)] = _Verdict(
@@ -176,7 +178,7 @@ class _Case:
             tuple(reasons),
             basis,
             policy.on_failure.admits(backend, on),
-            basis is not None and backend.pending and bool(unshown),
+            pending,
         )
         return verdict
 

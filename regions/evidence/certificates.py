@@ -4,6 +4,7 @@ What hardware vendors and signers of models issue is checked the same way: each 
 which is an authority and was valid at the time, with no critical extension that is not understood.
 """
 
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -12,6 +13,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.utils import CryptographyDeprecationWarning
 
 from regions.evidence.refusal import EvidenceRefused
 
@@ -27,7 +29,9 @@ def fingerprint(key: PublicKeyTypes) -> str:
 def read_pem(text: str | bytes) -> list[x509.Certificate]:
     """Raises EvidenceRefused where these are no certificates."""
     try:
-        return x509.load_pem_x509_certificates(text.encode() if isinstance(text, str) else text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # AMD gives its VCEKs the serial number 0
+            return x509.load_pem_x509_certificates(text.encode() if isinstance(text, str) else text)
     except ValueError as error:
         raise EvidenceRefused("a certificate chain is not in PEM; give certificates in PEM") from error
 
