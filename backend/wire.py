@@ -24,6 +24,7 @@ REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
 ADAPTERS_PATH, UNLOAD_PATH = "/adapters", "/adapters/unload"  # for the owner as well (`backend.server.adapters`)
 ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
+EVIDENCE_PATH = "/evidence"  # POST, for the backend's owner: what the hardware attests
 WEIGHTS_PATH = "/weights"  # which weights are served, without their content
 MARKS_PATH = "/marks"  # POST, for the backend's owner: the test for a watermark
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
@@ -456,6 +457,38 @@ class WeightsReport(BaseModel):
     files: dict[str, str] = Field(default_factory=dict)
     signature: str | None = None
     signer_key: str | None = None
+
+
+EVIDENCE_DOMAIN = b"domicile attestation v1\n"
+"""Begins what evidence is bound to: SHA-512 over it, the nonce, the SHA-256 of the TLS key and that of the weights."""
+
+
+class EvidenceRequest(BaseModel):
+    """POST /evidence. nonce: 32 bytes, hexadecimal digits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    nonce: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class EvidencePiece(BaseModel):
+    """technology: sev-snp, tdx, tpm or nvidia. report, signature: base64; a TPM alone signs apart. certificates: PEM,
+    from the key that signed it upwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    technology: str
+    report: str
+    signature: str = ""
+    certificates: str = ""
+
+
+class EvidenceReport(BaseModel):
+    """What POST /evidence answers; empty on hardware that attests nothing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    evidence: list[EvidencePiece]
 
 
 class SleepRequest(BaseModel):

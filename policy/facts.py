@@ -60,8 +60,9 @@ class BackendFacts(Fact):
     What it shows of itself while it runs: `weights`, the SHA-256 of the checkpoint that it serves, ``computed`` by our
     engine as it loaded it or only ``declared`` by who registered the server; `weights_pinned`: what it has to be.
     `signed_by`: fingerprints of the keys that signed these weights, and of the authorities above them;
-    `signature_fault`: why a signature that is there does not count. `pending`: it has shown nothing yet, for it is not
-    started, or was not asked yet; until then no call that depends on it goes there.
+    `signature_fault`: why a signature that is there does not count. `attested`: technologies whose evidence, for a
+    nonce of ours, holds now; `attestation_fault`: why that of others does not. `pending`: it has shown nothing yet, for
+    it is not started, or was not asked yet; until then no call that depends on it goes there.
     """
 
     backend_id: str
@@ -86,6 +87,8 @@ class BackendFacts(Fact):
     weights_pinned: str | None = None
     signed_by: tuple[str, ...] = ()
     signature_fault: str | None = None
+    attested: tuple[Technology, ...] = ()
+    attestation_fault: str | None = None
     pending: bool = False
 
 

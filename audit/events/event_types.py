@@ -14,6 +14,8 @@ OCSF_CLASSES: dict[str, tuple[int, int, int, int]] = {
     "routing.connected": (6003, 1, 1, 1),
     "backend.key_changed": (6002, 99, 1, 3),
     "backend.key_refused": (6002, 99, 1, 3),
+    "backend.attested": (6003, 1, 1, 1),
+    "backend.attestation_refused": (6003, 1, 1, 1),
     "auth.failed": (3002, 1, 2, 3),
     "request.refused": (6003, 1, 2, 3),
     "admin.tenant.created": (3004, 1, 1, 1),

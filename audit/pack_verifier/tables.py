@@ -14,6 +14,7 @@ from typing import Any
 from audit.events.event_types import ACCESS_TYPES
 from audit.events.ocsf import ocsf
 from audit.pack_verifier.canonical import load_json
+from audit.pack_verifier.evidence import EVIDENCE_FIELDS, EVIDENCE_TYPES, is_bound
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.signed import Signed
 from audit.pack_verifier.systems import Systems
@@ -27,6 +28,7 @@ RECOMPUTED = (
     "counts.csv",
     "transfer_report.csv",
     "weights.csv",
+    "attestations.csv",
     "denied.csv",
     "admin_access.csv",
     "retention_run.csv",
@@ -122,6 +124,7 @@ class Tables:
         self.counts: dict[tuple[Any, ...], int] = {}
         self.transfers: dict[tuple[str, ...], int] = {}
         self.denials: dict[tuple[str, str, str], int] = {}
+        self.evidence: list[list[object]] = []
         self.weights: dict[tuple[str, ...], list[Any]] = {}
         self.months: set[str] = set()
         self.access: list[list[object]] = []
@@ -160,6 +163,7 @@ class Tables:
         self.months.add(ts[:7])
         self.count_record(kind, ts, event)
         self.count_weights(kind, ts, event)
+        self.take_evidence(seq, kind, ts, event)
         if kind == "inference.denied":
             for one in event["decision"]["reasons"]:
                 add_one(self.denials, (one["rule"], one.get("article", ""), one["because"]))
@@ -196,6 +200,13 @@ class Tables:
             ran = tuple(event.get(name, "") for name in WEIGHTS)
             first, _, calls = self.weights.get(ran, (ts, ts, 0))
             self.weights[ran] = [first, ts, calls + 1]
+
+    def take_evidence(self, seq: int, kind: str, ts: str, event: dict[str, Any]) -> None:
+        if kind not in EVIDENCE_TYPES:
+            return
+        self.evidence.append([seq, ts, kind] + [event.get(name, "") for name in EVIDENCE_FIELDS])
+        if kind == "backend.attested" and not is_bound(event):
+            self.findings.fault("evidence", "its report is not for the nonce, key and weights that it names", seq)
 
     def take_incident(self, seq: int, event: dict[str, Any]) -> None:
         empty: dict[str, Any] = {
@@ -265,6 +276,7 @@ class Tables:
         yield "transfer_report.csv", csv_file(head, transfers + self.unused_tools())
         weights = ([*ran, *one] for ran, one in sorted(self.weights.items()))
         yield "weights.csv", csv_file(",".join(WEIGHTS) + ",first,last,calls", weights)
+        yield "attestations.csv", csv_file("seq,ts,type," + ",".join(EVIDENCE_FIELDS), self.evidence)
         denied = ([*why, calls] for why, calls in sorted(self.denials.items()))
         yield "denied.csv", csv_file("rule,article,because,calls", denied)
         yield "admin_access.csv", csv_file("seq,ts,type,actor,what", self.access)

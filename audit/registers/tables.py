@@ -15,6 +15,7 @@ from audit.events.base import Event
 from audit.events.event import (
     AdminChanged,
     AuthFailed,
+    BackendAttested,
     BackendConnected,
     InferenceAborted,
     InferenceAccepted,
@@ -81,6 +82,7 @@ class Tables:
         self.policies: list[dict[str, Any]] = []
         self.policy_calls: Counter[str] = Counter()  # by hash
         self.deciders: Counter[tuple[str, str, str]] = Counter()  # policy, version, hash
+        self._attestations: list[tuple[object, ...]] = []
         self.weights: dict[tuple[str, ...], Weighed] = {}
         self.months: set[str] = set()
         self.first = self.last = ""
@@ -159,6 +161,11 @@ class Tables:
         seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
         self.connections.setdefault((*seen, event.tls_version or ""), Connections(ts)).take(ts)
 
+    def _take_attestation(self, seq: int, ts: str, event: BackendAttested) -> None:
+        bound = event.nonce, event.key_sha256, event.weights_sha256
+        shown = event.backend_id, event.technology, event.measurement or ""
+        self._attestations.append((seq, ts, event.type, *shown, *bound, event.reason or ""))
+
     def _take_incident(self, seq: int, ts: str, event: Incident) -> None:
         case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
         case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
@@ -191,6 +198,10 @@ class Tables:
             "weights.csv": table(
                 "model_served,backend_id,weights_sha256,weights_source,first,last,calls",
                 ((*ran, one.first, one.last, one.calls) for ran, one in sorted(self.weights.items())),
+            ),
+            "attestations.csv": table(
+                "seq,ts,type,backend_id,technology,measurement,nonce,key_sha256,weights_sha256,reason",
+                self._attestations,
             ),
             "denied.csv": table(
                 "rule,article,because,calls", ((*why, calls) for why, calls in sorted(self.denials.items()))
@@ -230,6 +241,7 @@ _GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
     (InferenceAccepted | RoutingDecision, Tables._take_route),
     (InferenceCompleted | InferenceAborted, Tables._take_outcome),
     (BackendConnected, Tables._take_connection),
+    (BackendAttested, Tables._take_attestation),
     (Incident, Tables._take_incident),
     (AuthorityRequest, Tables._take_authority_request),
     (RetentionRun, Tables._take_run),

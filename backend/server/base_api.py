@@ -23,13 +23,17 @@ from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
 from backend.process.replicas import Engines
+from backend.server.evidence import EvidenceSource
 from backend.server.lifecycle import Lifecycle, LifecycleState
 from backend.wire import (
     ADAPTER_SEPARATOR,
+    EVIDENCE_PATH,
     FIELDS,
     PROJECT_HEADER,
     REQUEST_ID_HEADER,
     WEIGHTS_PATH,
+    EvidenceReport,
+    EvidenceRequest,
     Model,
     ModelList,
 )
@@ -78,6 +82,7 @@ class BaseApi:
         self.served_name = served_name
         self.identity = identity
         self.weights = Weights(None)  # none until the server says which (`serving`)
+        self.evidence = EvidenceSource()
         self.lifecycle = Lifecycle(engine, error_response)
         self.metrics = Metrics(
             served_name,
@@ -100,6 +105,7 @@ class BaseApi:
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
                 Route(WEIGHTS_PATH, self.show_weights),
+                Route(EVIDENCE_PATH, self._guard(self.attest), methods=["POST"]),
                 *self.lifecycle.routes(),
                 Route("/metrics", self.show_metrics),
                 Route("/scrub", self._guard(self.scrub), methods=["POST"]),
@@ -150,6 +156,15 @@ class BaseApi:
         if not self.weights.is_known:
             return Response(status_code=503, headers={"retry-after": "1"})
         return Response((await self.weights.report()).model_dump_json(exclude_none=True), media_type=JSON)
+
+    async def attest(self, request: Request) -> Response:
+        """What the hardware attests, for the nonce of the request."""
+        asked = await self.body(request, EvidenceRequest)
+        weights = (await self.weights.report()).sha256
+        if weights is None:
+            raise InvalidRequest("the digest of the weights is not known, so nothing can be bound to it")
+        pieces = await self.evidence.collect(bytes.fromhex(asked.nonce), weights)
+        return Response(EvidenceReport(evidence=pieces).model_dump_json(), media_type=JSON)
 
     async def healthz(self, _: Request) -> Response:
         """This process answers."""

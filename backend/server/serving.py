@@ -33,6 +33,7 @@ from backend.process.supervision import RESTARTS, supervise
 from backend.server.app import GenerationApi
 from backend.server.base_api import BaseApi, Identity
 from backend.server.embedding_server import EmbeddingApi
+from backend.server.evidence import EvidenceSource
 from backend.server.heartbeat import beat
 from backend.server.request_lock import RequestLock, read_key
 from backend.server.scoring_server import ScoringApi
@@ -57,6 +58,7 @@ class ServerOptions:
         restarts: times in ten minutes that an engine which died is replaced.
         request_key: a public key, PEM: only requests with a token that it verifies are answered.
         data_parallel_size: engines, each with the whole model.
+        evidence: a program that says what the hardware attests (`backend.server.evidence`).
     """
 
     served_name: str
@@ -71,6 +73,7 @@ class ServerOptions:
     restarts: int = RESTARTS
     request_key: Path | None = None
     data_parallel_size: int = 1
+    evidence: Path | None = None
 
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
@@ -93,6 +96,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     engine = fleet.engines
     meter = _meter(config, engine, options.data_parallel_size)
     app, api = _app(checkpoint, engine, meter, options)
+    api.evidence = EvidenceSource(options.evidence, options.tls.cert if options.tls else None)
     api.weights = Weights(None if config.load_format == "dummy" else resolve(config.model))
     if lock is not None:
         app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
-from gateway.directory.shown import ShownWeights
+from gateway.directory.shown import Shown
 from gateway.errors import ModelNotFound
 from gateway.records.adapters import AdapterRecord
 from gateway.records.control import BackendRecord
@@ -25,7 +25,7 @@ class BackendRegistry:
         self._catalogue = catalogue
         self._today = today
         self._day: date | None = None
-        self._shown: dict[str, tuple[Backend, ShownWeights]] = {}
+        self._shown: dict[str, tuple[Backend, Shown]] = {}
         self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: hashing a backend reads all of its fields
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
         self._deployments: dict[tuple[str, str], Deployment] = {}
@@ -89,7 +89,7 @@ class BackendRegistry:
         found = self._fleet.candidates(tenant, base)
         return found if base == model else tuple(each for each in found if each.kind == "domicile")
 
-    def show(self, backend: Backend, shown: ShownWeights | None) -> bool:
+    def show(self, backend: Backend, shown: Shown | None) -> bool:
         """What `backend` has shown of itself; None: nothing is known of it any more. Returns whether that is news."""
         known = self._shown.get(backend.id)
         if (known[1] if known is not None and known[0] is backend else None) == shown:
@@ -134,6 +134,8 @@ class BackendRegistry:
             "weights_source": computed,
             "signed_by": shown.signed_by,
             "signature_fault": shown.fault,
+            "attested": shown.attested,
+            "attestation_fault": shown.attestation_fault,
         }
 
     def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from backend.wire import WeightsReport
+from policy.facts import Technology
 from regions.evidence.model_signature import check_files, verified
 from regions.evidence.refusal import EvidenceRefused
 
@@ -20,27 +21,30 @@ WHY = {
 
 
 @dataclass(frozen=True, slots=True)
-class ShownWeights:
-    """`sha256`: None where it does not know its own. `signed_by`: fingerprints of keys; `fault`: why there are none."""
+class Shown:
+    """`sha256`: None where it does not know its own. `signed_by`: fingerprints of keys; `fault`: why there are none.
+    `attested`: technologies whose evidence holds now; `attestation_fault`: why others do not."""
 
     sha256: str | None = None
     signed_by: tuple[str, ...] = ()
     fault: str | None = None
+    attested: tuple[Technology, ...] = ()
+    attestation_fault: str | None = None
 
 
-def shown_weights(said: bytes | None) -> ShownWeights:
+def shown_weights(said: bytes | None) -> Shown:
     """By the body of ``GET /weights``; None for an engine that has no such page. What does not hold shows nothing."""
     try:
         report = WeightsReport.model_validate_json(said or b"")
     except ValidationError:
-        return ShownWeights(fault="it does not say which weights it runs")
+        return Shown(fault="it does not say which weights it runs")
     if report.sha256 is None:
-        return ShownWeights(fault=WHY[report.why or "unreadable"])
+        return Shown(fault=WHY[report.why or "unreadable"])
     if report.signature is None:
-        return ShownWeights(report.sha256, fault="no signature")
+        return Shown(report.sha256, fault="no signature")
     try:
         signed = verified(report.signature, report.signer_key)
         check_files(signed, report.files)
     except EvidenceRefused as refused:
-        return ShownWeights(report.sha256, fault=str(refused).partition("; ")[0])
-    return ShownWeights(report.sha256, signed.keys)
+        return Shown(report.sha256, fault=str(refused).partition("; ")[0])
+    return Shown(report.sha256, signed.keys)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from audit import errors as audit_errors
 from audit.events.base import Event
 from audit.events.event import (
+    BackendAttested,
     BackendConnected,
     BackendKeyChanged,
     Decision,
@@ -178,6 +179,10 @@ class Recorder:
 
     async def key_changed(self, event: BackendKeyChanged) -> None:
         """A managed service shows another key. Raises AuditUnavailable; then nothing may be sent to it."""
+        await self._append(event)
+
+    async def attested(self, event: BackendAttested) -> None:
+        """A backend sent evidence of its hardware. Raises AuditUnavailable; then it does not count."""
         await self._append(event)
 
     def auth_failed(self, reason: str, address: Address | None = None) -> None:

@@ -161,7 +161,7 @@ class _Case:
         unshown: tuple[Reason, ...] = ()
         if backend.tenant == self._facts.tenant:
             reasons += _refusals_by_bounds(self._bounds, policy.redaction, backend, on)
-            unshown = tuple(_refusals_of_shown(policy, backend))
+            unshown = tuple(_refusals_of_shown(policy, self._bounds, backend))
             reasons += () if backend.pending else unshown
         basis: str | None = None
         if not reasons:
@@ -261,17 +261,6 @@ def _refusals_of_marking(policy: CompiledPolicy, facts: RequestFacts, backend: B
         yield Reason("transparency.marking", backend.backend_id, because, "AI Act 50(2)")
 
 
-def _refusals_of_shown(policy: CompiledPolicy, backend: BackendFacts) -> Iterator[Reason]:
-    """By what a backend shows of itself while it runs."""
-    pinned, weights = backend.weights_pinned, backend.weights
-    if pinned is not None and weights != pinned:
-        runs = f"runs the weights {weights[:16]}" if weights else "does not say which weights it runs"
-        yield Reason("model.weights", backend.backend_id, f"{runs}, pinned are {pinned[:16]}", "AI Act 12(2), 15(5)")
-    for condition in CONDITIONS:
-        if (bound := policy.asked[condition.name]) is not None:
-            yield from condition.refusals_of_backend(bound, backend)
-
-
 def _refusals_of_subprocessors(policy: CompiledPolicy, backend: BackendFacts, on: date) -> Iterator[Reason]:
     """One for each sub-processor whose country is not known or not allowed."""
     name, rule = backend.backend_id, "residency.subprocessors"
@@ -342,6 +331,25 @@ def _refusals_by_bounds(
         country = getattr(backend, bound.fact)  # one that is not known is refused as such
         if country and (objection := bound.allowed.objection(country, on, backend.attested_transfer)):
             yield Reason(bound.rule, backend.backend_id, f"{bound.verb} {country}, {objection}", "GDPR 44")
+
+
+def _refusals_of_shown(
+    policy: CompiledPolicy, bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts
+) -> Iterator[Reason]:
+    """By what a backend shows of itself while it runs."""
+    pinned, weights = backend.weights_pinned, backend.weights
+    if pinned is not None and weights != pinned:
+        runs = f"runs the weights {weights[:16]}" if weights else "does not say which weights it runs"
+        yield Reason("model.weights", backend.backend_id, f"{runs}, pinned are {pinned[:16]}", "AI Act 12(2), 15(5)")
+    for condition in CONDITIONS:
+        if (bound := policy.asked[condition.name]) is not None:
+            yield from condition.refusals_of_backend(bound, backend)
+    for prefix, demand in (("", policy.backend), *(each for each in bounds if isinstance(each, tuple))):
+        if demand.attested and not any(each.issubset(backend.attested) for each in demand.attested):
+            wanted = " or ".join("+".join(sorted(each)) for each in demand.attested)
+            why = f": {backend.attestation_fault}" if backend.attestation_fault else ""
+            because = f"has no evidence in force of {wanted}{why}"
+            yield Reason(f"{prefix}backend.attested", backend.backend_id, because, "GDPR 32; AI Act 15(5)")
 
 
 def _refusals_of_server(

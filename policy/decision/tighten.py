@@ -23,12 +23,13 @@ _URGENCY: Mapping[Priority, int] = {"low": 0, "normal": 1, "high": 2}
 @dataclass(frozen=True, slots=True)
 class BackendDemand:
     """What the server itself must be; None and an empty set demand nothing. `managed`: which prompts a managed
-    service may get."""
+    service may get. `attested`: sets of technologies, one of which has to be shown whole."""
 
     kind: Kind | None = None
     single_tenant: Tenancy | None = None
     managed: Managed | None = None
     certifications: frozenset[str] = frozenset()
+    attested: tuple[frozenset[str], ...] = ()
 
 
 NO_DEMAND = BackendDemand()
@@ -89,9 +90,14 @@ def backend(above: BackendDemand, wanted: BackendRule, whose: str) -> BackendDem
         raise LooseningError("backend.single_tenant", f"declared is weaker than {whose} attested")
     if above.managed == "redacted" and wanted.managed == "unredacted":
         raise LooseningError("backend.managed", f"unredacted is weaker than {whose} redacted")
+    attested = tuple(frozenset(each.split("+")) for each in wanted.attested or ())
+    for each in attested if above.attested else ():
+        if not any(each >= one for one in above.attested):
+            raise LooseningError("backend.attested", f"{'+'.join(sorted(each))} is not among {whose} attestations")
     return BackendDemand(
         wanted.kind or above.kind,
         wanted.single_tenant or above.single_tenant,
         wanted.managed or above.managed,
         above.certifications | frozenset(wanted.certifications),
+        attested or above.attested,
     )

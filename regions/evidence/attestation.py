@@ -14,10 +14,10 @@ from typing import Any
 from cryptography import x509
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
+from backend.wire import EVIDENCE_DOMAIN
 from policy.facts import Technology
 from regions.evidence.refusal import EvidenceRefused
 
-DOMAIN = b"domicile attestation v1\n"
 NONCE_BYTES = 32
 MAX_REPORT = 64 << 10
 MAX_CERTIFICATES = 64 << 10
@@ -30,7 +30,7 @@ def binding(nonce: bytes, key_sha256: str, weights_sha256: str) -> bytes:
     `nonce`: 32 bytes. `key_sha256`: of the TLS public key (SubjectPublicKeyInfo, DER); `weights_sha256`: of the
     checkpoint; both 64 hexadecimal digits.
     """
-    return sha512(DOMAIN + nonce + bytes.fromhex(key_sha256) + bytes.fromhex(weights_sha256)).digest()
+    return sha512(EVIDENCE_DOMAIN + nonce + bytes.fromhex(key_sha256) + bytes.fromhex(weights_sha256)).digest()
 
 
 class Evidence(BaseModel):
