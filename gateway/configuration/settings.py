@@ -312,6 +312,7 @@ class Fleet(Section):
     adapters: Path | None = Field(None, description="folder of LoRA adapters that backends of this machine may load")
     max_adapters: int = Field(0, ge=0, le=511, description="how many a backend may have at a time; 0: none")
     max_adapter_rank: int = Field(16, ge=1, le=256, description="the highest rank of one")
+    evidence: Path | None = Field(None, description="program that says what hardware of this machine attests")
     waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")
     every_s: float = Field(1.0, ge=0.05, le=60, description="how often what runs is compared with what shall")
 

@@ -122,7 +122,7 @@ def test_what_is_no_pack_is_said_to_be_none(tmp_path, content):
 
 @pytest.mark.parametrize(
     "text",
-    ["attestation: {accepted: {sgx: {}}}", "attestation: 5", "[]", "attestation: {accepted: {tpm: {roots: [gone]}}}"],
+    ["attestation: {accepted: {sgx: {}}}", "attestation: 5", "[5]", "attestation: {accepted: {tpm: {roots: [gone]}}}"],
 )
 def test_a_configuration_that_cannot_be_used_is_named(tmp_path, text):
     config = tmp_path / "mine.yaml"
