@@ -162,7 +162,9 @@ class BaseApi:
         asked = await self.body(request, EvidenceRequest)
         weights = (await self.weights.report()).sha256
         if weights is None:
-            raise InvalidRequest("the digest of the weights is not known, so nothing can be bound to it")
+            raise InvalidRequest(
+                "the digest of the weights is not known, so nothing can be bound to it; see GET /weights"
+            )
         pieces = await self.evidence.collect(bytes.fromhex(asked.nonce), weights)
         return Response(EvidenceReport(evidence=pieces).model_dump_json(), media_type=JSON)
 

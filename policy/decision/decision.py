@@ -74,12 +74,8 @@ class Decision:
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     at = facts.at.astimezone(UTC)
     case = _case(policy, facts, at.date())
-    reasons = list(case.refusals)
-    holds_until = datetime.combine(at.date() + timedelta(1), time(), UTC)
-    for condition in TIMED:
-        if (bound := policy.asked[condition.name]) is not None:
-            reasons += condition.refusals_at(bound, at)
-            holds_until = min(holds_until, condition.holds_until(bound, at))
+    timed, holds_until = _refusals_by_time(policy, at)
+    reasons = [*case.refusals, *timed]
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
     sovereign: list[str] = []
@@ -99,8 +95,9 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     if not candidates:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
     elif len(candidates) > 1 and (twice := _described_twice(candidates)):
-        reasons, basis_of, sovereign = _without_contradicted(candidates, twice, reasons, basis_of, sovereign)
-        pending = [name for name in pending if name not in twice]
+        reasons, basis_of, sovereign, pending = _without_contradicted(
+            candidates, twice, reasons, basis_of, sovereign, pending
+        )
     if refused:
         basis_of, sovereign, pending = {}, [], []
     allowed = bool(basis_of or pending)
@@ -124,6 +121,17 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         marking=policy.marking if facts.generates else (),
         pending=tuple(pending),
     )
+
+
+def _refusals_by_time(policy: CompiledPolicy, at: datetime) -> tuple[list[Reason], datetime]:
+    """Also until when they stay the same."""
+    reasons: list[Reason] = []
+    holds_until = datetime.combine(at.date() + timedelta(1), time(), UTC)
+    for condition in TIMED:
+        if (bound := policy.asked[condition.name]) is not None:
+            reasons += condition.refusals_at(bound, at)
+            holds_until = min(holds_until, condition.holds_until(bound, at))
+    return reasons, holds_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,13 +409,15 @@ def _without_contradicted(
     reasons: list[Reason],
     basis_of: dict[str, str],
     sovereign: list[str],
-) -> tuple[list[Reason], dict[str, str], list[str]]:
-    """`reasons`, `basis_of` and `sovereign` where the ids in `twice` are described more than once: what they say of
-    these is replaced by one reason for each candidate that carries such an id."""
+    pending: list[str],
+) -> tuple[list[Reason], dict[str, str], list[str], list[str]]:
+    """The last four where the ids in `twice` are described more than once: what they say of these is replaced by one
+    reason for each candidate that carries such an id."""
     ids = (backend.backend_id for backend in candidates)
     return (
         [reason for reason in reasons if reason.candidate not in twice]
         + [_contradiction(name, "two candidates carry this id") for name in ids if name in twice],
         {name: basis for name, basis in basis_of.items() if name not in twice},
         [name for name in sovereign if name not in twice],
+        [name for name in pending if name not in twice],
     )

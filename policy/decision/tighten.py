@@ -90,14 +90,18 @@ def backend(above: BackendDemand, wanted: BackendRule, whose: str) -> BackendDem
         raise LooseningError("backend.single_tenant", f"declared is weaker than {whose} attested")
     if above.managed == "redacted" and wanted.managed == "unredacted":
         raise LooseningError("backend.managed", f"unredacted is weaker than {whose} redacted")
-    attested = tuple(frozenset(each.split("+")) for each in wanted.attested or ())
-    for each in attested if above.attested else ():
-        if not any(each >= one for one in above.attested):
-            raise LooseningError("backend.attested", f"{'+'.join(sorted(each))} is not among {whose} attestations")
     return BackendDemand(
         wanted.kind or above.kind,
         wanted.single_tenant or above.single_tenant,
         wanted.managed or above.managed,
         above.certifications | frozenset(wanted.certifications),
-        attested or above.attested,
+        _attested(above.attested, wanted, whose),
     )
+
+
+def _attested(above: tuple[frozenset[str], ...], wanted: BackendRule, whose: str) -> tuple[frozenset[str], ...]:
+    own = tuple(frozenset(each.split("+")) for each in wanted.attested or ())
+    for each in own if above else ():
+        if not any(each >= one for one in above):
+            raise LooseningError("backend.attested", f"{'+'.join(sorted(each))} is not among {whose} attestations")
+    return own or above

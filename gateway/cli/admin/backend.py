@@ -34,6 +34,13 @@ app = typer.Typer(name="backend")
 
 Id = Annotated[str, typer.Argument(metavar="BACKEND", help="Its name, as 'acme-vllm-1'.")]
 Region = Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")]
+RefuseChangedKey = Annotated[
+    bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
+]
+Digest = Annotated[
+    str | None,
+    typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights that our engine must run, or yours does."),
+]
 Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
 
 
@@ -68,13 +75,8 @@ def register(
     managed: Annotated[
         bool, typer.Option("--managed", help="It is a service of another company, trusted by public CAs and its name.")
     ] = False,
-    refuse_changed_key: Annotated[
-        bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
-    ] = False,
-    weights_sha256: Annotated[
-        str | None,
-        typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights it serves, as you declare it."),
-    ] = None,
+    refuse_changed_key: RefuseChangedKey = False,
+    weights_sha256: Digest = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
@@ -152,10 +154,7 @@ def enrol(
         str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
-    weights_sha256: Annotated[
-        str | None,
-        typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights it has to run; others are refused."),
-    ] = None,
+    weights_sha256: Digest = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,

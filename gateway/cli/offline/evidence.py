@@ -85,7 +85,7 @@ def _configured(config: Path | None) -> dict[Any, Any]:
         said = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
         return dict(references_of(Attestation.model_validate(said.get("attestation", {}))))
     except ValidationError as error:
-        fail(f"{config}: {invalid_value(error.errors()[0])}", USAGE)
+        fail(f"{config}: {invalid_value(error.errors()[0])}; correct its section `attestation`", USAGE)
     except (OSError, ValueError, AttributeError, yaml.YAMLError, EvidenceRefused) as error:
         fail(f"{config} cannot be used: {type(error).__name__}: {error}; correct its section `attestation`", USAGE)
 
