@@ -10,6 +10,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
@@ -23,6 +24,8 @@ REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
 ADAPTERS_PATH, UNLOAD_PATH = "/adapters", "/adapters/unload"  # for the owner as well (`backend.server.adapters`)
 ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
+EVIDENCE_PATH = "/evidence"  # POST, for the backend's owner: what the hardware attests
+WEIGHTS_PATH = "/weights"  # which weights are served, without their content
 MARKS_PATH = "/marks"  # POST, for the backend's owner: the test for a watermark
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
@@ -421,6 +424,71 @@ class Readiness(BaseModel):
     stage: str | None = None
     done: int | None = None
     total: int | None = None
+
+
+CHECKPOINT_FILES = (
+    "*.safetensors", "*.json", "*.jinja", "*.model", "additional_chat_templates/*.jinja",
+    "[0-9]_*/config.json", "[0-9]_*/*.safetensors",
+)  # fmt: skip
+"""Of a folder, what the engine reads."""
+SIGNATURE_FILE, SIGNER_KEY_FILE = "model.sig", "model.pub"
+
+
+def is_of_checkpoint(name: str) -> bool:
+    """Whether a file of that name, relative to the folder of the checkpoint, is one of `CHECKPOINT_FILES`."""
+    folder, _, file = name.rpartition("/")
+    for pattern in CHECKPOINT_FILES:
+        of_folder, _, of_file = pattern.rpartition("/")
+        if fnmatchcase(folder, of_folder) and fnmatchcase(file, of_file):
+            return True
+    return False
+
+
+class WeightsReport(BaseModel):
+    """GET /weights. sha256: of the checkpoint, over name and SHA-256 of each file; None where it is not known, and
+    `why`: ``dummy`` (there are no files), ``unreadable``, or ``changed`` since the load. files: SHA-256 by name.
+    signature: the OpenSSF model signature beside them (``model.sig``), as it is; signer_key: the public key beside that
+    (``model.pub``, PEM), for signatures that hold no certificate. Neither was checked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sha256: str | None = Field(pattern="^[0-9a-f]{64}$")
+    why: Literal["dummy", "unreadable", "changed"] | None = None
+    files: dict[str, str] = Field(default_factory=dict)
+    signature: str | None = None
+    signer_key: str | None = None
+
+
+EVIDENCE_DOMAIN = b"domicile attestation v1\n"
+"""Begins what evidence is bound to: SHA-512 over it, the nonce, the SHA-256 of the TLS key and that of the weights."""
+
+
+class EvidenceRequest(BaseModel):
+    """POST /evidence. nonce: 32 bytes, hexadecimal digits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    nonce: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class EvidencePiece(BaseModel):
+    """technology: sev-snp, tdx, tpm or nvidia. report, signature: base64; a TPM alone signs apart. certificates: PEM,
+    from the key that signed it upwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    technology: str
+    report: str
+    signature: str = ""
+    certificates: str = ""
+
+
+class EvidenceReport(BaseModel):
+    """What POST /evidence answers; empty on hardware that attests nothing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    evidence: list[EvidencePiece]
 
 
 class SleepRequest(BaseModel):

@@ -15,6 +15,9 @@ SetName = Literal["EU", "EEA", "EEA+adequate"]
 Kind = Literal["domicile", "openai", "managed"]
 Managed = Literal["redacted", "unredacted"]
 Tenancy = Literal["attested", "declared"]
+Technology = Literal["sev-snp", "tdx", "tpm", "nvidia"]
+"""Hardware that attests what runs on it."""
+WeightsSource = Literal["computed", "declared"]
 Priority = Literal["high", "normal", "low"]
 Marking = Literal["watermark", "record", "manifest"]
 """How an answer is marked as generated, in a way that machines read (AI Act 50(2))."""
@@ -53,6 +56,13 @@ class BackendFacts(Fact):
     `single_tenant`: ``attested`` where the backend's own identity says that it serves one tenant, ``declared`` where
     only its registration does. `certifications`: those in force on the day that the facts are of. `watermarks`: it
     marks its answers by its choice of tokens, where it is told to.
+
+    What it shows of itself while it runs: `weights`, the SHA-256 of the checkpoint that it serves, ``computed`` by our
+    engine as it loaded it or only ``declared`` by who registered the server; `weights_pinned`: what it has to be.
+    `signed_by`: fingerprints of the keys that signed these weights, and of the authorities above them;
+    `signature_fault`: why a signature that is there does not count. `attested`: technologies whose evidence, for a
+    nonce of ours, holds now; `attestation_fault`: why that of others does not. `pending`: it has shown nothing yet, for
+    it is not started, or was not asked yet; until then no call that depends on it goes there.
     """
 
     backend_id: str
@@ -72,6 +82,14 @@ class BackendFacts(Fact):
     certifications: tuple[str, ...] = ()
     subprocessors_version: str | None = None
     watermarks: bool = False
+    weights: str | None = None
+    weights_source: WeightsSource | None = None
+    weights_pinned: str | None = None
+    signed_by: tuple[str, ...] = ()
+    signature_fault: str | None = None
+    attested: tuple[Technology, ...] = ()
+    attestation_fault: str | None = None
+    pending: bool = False
 
 
 class Sink(Fact):

@@ -15,6 +15,8 @@ ANCHOR_TENANT = "_anchor"
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Sentence = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Blob = Annotated[str, StringConstraints(min_length=1, max_length=12_000)]
+"""Evidence as it was sent. A leaf has 16 KiB."""
 CODE_PATTERN = r"^[a-z][a-z0-9_.-]{0,63}$"
 Code = Annotated[str, StringConstraints(pattern=CODE_PATTERN)]
 TenantId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_-]{0,62}$")]

@@ -24,6 +24,7 @@ from audit.events.anchor import (
 from audit.events.base import (
     SYSTEM_TENANT,
     Actor,
+    Blob,
     Code,
     Count,
     Country,
@@ -218,6 +219,8 @@ class _Outcome(Event):
     backend_id: Text | None = None
     region: Text | None = None
     fallback_index: Count = 0
+    weights_sha256: Sha256 | None = None  # of the checkpoint; absent where the backend has not shown it
+    weights_source: Literal["computed", "declared"] | None = None
     tokens_in: Count | None = None
     tokens_cached: Count | None = None  # of `tokens_in`
     tokens_out: Count | None = None
@@ -304,6 +307,28 @@ class BackendKeyChanged(Event):
     after: Sha256
 
 
+class BackendAttested(Event):
+    """Evidence of a backend's hardware, for a nonce of ours: before it counts, and as it was sent, so that it can be
+    checked again. ``refused``: `reason` says why it does not hold. Bound to `nonce`, to the TLS key and to the weights
+    (`regions.evidence.attestation.binding`). `report` and `signature`: base64; `certificates`: PEM."""
+
+    kept: ClassVar[RecordRetention] = RecordRetention.SECURITY
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, CREATE)
+
+    type: Literal["backend.attested", "backend.attestation_refused"]
+    backend_id: Text
+    region: Text
+    technology: Code
+    nonce: Sha256
+    key_sha256: Sha256
+    weights_sha256: Sha256
+    measurement: Text | None = None
+    reason: Sentence | None = None
+    report: Blob | None = None
+    signature: Blob | None = None
+    certificates: Blob | None = None
+
+
 # --- access and administration ---------------------------------------------------------------------------------------
 
 
@@ -383,6 +408,7 @@ class AdminChanged(Event):
         "admin.deployment.created",
         "admin.deployment.scaled",
         "admin.deployment.drained",
+        "admin.deployment.pinned",
         "admin.deployment.deleted",
         "admin.replica.starting",
         "admin.replica.ready",
@@ -511,6 +537,7 @@ AnyEvent = Annotated[
     | InferenceAborted
     | BackendConnected
     | BackendKeyChanged
+    | BackendAttested
     | AuthFailed
     | RequestRefused
     | AdminChanged

@@ -24,6 +24,8 @@ CONTENTS = (
     ("ocsf.jsonl", RECOMPUTED, "the records for a SIEM (OCSF 1.3.0)", ""),
     ("transfer_report.csv", RECOMPUTED, "where calls went and on what basis, by month, zeros too", "GDPR 44-49"),
     ("residency_evidence.json", RECOMPUTED, "routes, connections with certificates, refusals", "GDPR 44-49"),
+    ("weights.csv", RECOMPUTED, "which weights answered, by model and backend", "AI Act 12(2), 15(5)"),
+    ("attestations.csv", RECOMPUTED, "evidence of backends' hardware, and what did not hold", "GDPR 32; AI Act 15(5)"),
     ("denied.csv", RECOMPUTED, "what was refused and why", "GDPR 44-49"),
     ("admin_access.csv", RECOMPUTED, "who changed, read, exported or erased what", "GDPR 32; NIS2 2024/2690 3.2"),
     ("retention_run.csv", RECOMPUTED, "what was deleted for being over its time, what was held", "GDPR 5(1)(e)"),

@@ -27,8 +27,10 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 ONLY_SIGNED = (
     "<code>verify.py</code> makes these again from the records and compares them: <code>events.csv</code>, "
-    "<code>counts.csv</code>, <code>ocsf.jsonl</code>, <code>transfer_report.csv</code>, <code>denied.csv</code>, "
-    "<code>admin_access.csv</code>, <code>retention_run.csv</code>, <code>authority_requests.csv</code>, "
+    "<code>counts.csv</code>, <code>ocsf.jsonl</code>, <code>transfer_report.csv</code>, <code>weights.csv</code>, "
+    "<code>attestations.csv</code>, "
+    "<code>denied.csv</code>, <code>admin_access.csv</code>, <code>retention_run.csv</code>, "
+    "<code>authority_requests.csv</code>, "
     "<code>residency_evidence.json</code>, <code>ai_systems.json</code>, <code>incidents.json</code> (but for its "
     "deadlines) and <code>erasure_certificate.json</code>. All other tables and registers, and this page, are only "
     "signed: they say what the operator's registers said, and a holder of the log's key could have signed something "

@@ -14,6 +14,7 @@ from typing import Any
 from audit.events.event_types import ACCESS_TYPES
 from audit.events.ocsf import ocsf
 from audit.pack_verifier.canonical import load_json
+from audit.pack_verifier.evidence import EVIDENCE_FIELDS, EVIDENCE_TYPES, is_bound
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.signed import Signed
 from audit.pack_verifier.systems import Systems
@@ -26,6 +27,8 @@ RECOMPUTED = (
     OCSF,
     "counts.csv",
     "transfer_report.csv",
+    "weights.csv",
+    "attestations.csv",
     "denied.csv",
     "admin_access.csv",
     "retention_run.csv",
@@ -61,6 +64,7 @@ ROUTE = (
     "region",
     "transfer_basis",
 )
+WEIGHTS = ("model_served", "backend_id", "weights_sha256", "weights_source")
 PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
 RUN = ("run_id", "due", "deleted", "held", "orphans", "oldest_expiry", "backups_until", "certificate_sha256")
 TOOLS = ("intra_eea", "adequacy", "scc", "bcr", "derogation")
@@ -120,6 +124,8 @@ class Tables:
         self.counts: dict[tuple[Any, ...], int] = {}
         self.transfers: dict[tuple[str, ...], int] = {}
         self.denials: dict[tuple[str, str, str], int] = {}
+        self.evidence: list[list[object]] = []
+        self.weights: dict[tuple[str, ...], list[Any]] = {}
         self.months: set[str] = set()
         self.access: list[list[object]] = []
         self.runs: list[list[object]] = []
@@ -156,6 +162,8 @@ class Tables:
         kind, ts = event["type"], event["ts"]
         self.months.add(ts[:7])
         self.count_record(kind, ts, event)
+        self.count_weights(kind, ts, event)
+        self.take_evidence(seq, kind, ts, event)
         if kind == "inference.denied":
             for one in event["decision"]["reasons"]:
                 add_one(self.denials, (one["rule"], one.get("article", ""), one["because"]))
@@ -186,6 +194,19 @@ class Tables:
             told = tuple(event.get(name, "") for name in ("status", "reason", "endpoint", "key_id"))
         place = (ts[:10], kind, *(str(one) for one in told))
         self.counts[place] = self.counts.get(place, 0) + (event.get("count", 1) if kind in COUNTED else 1)
+
+    def count_weights(self, kind: str, ts: str, event: dict[str, Any]) -> None:
+        if kind in ("inference.completed", "inference.aborted") and "backend_id" in event:
+            ran = tuple(event.get(name, "") for name in WEIGHTS)
+            first, _, calls = self.weights.get(ran, (ts, ts, 0))
+            self.weights[ran] = [first, ts, calls + 1]
+
+    def take_evidence(self, seq: int, kind: str, ts: str, event: dict[str, Any]) -> None:
+        if kind not in EVIDENCE_TYPES:
+            return
+        self.evidence.append([seq, ts, kind] + [event.get(name, "") for name in EVIDENCE_FIELDS])
+        if kind == "backend.attested" and not is_bound(event):
+            self.findings.fault("evidence", "its report is not for the nonce, key and weights that it names", seq)
 
     def take_incident(self, seq: int, event: dict[str, Any]) -> None:
         empty: dict[str, Any] = {
@@ -253,6 +274,9 @@ class Tables:
         head = "month," + ",".join(ROUTE) + ",calls"
         transfers: list[list[object]] = [[*route, calls] for route, calls in sorted(self.transfers.items())]
         yield "transfer_report.csv", csv_file(head, transfers + self.unused_tools())
+        weights = ([*ran, *one] for ran, one in sorted(self.weights.items()))
+        yield "weights.csv", csv_file(",".join(WEIGHTS) + ",first,last,calls", weights)
+        yield "attestations.csv", csv_file("seq,ts,type," + ",".join(EVIDENCE_FIELDS), self.evidence)
         denied = ([*why, calls] for why, calls in sorted(self.denials.items()))
         yield "denied.csv", csv_file("rule,article,because,calls", denied)
         yield "admin_access.csv", csv_file("seq,ts,type,actor,what", self.access)

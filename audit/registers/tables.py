@@ -15,6 +15,7 @@ from audit.events.base import Event
 from audit.events.event import (
     AdminChanged,
     AuthFailed,
+    BackendAttested,
     BackendConnected,
     InferenceAborted,
     InferenceAccepted,
@@ -81,6 +82,8 @@ class Tables:
         self.policies: list[dict[str, Any]] = []
         self.policy_calls: Counter[str] = Counter()  # by hash
         self.deciders: Counter[tuple[str, str, str]] = Counter()  # policy, version, hash
+        self._attestations: list[tuple[object, ...]] = []
+        self.weights: dict[tuple[str, ...], Weighed] = {}
         self.months: set[str] = set()
         self.first = self.last = ""
         self.systems = Systems()
@@ -135,8 +138,11 @@ class Tables:
         else:
             self._running.pop(str(event.get("request_id")), None)
 
-    def _take_outcome(self, _seq: int, _ts: str, event: InferenceCompleted | InferenceAborted) -> None:
+    def _take_outcome(self, _seq: int, ts: str, event: InferenceCompleted | InferenceAborted) -> None:
         self._running.pop(event.request_id, None)
+        if event.backend_id is not None:
+            ran = event.model_served or "", event.backend_id, event.weights_sha256 or "", event.weights_source or ""
+            self.weights.setdefault(ran, Weighed(ts)).take(ts)
 
     def _take_denial(self, _seq: int, _ts: str, event: InferenceDenied) -> None:
         self.denials.update((one.rule, one.article or "", one.because) for one in event.decision.reasons)
@@ -154,6 +160,11 @@ class Tables:
     def _take_connection(self, _seq: int, ts: str, event: BackendConnected) -> None:
         seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
         self.connections.setdefault((*seen, event.tls_version or ""), Connections(ts)).take(ts)
+
+    def _take_attestation(self, seq: int, ts: str, event: BackendAttested) -> None:
+        bound = event.nonce, event.key_sha256, event.weights_sha256
+        shown = event.backend_id, event.technology, event.measurement or ""
+        self._attestations.append((seq, ts, event.type, *shown, *bound, event.reason or ""))
 
     def _take_incident(self, seq: int, ts: str, event: Incident) -> None:
         case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
@@ -183,6 +194,14 @@ class Tables:
                 "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,"
                 "ultimate_parent_country,region,transfer_basis,calls",
                 [(*route, calls) for route, calls in sorted(self.transfers.items())] + self._without_calls(),
+            ),
+            "weights.csv": table(
+                "model_served,backend_id,weights_sha256,weights_source,first,last,calls",
+                ((*ran, one.first, one.last, one.calls) for ran, one in sorted(self.weights.items())),
+            ),
+            "attestations.csv": table(
+                "seq,ts,type,backend_id,technology,measurement,nonce,key_sha256,weights_sha256,reason",
+                self._attestations,
             ),
             "denied.csv": table(
                 "rule,article,because,calls", ((*why, calls) for why, calls in sorted(self.denials.items()))
@@ -222,6 +241,7 @@ _GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
     (InferenceAccepted | RoutingDecision, Tables._take_route),
     (InferenceCompleted | InferenceAborted, Tables._take_outcome),
     (BackendConnected, Tables._take_connection),
+    (BackendAttested, Tables._take_attestation),
     (Incident, Tables._take_incident),
     (AuthorityRequest, Tables._take_authority_request),
     (RetentionRun, Tables._take_run),
@@ -236,6 +256,16 @@ def _refusal_key(event: Event) -> tuple[str, str, str, str]:
         return "", "", "", ""
     status = str(event.status) if isinstance(event, RequestRefused) else ""
     return status, event.reason, event.endpoint or "", event.key_id or ""
+
+
+class Weighed:
+    """Calls that one backend answered from the same weights."""
+
+    def __init__(self, first: str) -> None:
+        self.first, self.last, self.calls = first, first, 0
+
+    def take(self, ts: str) -> None:
+        self.last, self.calls = ts, self.calls + 1
 
 
 class Connections:

@@ -6,40 +6,17 @@ can tell later whether another one came from the same weights.
 
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from backend.engine_config import EngineConfig
 from backend.parallel.shard import SAME
 
-THREADS = 4
-PARTS = ("*.safetensors", "*.json", "*.jinja", "*.model", "additional_chat_templates/*.jinja")  # of a folder
 LIBRARIES = ("torch", "triton", "tokenizers")
 
 
-def fingerprint(path: Path, config: EngineConfig) -> str:
-    """Reads all of the checkpoint: seconds for gigabytes. Raises OSError where it cannot be read."""
-    return f"fp_{checkpoint_digest(path)[:16]}_{_setup_digest(config)[:8]}"
-
-
-def checkpoint_digest(path: Path) -> str:
-    """SHA-256 over name and SHA-256 of each file that makes a checkpoint, in the order of their names; of a GGUF file
-    over its own alone, for its name says nothing."""
-    if not path.is_dir():
-        return _file_digest(path)
-    files = sorted({file for part in PARTS for file in path.glob(part) if file.is_file()})
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="fingerprint") as threads:
-        digests = threads.map(_file_digest, files)
-        lines = [
-            f"{digest}  {file.relative_to(path).as_posix()}\n" for file, digest in zip(files, digests, strict=True)
-        ]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def fingerprint(weights_sha256: str, config: EngineConfig) -> str:
+    """`weights_sha256`: of the checkpoint (`backend.answer.weights`)."""
+    return f"fp_{weights_sha256[:16]}_{_setup_digest(config)[:8]}"
 
 
 def _setup_digest(config: EngineConfig) -> str:

@@ -60,6 +60,12 @@ GenerationConfig = Annotated[
     str,
     typer.Option(help="Sampling defaults of requests that set none: auto, the model's generation_config.json; none."),
 ]
+RequestKey = Annotated[
+    Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
+]
+EvidenceProgram = Annotated[
+    Path | None, typer.Option(help="Program that says what TPMs and GPUs attest; the kernel is asked besides.")
+]
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
 
@@ -128,9 +134,8 @@ def serve(
     heartbeat: Annotated[
         Path | None, typer.Option(help="File to touch while the engine answers, for probes without a certificate.")
     ] = None,
-    request_key: Annotated[
-        Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
-    ] = None,
+    request_key: RequestKey = None,
+    evidence: EvidenceProgram = None,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs.")] = "",
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
@@ -188,6 +193,7 @@ def serve(
             reasoning_parser=reasoning_parser,
             restarts=restarts,
             request_key=request_key,
+            evidence=evidence,
             data_parallel_size=data_parallel_size,
         )
         serving.serve(config, options)

@@ -17,13 +17,26 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.answer.error_bodies import JSON, error_response
+from backend.answer.weights import Weights
 from backend.errors import ContextLengthExceeded, EngineDead, InvalidRequest, ModelUnknown, RequestError
 from backend.process.gpu_meter import GpuMeter
 from backend.process.messages import Ready
 from backend.process.metrics import CONTENT_TYPE, Metrics
 from backend.process.replicas import Engines
+from backend.server.evidence import EvidenceSource
 from backend.server.lifecycle import Lifecycle, LifecycleState
-from backend.wire import ADAPTER_SEPARATOR, FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, ModelList
+from backend.wire import (
+    ADAPTER_SEPARATOR,
+    EVIDENCE_PATH,
+    FIELDS,
+    PROJECT_HEADER,
+    REQUEST_ID_HEADER,
+    WEIGHTS_PATH,
+    EvidenceReport,
+    EvidenceRequest,
+    Model,
+    ModelList,
+)
 
 MAX_BODY_BYTES = 8 << 20
 SCRUB_TIMEOUT_S = 60.0
@@ -68,6 +81,8 @@ class BaseApi:
         self.engine = engine
         self.served_name = served_name
         self.identity = identity
+        self.weights = Weights(None)  # none until the server says which (`serving`)
+        self.evidence = EvidenceSource()
         self.lifecycle = Lifecycle(engine, error_response)
         self.metrics = Metrics(
             served_name,
@@ -89,6 +104,8 @@ class BaseApi:
                 *also,
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
+                Route(WEIGHTS_PATH, self.show_weights),
+                Route(EVIDENCE_PATH, self._guard(self.attest), methods=["POST"]),
                 *self.lifecycle.routes(),
                 Route("/metrics", self.show_metrics),
                 Route("/scrub", self._guard(self.scrub), methods=["POST"]),
@@ -130,6 +147,26 @@ class BaseApi:
     def capabilities(self) -> dict[str, bool]:
         """What the model can be asked for, by the words of ``/v1/models``."""
         return {}
+
+    async def close(self) -> None:
+        """End what the API started besides the engine."""
+
+    async def show_weights(self, _: Request) -> Response:
+        """Which weights are served: their digests and the signature beside them."""
+        if not self.weights.is_known:
+            return Response(status_code=503, headers={"retry-after": "1"})
+        return Response((await self.weights.report()).model_dump_json(exclude_none=True), media_type=JSON)
+
+    async def attest(self, request: Request) -> Response:
+        """What the hardware attests, for the nonce of the request."""
+        asked = await self.body(request, EvidenceRequest)
+        weights = (await self.weights.report()).sha256
+        if weights is None:
+            raise InvalidRequest(
+                "the digest of the weights is not known, so nothing can be bound to it; see GET /weights"
+            )
+        pieces = await self.evidence.collect(bytes.fromhex(asked.nonce), weights)
+        return Response(EvidenceReport(evidence=pieces).model_dump_json(), media_type=JSON)
 
     async def healthz(self, _: Request) -> Response:
         """This process answers."""

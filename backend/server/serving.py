@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from backend.answer.fingerprint import fingerprint
+from backend.answer.weights import Weights
 from backend.chat.conversation import AUTO, NONE, ChatModel
 from backend.engine.core.progress import Stage
 from backend.engine_config import EngineConfig
@@ -30,8 +31,9 @@ from backend.process.messages import Loading
 from backend.process.replicas import Engines, Fleet, engines_of
 from backend.process.supervision import RESTARTS, supervise
 from backend.server.app import GenerationApi
-from backend.server.base_api import Identity
+from backend.server.base_api import BaseApi, Identity
 from backend.server.embedding_server import EmbeddingApi
+from backend.server.evidence import EvidenceSource
 from backend.server.heartbeat import beat
 from backend.server.request_lock import RequestLock, read_key
 from backend.server.scoring_server import ScoringApi
@@ -56,6 +58,7 @@ class ServerOptions:
         restarts: times in ten minutes that an engine which died is replaced.
         request_key: a public key, PEM: only requests with a token that it verifies are answered.
         data_parallel_size: engines, each with the whole model.
+        evidence: a program that says what the hardware attests (`backend.server.evidence`).
     """
 
     served_name: str
@@ -70,6 +73,7 @@ class ServerOptions:
     restarts: int = RESTARTS
     request_key: Path | None = None
     data_parallel_size: int = 1
+    evidence: Path | None = None
 
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
@@ -92,6 +96,8 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     engine = fleet.engines
     meter = _meter(config, engine, options.data_parallel_size)
     app, api = _app(checkpoint, engine, meter, options)
+    api.evidence = EvidenceSource(options.evidence, options.tls.cert if options.tls else None)
+    api.weights = Weights(None if config.load_format == "dummy" else resolve(config.model))
     if lock is not None:
         app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)
     settings = _uvicorn_settings(app, context)
@@ -113,15 +119,15 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
 
 def _app(
     checkpoint: Checkpoint, engine: Engines, meter: GpuMeter | None, options: ServerOptions
-) -> tuple[ASGIApp, GenerationApi | None]:
-    """The application that serves the checkpoint, and its API for text; None where it makes embeddings."""
+) -> tuple[ASGIApp, BaseApi]:
+    """The application that serves the checkpoint, and its API."""
     name, identity = options.served_name, options.identity
     if checkpoint.embedding is not None and checkpoint.scores_pairs:
         scoring = ScoringApi(engine, checkpoint.pair_text, checkpoint.embedding, name, identity, meter)
-        return scoring.app(), None
+        return scoring.app(), scoring
     if checkpoint.embedding is not None:
         embedding = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, name, identity, meter)
-        return embedding.app(), None
+        return embedding.app(), embedding
     chats = ChatModel(checkpoint.text, options.tool_call_parser, options.reasoning_parser)
     defaults = SamplingDefaults() if options.generation_config == NONE else checkpoint.sampling_defaults
     api = GenerationApi(engine, checkpoint.text, name, identity, chats, meter, defaults)
@@ -150,7 +156,7 @@ class _Backend:
     config: EngineConfig
     options: ServerOptions
     fleet: Fleet
-    api: GenerationApi | None
+    api: BaseApi
     settings: uvicorn.Config
     listener: socket.socket
     context: ssl.SSLContext | None
@@ -161,6 +167,8 @@ class _Backend:
         server = _Server(self.settings, engine.leave)
         serving = asyncio.create_task(server.serve(sockets=[self.listener]))
         bar = LoadingBar(sys.stderr)
+        self.api.weights.begin()  # before the engine reads the files
+        measuring = asyncio.create_task(self._measure())
         starting = asyncio.create_task(engine.start(bar))
         supervising: list[asyncio.Task[None]] = []
         beside = self._reloading()
@@ -175,16 +183,15 @@ class _Backend:
                 supervising = [
                     asyncio.create_task(supervise(client, self.options.restarts, bar)) for client in self.fleet.clients
                 ]
-                beside += self._reading_fingerprint()
             await serving
         finally:
             server.should_exit = True
+            self.api.weights.stop()
             for task in (starting, *supervising, *beside):
                 task.cancel()
-            await asyncio.gather(serving, starting, *supervising, return_exceptions=True)
+            await asyncio.gather(serving, starting, measuring, *supervising, return_exceptions=True)
             await engine.stop()
-            if self.api is not None:
-                await self.api.close()
+            await self.api.close()
 
     def _reloading(self) -> list[asyncio.Task[None]]:
         """The task that loads renewed certificates; none without TLS."""
@@ -198,26 +205,12 @@ class _Backend:
             return []
         return [asyncio.create_task(beat(self.fleet.engines.ping, self.options.heartbeat))]
 
-    def _reading_fingerprint(self) -> list[asyncio.Task[None]]:
-        """The task that reads the fingerprint of a text model; none for a model that makes embeddings."""
-        if self.api is None:
-            return []
-        return [asyncio.create_task(_read_fingerprint(self.api, self.config))]
-
-
-async def _read_fingerprint(api: GenerationApi, config: EngineConfig) -> None:
-    """Beside the first requests: a start does not wait until every byte of a checkpoint is read once more."""
-    if config.load_format == "dummy":
-        return
-    try:
-        api.fingerprint = await asyncio.to_thread(fingerprint, resolve(config.model), config)
-    except OSError as error:
-        log.warning(
-            "no fingerprint, for the checkpoint cannot be read: %s; let this process read the folder of --model",
-            error.strerror,
-        )
-    else:
-        log.info("fingerprint %s", api.fingerprint)
+    async def _measure(self) -> None:
+        """Hash the checkpoint beside its load and the first requests; no start waits for it."""
+        measured = await self.api.weights.measure()
+        if measured is not None and isinstance(self.api, GenerationApi):
+            self.api.fingerprint = fingerprint(measured.sha256, self.config)
+            log.info("fingerprint %s, weights %s", self.api.fingerprint, measured.sha256)
 
 
 def _meter(config: EngineConfig, engine: Engines, engines: int) -> GpuMeter | None:

@@ -31,6 +31,9 @@ Manager = Annotated[Actor, Depends(RequirePermission("backends.manage"))]
 Model = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class NewBackend(Body):
     """A server of the tenant's own, in a `region` of the catalogue, that answers at `url` (https).
 
@@ -40,7 +43,8 @@ class NewBackend(Body):
     `watermark`: it marks its answers, and is asked to in this server's way.
     `single_tenant`: it is declared to serve this tenant alone. `managed`: it is a service of another company, trusted
     by public authorities for the host of the URL or `name`; with `refuse_changed_key` nothing is sent to a key that
-    was not seen before. `eur_per_million`: what a million tokens cost there.
+    was not seen before. `weights_sha256`: the digest of its weights, as you declare it.
+    `eur_per_million`: what a million tokens cost there.
     """
 
     id: Name
@@ -49,7 +53,7 @@ class NewBackend(Body):
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=100)]
     ca: Annotated[str, Field(max_length=64 * 1024)] | None = None
     name: Annotated[str, Field(max_length=253)] | None = None
-    pin: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    pin: Sha256 | None = None
     key: Name | None = None
     plain: bool = False
     priority: bool = False
@@ -57,6 +61,7 @@ class NewBackend(Body):
     single_tenant: bool = False
     managed: bool = False
     refuse_changed_key: bool = False
+    weights_sha256: Sha256 | None = None
     eur_per_million: Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)] | None = None
 
 
@@ -90,6 +95,7 @@ def register_backend(
         single_tenant="declared" if new.single_tenant else None,
         trust=_trust(context, tenant, new),
         eur_per_million=new.eur_per_million,
+        weights_sha256=new.weights_sha256,
     )
     tagged(response, record)
     return record
@@ -98,7 +104,7 @@ def register_backend(
 class AcceptedKey(Body):
     """`key_sha256`: of the public key (SubjectPublicKeyInfo, DER) that a managed service may show from now on."""
 
-    key_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    key_sha256: Sha256
 
 
 @router.post("/{backend}/accept-key")

@@ -15,7 +15,7 @@ from gateway.records.prices import MICRO
 from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.cards import CPU, Cards
-from regions.fleet.deployment import MAX_NAME, Deployment, Place, Scale
+from regions.fleet.deployment import MAX_NAME, Deployment, Place, Scale, Sha256
 from regions.fleet.fleet import EngineReport, Load
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
@@ -38,7 +38,8 @@ def _in_one_spelling(gpu: str) -> str:
 
 class NewDeployment(Figures):
     """`weights`: a file or folder inside the installation's folder of models. `gpu`: the cards of one replica: `cpu`,
-    `h100`, `4xh100`. `eur_per_hour`: of one replica."""
+    `h100`, `4xh100`. `eur_per_hour`: of one replica. `weights_sha256`: the digest that its replicas have to compute
+    of their weights; without it, the first that one of them says."""
 
     id: Annotated[Place, Field(max_length=MAX_NAME)]
     model: Annotated[str, Field(min_length=1, max_length=200)]
@@ -47,6 +48,7 @@ class NewDeployment(Figures):
     gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$"), AfterValidator(_in_one_spelling)] = CPU
     wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
     eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
+    weights_sha256: Sha256 | None = None
 
 
 class WhatIf(Body):
@@ -162,6 +164,27 @@ def scale_deployment(
     scale = Scale(**figures.model_dump())
     context.check_scale(deployment_at(context.database, tenant, deployment), scale)
     return _tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
+
+
+class PinnedWeights(Body):
+    """`weights_sha256`: as the record and `GET` of the deployment name it."""
+
+    weights_sha256: Sha256
+
+
+@router.post("/tenants/{tenant}/deployments/{deployment}/pin-weights")
+def pin_weights(
+    actor: Manager,
+    context: Context,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    deployment: str,
+    pinned: PinnedWeights,
+) -> DeploymentRecord:
+    """Replicas that start from now on have to run these weights; those that run go on."""
+    control = context.control(actor.name, expected)
+    return _tagged(response, control.pin_weights(tenant, deployment, pinned.weights_sha256))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/drain")

@@ -30,6 +30,9 @@ PARTS = {
     "database": LazyCommand("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
     "secrets": LazyCommand("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
     "backup": LazyCommand("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
+    "evidence": LazyCommand(
+        "Evidence of backends' hardware: check it again.", ("gateway.cli.offline.evidence:evidence_app",)
+    ),
     "login": LazyCommand(
         "Log in to an installation elsewhere, which commands are then for.", ("gateway.cli.login:login",)
     ),

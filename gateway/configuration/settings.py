@@ -20,6 +20,7 @@ from audit.storage.dsn import database_of
 from gateway.records.control import Network, Role
 from policy.document.countries import builtin_countries
 from policy.errors import invalid_value
+from policy.facts import Technology
 from regions.identity.identity import NAME
 
 MIB = 1 << 20
@@ -356,6 +357,7 @@ class Fleet(Section):
     draft_models: dict[WeightsName, WeightsName] = Field(
         default_factory=dict, description="weights of a deployment -> weights of a smaller model that guesses for it"
     )
+    evidence: Path | None = Field(None, description="program that says what hardware of this machine attests")
     waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")
     every_s: float = Field(1.0, ge=0.05, le=60, description="how often what runs is compared with what shall")
 
@@ -392,6 +394,25 @@ class ProjectGrant(Section):
     group: str = Field(min_length=1, max_length=256)
     tenant: str = Field(pattern=f"^{NAME.pattern}$")
     project: str = Field(pattern=f"^{NAME.pattern}$")
+
+
+class AcceptedEvidence(Section):
+    """What evidence of one technology is compared with. `roots`: of vendors beside those that are built in."""
+
+    roots: tuple[Path, ...] = Field(default_factory=tuple, description="PEM files of root certificates")
+    measurements: tuple[str, ...] = Field(default_factory=tuple, description="accepted ones, hexadecimal digits")
+    golden: Path | None = Field(None, description="nvidia: JSON file of accepted values by index of the measurement")
+    minimum: dict[str, int] = Field(default_factory=dict, description="the lowest security versions, by name")
+    pcrs: tuple[int, ...] = Field(default_factory=tuple, description="tpm: the registers that a quote is over")
+    collateral: Path | None = Field(None, description="tdx: folder with a folder for each FMSPC, of what Intel signed")
+    revoked: tuple[Path, ...] = Field(default_factory=tuple, description="PEM or DER files of revocation lists")
+
+
+class Attestation(Section):
+    """Evidence of backends' hardware that is accepted (docs/weights-and-hardware.md)."""
+
+    every_s: float = Field(3600, ge=60, le=86400, description="how often evidence is asked for anew")
+    accepted: dict[Technology, AcceptedEvidence] = Field(default_factory=dict)
 
 
 class Oidc(Section):
@@ -553,6 +574,7 @@ class Settings(BaseSettings):
     sinks: Sinks = Sinks()
     cells: Cells = Cells()
     fleet: Fleet = Fleet()
+    attestation: Attestation = Attestation()
     oidc: Oidc = Oidc()
     webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
+from typing import Any
 
+from gateway.directory.shown import Shown
 from gateway.errors import ModelNotFound
 from gateway.records.adapters import AdapterRecord
 from gateway.records.control import BackendRecord
@@ -23,6 +25,7 @@ class BackendRegistry:
         self._catalogue = catalogue
         self._today = today
         self._day: date | None = None
+        self._shown: dict[str, tuple[Backend, Shown]] = {}
         self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: hashing a backend reads all of its fields
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
         self._deployments: dict[tuple[str, str], Deployment] = {}
@@ -42,6 +45,8 @@ class BackendRegistry:
         self._bases = {(each.tenant, each.called): each.model for each in adapters}
         self._deployments = {(each.tenant, each.model): each for each in deployments if not each.draining}
         self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
+        living = {each.id: each for each in self._fleet}
+        self._shown = {name: known for name, known in self._shown.items() if living.get(name) is known[0]}
         self._day = None
 
     def models(self, tenant: str) -> tuple[str, ...]:
@@ -84,6 +89,19 @@ class BackendRegistry:
         found = self._fleet.candidates(tenant, base)
         return found if base == model else tuple(each for each in found if each.kind == "domicile")
 
+    def show(self, backend: Backend, shown: Shown | None) -> bool:
+        """What `backend` has shown of itself; None: nothing is known of it any more. Returns whether that is news."""
+        known = self._shown.get(backend.id)
+        if (known[1] if known is not None and known[0] is backend else None) == shown:
+            return False
+        if shown is None:
+            del self._shown[backend.id]
+        else:
+            self._shown[backend.id] = backend, shown
+        self._facts.pop(backend.id, None)
+        self._candidates = {}
+        return True
+
     def facts_of(self, backend: Backend) -> BackendFacts:
         """Facts of one backend as of today."""
         day = self._begin_day()
@@ -98,9 +116,27 @@ class BackendRegistry:
                 kind=backend.kind,
                 single_tenant=backend.single_tenant,
                 watermarks=watermarks(backend.kind, backend.trust),
-            )
+            ).model_copy(update=self._shown_facts(backend))
             known = self._facts[backend.id] = backend, facts
         return known[1]
+
+    def _shown_facts(self, backend: Backend) -> dict[str, Any]:
+        if backend.kind != "domicile":
+            declared = backend.weights_sha256
+            return {"weights": declared, "weights_source": None if declared is None else "declared"}
+        pinned, known = {"weights_pinned": backend.weights_sha256}, self._shown.get(backend.id)
+        if known is None or known[0] is not backend:
+            return pinned | {"pending": True}
+        shown = known[1]
+        computed = None if shown.sha256 is None else "computed"
+        return pinned | {
+            "weights": shown.sha256,
+            "weights_source": computed,
+            "signed_by": shown.signed_by,
+            "signature_fault": shown.fault,
+            "attested": shown.attested,
+            "attestation_fault": shown.attestation_fault,
+        }
 
     def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:
         """Facts of one backend of our own in each region of the deployment that has none."""
@@ -117,7 +153,7 @@ class BackendRegistry:
                 kind="domicile",
                 single_tenant="attested",
                 watermarks=True,
-            )
+            ).model_copy(update={"pending": True})
             for region in deployment.regions
             if region not in up
         )

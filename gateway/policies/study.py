@@ -222,7 +222,7 @@ class PolicyStudy:
             kind=one.kind,
             single_tenant=one.single_tenant,
             watermarks=watermarks(one.kind, one.trust),
-        )
+        ).model_copy(update=_unshown(one))
 
     def _compiled(self, draft: Draft | None, tenant: str | None, project: str | None) -> CompiledPolicy:
         levels = {source: load_document(text) for source, text in self._levels(draft, tenant, project).items()}
@@ -290,3 +290,11 @@ def _recorded_facts(event: InferenceAccepted) -> BackendFacts:
         ultimate_parent=event.ultimate_parent,
         parent_country=event.ultimate_parent_country,
     )
+
+
+def _unshown(one: BackendRecord) -> dict[str, Any]:
+    """Facts of a backend that is not asked what it runs: only a gateway that serves it knows that."""
+    if one.kind != "domicile":
+        source = None if one.weights_sha256 is None else "declared"
+        return {"weights": one.weights_sha256, "weights_source": source}
+    return {"weights_pinned": one.weights_sha256, "pending": True}

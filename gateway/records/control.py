@@ -199,7 +199,8 @@ class PolicyProposalRecord(Record):
 
 
 class BackendRecord(Record):
-    """`cost`: micro-euros that a million tokens cost there; None where no price is known."""
+    """`cost`: micro-euros that a million tokens cost there; None where no price is known. `weights_sha256`: what our
+    engine has to run; of another server, what it is declared to run."""
 
     id: str
     tenant: str
@@ -211,6 +212,7 @@ class BackendRecord(Record):
     single_tenant: Literal["attested", "declared"] | None = None
     trust: Trust | None = None
     cost: int | None = None
+    weights_sha256: str | None = None
     revoked_at: datetime | None
 
 
@@ -264,6 +266,7 @@ class AdminEvent(BaseModel):
         "deployment.created",
         "deployment.scaled",
         "deployment.drained",
+        "deployment.pinned",
         "deployment.deleted",
         "replica.starting",
         "replica.ready",

@@ -24,6 +24,7 @@ class DeploymentRecord(Record, Scale):
     gpu: str
     wait_s: int
     eur_per_hour: float
+    weights_sha256: str | None = Field(None, description="what its replicas have to run")
     draining: bool
     failures: int = 0
     failure: str | None = None

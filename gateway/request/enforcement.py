@@ -221,6 +221,7 @@ class PolicyEnforcement:
         return replace(
             decision,
             backends=decision.sovereign,
+            pending=(),
             transfer_basis={name: decision.transfer_basis[name] for name in decision.sovereign},
             reasons=(
                 *decision.reasons,

@@ -18,7 +18,7 @@ from gateway.request.stages import Redacted
 from policy.decision.decision import Decision
 from regions.fleet.demand import DemandTracker
 from regions.fleet.deployment import Deployment
-from regions.fleet.fleet import Fleet
+from regions.fleet.fleet import Backend, Fleet
 
 LOOK_S = 0.5
 """How often a waiting call checks the fleet without a notification: a backend may become available again after its
@@ -67,7 +67,7 @@ class Parking:
         with self._place(tenant), self._tracker.waiting(tenant, model, regions):
             if again:  # a backend was running but could not be called
                 await asyncio.sleep(LOOK_S)
-            while not self._is_up(tenant, model, regions):
+            while not self._is_up(tenant, model, regions, redacted.allowed):
                 deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
                     return True  # drained, deleted, or its tenant revoked: the call is evaluated again
@@ -86,13 +86,19 @@ class Parking:
         if deployment is None:
             return frozenset()
         facts = self._registry.facts(deployment.tenant, deployment.model)
-        allowed = {fact.region for fact in facts if fact.backend_id in decision.backends}
+        may = {*decision.backends, *decision.pending}
+        allowed = {fact.region for fact in facts if fact.backend_id in may}
         return frozenset(deployment.regions) & allowed
 
-    def _is_up(self, tenant: str, model: str, regions: frozenset[str]) -> bool:
+    def _is_up(self, tenant: str, model: str, regions: frozenset[str], decision: Decision) -> bool:
+        """Whether a backend is up that may be called now, or that the decision does not know yet."""
+
+        def waits(backend: Backend) -> bool:
+            return backend.id in decision.pending and self._registry.facts_of(backend).pending
+
         live = self._fleet.live()
         return any(
-            backend.region in regions and live[backend.id].available
+            backend.region in regions and live[backend.id].available and not waits(backend)
             for backend in self._registry.backends(tenant, model)
         )
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from audit import errors as audit_errors
 from audit.events.base import Event
 from audit.events.event import (
+    BackendAttested,
     BackendConnected,
     BackendKeyChanged,
     Decision,
@@ -38,6 +39,7 @@ from gateway.request.stages import Accepted, Parsed, Redacted, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.http1 import Peer
 from policy.decision.decision import Decision as PolicyDecision
+from policy.facts import BackendFacts
 from policy.reason import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet.fleet import Backend
@@ -180,6 +182,10 @@ class Recorder:
 
     async def key_changed(self, event: BackendKeyChanged) -> None:
         """A managed service shows another key. Raises AuditUnavailable; then nothing may be sent to it."""
+        await self._append(event)
+
+    async def attested(self, event: BackendAttested) -> None:
+        """A backend sent evidence of its hardware. Raises AuditUnavailable; then it does not count."""
         await self._append(event)
 
     def auth_failed(self, reason: str, address: Address | None = None) -> None:
@@ -350,7 +356,12 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "mark_period": None if routed.mark is None else routed.mark.period,
         "answer_prints": received.prints,
         "manifest": received.manifest,
+        **({} if received.weights_differ else _weights(routed.route.facts)),
     }
+
+
+def _weights(facts: BackendFacts) -> dict[str, Any]:
+    return {"weights_sha256": facts.weights, "weights_source": facts.weights_source}
 
 
 def _decision(outcome: Literal["allow", "deny"], reasons: Sequence[Reason]) -> Decision:

@@ -53,10 +53,13 @@ from gateway.database.database import Database
 from gateway.database.errors import Invalid
 from gateway.database.leases import Lease
 from gateway.database.ownership import owner_of
+from gateway.directory.attestor import Attestor
 from gateway.directory.backend_keys import BackendKeys
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
+from gateway.directory.references import references_of
+from gateway.directory.shown import Shown
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
@@ -170,7 +173,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             settings, installation, base.database, parts.directory, context, enforcement, memory.bounds
         )
         pipeline = _pipeline(base, parts, enforcement, responses.responses)
-        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards)
+        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards, memory.show, parts.attestor)
         health = _health(base, parts, is_ready)
         batches = open_batches(
             settings, installation, base.database, parts.directory, context, pipeline, memory.bounds,
@@ -291,6 +294,11 @@ class _Memory:
             cards=Cards(),
         )
 
+    def show(self, backend: Backend, shown: Shown | None) -> None:
+        """Takes what a backend shows of itself; calls may wait for it."""
+        if self.registry.show(backend, shown):
+            self.parking.look()
+
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
         self.registry.replace(directory.backends(), directory.deployments(), directory.adapters())
@@ -344,6 +352,7 @@ class _Parts:
     names: NameFinder
     inspection: Inspection
     upstream: Upstream
+    attestor: Attestor
     directory: Directory
     machines: Machines | None
     limiter: Limiter
@@ -362,10 +371,13 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
     recorder = Recorder(log, base.telemetry, settings.audit.address_days)
     names = await enter(NameFinder(settings.names))
     inspection = await enter(Inspection(settings.inspection))
-    upstream = await enter(
-        Upstream(memory.bounds, _connected(recorder, BackendKeys(database, recorder.key_changed)),
-                 installation.find_request_signer)
-    )  # fmt: skip
+    keys = BackendKeys(database, recorder.key_changed)
+    attestors: list[Attestor] = []
+    connected = _connected(recorder, keys, attestors)
+    upstream = await enter(Upstream(memory.bounds, connected, installation.find_request_signer))
+    accepted = settings.attestation
+    attestor = Attestor(upstream, lambda: references_of(accepted), recorder.attested, accepted.every_s)
+    attestors.append(attestor)
     directory = await enter(
         Directory(
             database,
@@ -404,15 +416,17 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
             EngineLifecycle(upstream, memory.routes),
         )
     )
-    return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
+    return _Parts(log, recorder, names, inspection, upstream, attestor, directory, machines, limiter)
 
 
-def _connected(recorder: Recorder, keys: BackendKeys) -> Connected:
+def _connected(recorder: Recorder, keys: BackendKeys, attestors: Sequence[Attestor]) -> Connected:
     """Who answers a new connection is on record, and its key is one that may answer, before a request is sent on it."""
 
     async def connected(backend: Backend, peer: Peer) -> None:
         await recorder.connected(backend, peer)
         await keys.check(backend, peer)
+        for attestor in attestors:
+            attestor.connected(backend, peer)
 
     return connected
 
@@ -609,7 +623,8 @@ def _detection(base: _Base, parts: _Parts) -> Detection:
         study = PolicyStudy(
             Inventory(base.database), installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         )
-        may = study.explain(tenant, project, model).decision.backends
+        decision = study.explain(tenant, project, model).decision
+        may = {*decision.backends, *decision.pending}  # it counts tokens there; no model reads the text
         live = memory.fleet.live()
         return [
             each

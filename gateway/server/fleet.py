@@ -112,13 +112,18 @@ async def _launcher(
         installation.authority,
         grace_s=GRACE_S,
         gpus=settings.fleet.gpus,
-        options=lambda: ("--request-key", str(installation.request_key()), *_adapter_options(settings.fleet)),
+        options=lambda: ("--request-key", str(installation.request_key()), *_backend_options(settings.fleet)),
         on_change=lambda replica, running: nudge(),
     )
 
 
-def _adapter_options(fleet: FleetSettings) -> tuple[str, ...]:
+def _backend_options(fleet: FleetSettings) -> tuple[str, ...]:
     """Of ``domicile backend serve``."""
+    evidence = () if fleet.evidence is None else ("--evidence", str(fleet.evidence.resolve()))
+    return (*_adapter_options(fleet), *evidence)
+
+
+def _adapter_options(fleet: FleetSettings) -> tuple[str, ...]:
     if fleet.adapters is None or not fleet.max_adapters:
         return ()
     rank, folder = str(fleet.max_adapter_rank), str(fleet.adapters.resolve())

@@ -81,6 +81,21 @@ def _facts_of_conditions(policy: CompiledPolicy, given: Given) -> dict[str, Any]
     return facts
 
 
+def _accepted_evidence(policy: CompiledPolicy) -> frozenset[str]:
+    """Technologies that fulfil what the policy and each of its rules ask of a backend."""
+    demands = (policy.backend, *(rule.bounds.backend for rule in policy.rules))
+    return frozenset().union(*(demand.attested[0] for demand in demands if demand.attested))
+
+
+def _shown_facts(policy: CompiledPolicy, given: Given) -> dict[str, Any]:
+    """What the backend of a test has shown: what the policy's conditions accept, except for what `given` says."""
+    facts: dict[str, Any] = {}
+    for condition in CONDITIONS:
+        facts |= condition.accepted_facts_of_backend(policy.asked[condition.name])
+        facts |= {name: value for name in condition.given_of_backend if (value := getattr(given, name)) is not None}
+    return facts
+
+
 def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> BackendFacts:
     """The one backend of the case: inside the policy on that day, except for what `given` says."""
     countries = _countries(policy, given, on)
@@ -108,6 +123,9 @@ def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> Back
             sorted(policy.backend.certifications) if given.certifications is None else given.certifications
         ),
         watermarks=True if given.watermarks is None else given.watermarks,
+        weights_source="computed",
+        attested=tuple(sorted(_accepted_evidence(policy)) if given.attestation is None else given.attestation),
+        **_shown_facts(policy, given),
         **countries,
     )
 

@@ -96,6 +96,7 @@ def _bounds(prefix: str, bounds: Bounds) -> Mapping[str, str]:
         f"{prefix}backend.kind": bounds.backend.kind or "",
         f"{prefix}backend.single_tenant": bounds.backend.single_tenant or "",
         f"{prefix}backend.managed": managed if managed != "redacted" or prefix else "",  # the default is not named
+        f"{prefix}backend.attested": " or ".join("+".join(sorted(each)) for each in bounds.backend.attested),
         f"{prefix}backend.certifications": ", ".join(sorted(bounds.backend.certifications)),
     }
 

@@ -97,7 +97,8 @@ def simulate(traffic: Iterable[RecordedCalls], old: PolicyOf, new: PolicyOf) -> 
 def _effect(before: Decision, after: Decision, backend: str | None) -> Effect:
     if before.allowed != after.allowed:
         return "admitted" if after.allowed else "refused"
-    if after.allowed and backend in before.backends and backend not in after.backends:
+    stays = (*after.backends, *after.pending)
+    if after.allowed and backend in (*before.backends, *before.pending) and backend not in stays:
         return "moved"
     return "same"
 

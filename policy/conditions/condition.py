@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from policy.facts import RequestFacts
+from policy.facts import BackendFacts, RequestFacts
 from policy.reason import Reason
 
 Wanted = TypeVar("Wanted")
@@ -29,7 +29,8 @@ class Condition(ABC, Generic[Wanted, Bound]):
     """`name`: the key in a document. `form`: the type of its value. `says`: what it asks, for the documentation.
 
     `facts`: the fields of a request that `refusals` reads. `given`: the fields by which a policy's test changes them,
-    with their types. `explained_by`: rules whose line in a document is that of another key.
+    with their types; `given_of_backend`: those of its backend. `explained_by`: rules whose line in a document is that
+    of another key.
     """
 
     name: ClassVar[str]
@@ -37,6 +38,7 @@ class Condition(ABC, Generic[Wanted, Bound]):
     says: ClassVar[str]
     facts: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[Mapping[str, Any]] = NOTHING
+    given_of_backend: ClassVar[Mapping[str, Any]] = NOTHING
     explained_by: ClassVar[Mapping[str, str]] = NOTHING
 
     @abstractmethod
@@ -52,12 +54,21 @@ class Condition(ABC, Generic[Wanted, Bound]):
         """Why the request is refused, whatever the time of day. Called also where no level says anything."""
         return iter(())
 
+    def refusals_of_backend(self, bound: Bound, backend: BackendFacts) -> Iterator[Reason]:
+        """Why one backend may not answer, by what it has shown of itself while it runs. Of one that has shown nothing
+        yet, the same refusals keep calls from it until it has."""
+        return iter(())
+
     @abstractmethod
     def described(self, bound: Bound) -> Mapping[str, str]:
         """The bound in words, by rule."""
 
     def accepted_facts(self, bound: Bound | None) -> Mapping[str, Any]:
         """Facts of a request that the bound accepts: what a policy's tests begin with."""
+        return NOTHING
+
+    def accepted_facts_of_backend(self, bound: Bound | None) -> Mapping[str, Any]:
+        """As `accepted_facts`, of the test's backend."""
         return NOTHING
 
 

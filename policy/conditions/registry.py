@@ -33,12 +33,15 @@ def form_of_document() -> dict[str, Any]:
 
 def form_of_given() -> dict[str, Any]:
     """The fields by which a policy's test changes a request, as `pydantic.create_model` takes them."""
-    return {name: (form, None) for one in CONDITIONS for name, form in one.given.items()}
+    fields = (chain(one.given.items(), one.given_of_backend.items()) for one in CONDITIONS)
+    return {name: (form, None) for name, form in chain.from_iterable(fields)}
 
 
 def reference() -> str:
     """The table of conditions in docs/policy-reference.md, in Markdown."""
     rows = [
-        f"| `{one.name}` | {one.says} | {', '.join(f'`{name}`' for name in one.given) or '-'} |" for one in CONDITIONS
+        f"| `{one.name}` | {one.says} | "
+        f"{', '.join(f'`{name}`' for name in (*one.given, *one.given_of_backend)) or '-'} |"
+        for one in CONDITIONS
     ]
     return "\n".join(["| key | asks | in a test, `given` |", "|---|---|---|", *rows])

@@ -45,6 +45,7 @@ class Decision:
 
     ``sinks``: those of the sinks that are not required to which something of the call may go.
     ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.decision.sovereign`.
+    ``pending``: ids that would be among ``backends`` but for what they have not shown yet; nothing may be sent to them.
     ``marking``: how the answer is to be marked.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
@@ -67,20 +68,18 @@ class Decision:
     sinks: tuple[str, ...] = ()
     sovereign: tuple[str, ...] = ()
     marking: tuple[Marking, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     at = facts.at.astimezone(UTC)
     case = _case(policy, facts, at.date())
-    reasons = list(case.refusals)
-    holds_until = datetime.combine(at.date() + timedelta(1), time(), UTC)
-    for condition in TIMED:
-        if (bound := policy.asked[condition.name]) is not None:
-            reasons += condition.refusals_at(bound, at)
-            holds_until = min(holds_until, condition.holds_until(bound, at))
+    timed, holds_until = _refusals_by_time(policy, at)
+    reasons = [*case.refusals, *timed]
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
     sovereign: list[str] = []
+    pending: list[str] = []
     candidates, verdicts = facts.candidates, case.verdicts
     for backend in candidates:
         known = verdicts.get(id(backend))
@@ -92,13 +91,16 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
                 sovereign.append(backend.backend_id)
         else:
             reasons += known.reasons
+            pending += known.pending
     if not candidates:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
     elif len(candidates) > 1 and (twice := _described_twice(candidates)):
-        reasons, basis_of, sovereign = _without_contradicted(candidates, twice, reasons, basis_of, sovereign)
+        reasons, basis_of, sovereign, pending = _without_contradicted(
+            candidates, twice, reasons, basis_of, sovereign, pending
+        )
     if refused:
-        basis_of, sovereign = {}, []
-    allowed = bool(basis_of)
+        basis_of, sovereign, pending = {}, [], []
+    allowed = bool(basis_of or pending)
     return Decision(
         allowed=allowed,
         backends=tuple(basis_of),
@@ -117,17 +119,31 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         sinks=case.sinks if allowed else (),
         sovereign=tuple(sovereign),
         marking=policy.marking if facts.generates else (),
+        pending=tuple(pending),
     )
+
+
+def _refusals_by_time(policy: CompiledPolicy, at: datetime) -> tuple[list[Reason], datetime]:
+    """Also until when they stay the same."""
+    reasons: list[Reason] = []
+    holds_until = datetime.combine(at.date() + timedelta(1), time(), UTC)
+    for condition in TIMED:
+        if (bound := policy.asked[condition.name]) is not None:
+            reasons += condition.refusals_at(bound, at)
+            holds_until = min(holds_until, condition.holds_until(bound, at))
+    return reasons, holds_until
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not."""
+    """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not.
+    `pending`: its id, where it is allowed but for what it has not shown yet."""
 
     backend: BackendFacts
     reasons: tuple[Reason, ...]
     basis: str | None
     is_sovereign: bool
+    pending: tuple[str, ...]
 
 
 class _Case:
@@ -150,17 +166,27 @@ class _Case:
     def evaluate(self, backend: BackendFacts) -> _Verdict:
         policy, on = self._policy, self._on
         reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
+        unshown: tuple[Reason, ...] = ()
         if backend.tenant == self._facts.tenant:
             reasons += _refusals_by_bounds(self._bounds, policy.redaction, backend, on)
+            unshown = tuple(_refusals_of_shown(policy, self._bounds, backend))
+            reasons += () if backend.pending else unshown
         basis: str | None = None
         if not reasons:
             basis, why_none = policy.transfer.basis(backend, on)
             if basis is None:
                 reasons.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
+        pending: tuple[str, ...] = ()
+        if basis is not None and backend.pending and unshown:
+            basis, pending = None, (backend.backend_id,)
         if len(self.verdicts) >= MAX_VERDICTS:
             self.verdicts.clear()
         verdict = self.verdicts[id(backend)] = _Verdict(
-            backend, tuple(reasons), basis, policy.on_failure.admits(backend, on)
+            backend,
+            tuple(reasons),
+            basis,
+            policy.on_failure.admits(backend, on),
+            pending,
         )
         return verdict
 
@@ -315,6 +341,25 @@ def _refusals_by_bounds(
             yield Reason(bound.rule, backend.backend_id, f"{bound.verb} {country}, {objection}", "GDPR 44")
 
 
+def _refusals_of_shown(
+    policy: CompiledPolicy, bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts
+) -> Iterator[Reason]:
+    """By what a backend shows of itself while it runs."""
+    pinned, weights = backend.weights_pinned, backend.weights
+    if pinned is not None and weights != pinned:
+        runs = f"runs the weights {weights[:16]}" if weights else "does not say which weights it runs"
+        yield Reason("model.weights", backend.backend_id, f"{runs}, pinned are {pinned[:16]}", "AI Act 12(2), 15(5)")
+    for condition in CONDITIONS:
+        if (bound := policy.asked[condition.name]) is not None:
+            yield from condition.refusals_of_backend(bound, backend)
+    for prefix, demand in (("", policy.backend), *(each for each in bounds if isinstance(each, tuple))):
+        if demand.attested and not any(each.issubset(backend.attested) for each in demand.attested):
+            wanted = " or ".join("+".join(sorted(each)) for each in demand.attested)
+            why = f": {backend.attestation_fault}" if backend.attestation_fault else ""
+            because = f"has no evidence in force of {wanted}{why}"
+            yield Reason(f"{prefix}backend.attested", backend.backend_id, because, "GDPR 32; AI Act 15(5)")
+
+
 def _refusals_of_server(
     prefix: str, demand: BackendDemand, redaction: RedactionPlan, backend: BackendFacts
 ) -> Iterator[Reason]:
@@ -364,13 +409,15 @@ def _without_contradicted(
     reasons: list[Reason],
     basis_of: dict[str, str],
     sovereign: list[str],
-) -> tuple[list[Reason], dict[str, str], list[str]]:
-    """`reasons`, `basis_of` and `sovereign` where the ids in `twice` are described more than once: what they say of
-    these is replaced by one reason for each candidate that carries such an id."""
+    pending: list[str],
+) -> tuple[list[Reason], dict[str, str], list[str], list[str]]:
+    """The last four where the ids in `twice` are described more than once: what they say of these is replaced by one
+    reason for each candidate that carries such an id."""
     ids = (backend.backend_id for backend in candidates)
     return (
         [reason for reason in reasons if reason.candidate not in twice]
         + [_contradiction(name, "two candidates carry this id") for name in ids if name in twice],
         {name: basis for name, basis in basis_of.items() if name not in twice},
         [name for name in sovereign if name not in twice],
+        [name for name in pending if name not in twice],
     )

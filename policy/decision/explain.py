@@ -16,6 +16,7 @@ def explain_lines(decision: Decision) -> list[str]:
     lines = [f"{verdict} by {decision.policy_id} version {decision.version} (countries {decision.countries_version})"]
     for backend in decision.backends:
         lines.append(f"  may use {backend}: transfer basis {decision.transfer_basis[backend]}")
+    lines += _awaited(decision)
     lines += [f"  refused: {reason}" for reason in decision.reasons]
     if not decision.allowed:
         return lines
@@ -41,6 +42,7 @@ def explain_json(decision: Decision) -> dict[str, Any]:
         "policy": {"id": decision.policy_id, "version": decision.version, "hash": decision.hash},
         "countries_version": decision.countries_version,
         "backends": [{"id": name, "transfer_basis": decision.transfer_basis[name]} for name in decision.backends],
+        "pending": list(decision.pending),
         "reasons": [
             {"rule": r.rule, "candidate": r.candidate, "because": r.because, "article": r.article}
             for r in decision.reasons
@@ -77,9 +79,14 @@ def explain_source(decision: Decision, sources: Sequence[Source]) -> list[str]:
              + (f", catalogue {decision.catalogue_version}" if decision.catalogue_version else "")]  # fmt: skip
     for backend in decision.backends:
         lines.append(f"  may use {backend}, transfer basis {decision.transfer_basis[backend]}")
+    lines += _awaited(decision)
     for reason in decision.reasons:
         lines += ["", *_told(reason, sources)]
     return lines
+
+
+def _awaited(decision: Decision) -> list[str]:
+    return [f"  may use {name} once it has shown what it runs" for name in decision.pending]
 
 
 _STANDS_IN = {"residency.subprocessors": "residency.process_in", **EXPLAINED_BY}

@@ -23,12 +23,13 @@ _URGENCY: Mapping[Priority, int] = {"low": 0, "normal": 1, "high": 2}
 @dataclass(frozen=True, slots=True)
 class BackendDemand:
     """What the server itself must be; None and an empty set demand nothing. `managed`: which prompts a managed
-    service may get."""
+    service may get. `attested`: sets of technologies, one of which has to be shown whole."""
 
     kind: Kind | None = None
     single_tenant: Tenancy | None = None
     managed: Managed | None = None
     certifications: frozenset[str] = frozenset()
+    attested: tuple[frozenset[str], ...] = ()
 
 
 NO_DEMAND = BackendDemand()
@@ -94,4 +95,13 @@ def backend(above: BackendDemand, wanted: BackendRule, whose: str) -> BackendDem
         wanted.single_tenant or above.single_tenant,
         wanted.managed or above.managed,
         above.certifications | frozenset(wanted.certifications),
+        _attested(above.attested, wanted, whose),
     )
+
+
+def _attested(above: tuple[frozenset[str], ...], wanted: BackendRule, whose: str) -> tuple[frozenset[str], ...]:
+    own = tuple(frozenset(each.split("+")) for each in wanted.attested or ())
+    for each in own if above else ():
+        if not any(each >= one for one in above):
+            raise LooseningError("backend.attested", f"{'+'.join(sorted(each))} is not among {whose} attestations")
+    return own or above

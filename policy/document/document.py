@@ -33,7 +33,7 @@ from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.document.retention import parse_content_days, parse_days
 from policy.errors import PolicyDocumentError, Problem, invalid_value
-from policy.facts import AttestedBasis, Basis, Kind, Managed, Marking, Priority, SetName, Tenancy
+from policy.facts import AttestedBasis, Basis, Kind, Managed, Marking, Priority, SetName, Technology, Tenancy
 from policy.purpose import RiskClass
 from policy.redact.actions.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
 from policy.redact.detectors.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
@@ -104,15 +104,32 @@ class Residency(Section):
     dpf_accepted: bool | None = None
 
 
+def _attested(words: str) -> str:
+    """In one spelling: each technology once, in order of name."""
+    found = set(words.split("+"))
+    if unknown := sorted(found - set(get_args(Technology))):
+        raise ValueError(f"{unknown[0]!r} attests nothing; there are {', '.join(get_args(Technology))}, joined by +")
+    return "+".join(sorted(found))
+
+
+Attested = Annotated[
+    str,
+    AfterValidator(_attested),
+    WithJsonSchema({"type": "string", "pattern": r"^(sev-snp|tdx|tpm|nvidia)(\+(sev-snp|tdx|tpm|nvidia))*$"}),
+]
+
+
 class BackendRule(Section):
-    """What the server itself must be. `single_tenant: attested`: its own identity must say so; ``declared`` will do
-    with either. `certifications`: all of them, in force. `managed: unredacted`: a managed service may get prompts that
-    are not redacted as the preset ``gdpr-standard`` does at the least."""
+    """What the server itself must be. `attested`: its hardware shows by fresh evidence what runs there, by one of the
+    list; those joined by ``+``, as in ``sev-snp+nvidia``, together. `single_tenant: attested`: its own identity must
+    say so; ``declared`` will do with either. `certifications`: all of them, in force. `managed: unredacted`: a managed
+    service may get prompts that are not redacted as the preset ``gdpr-standard`` does at the least."""
 
     kind: Kind | None = None
     single_tenant: Tenancy | None = None
     managed: Managed | None = None
     certifications: tuple[NonEmpty, ...] = ()
+    attested: Annotated[tuple[Attested, ...], Field(min_length=1)] | None = None
 
 
 class RuleFilter(Section):
@@ -239,6 +256,7 @@ class Given(GivenByConditions):
     certifications: tuple[NonEmpty, ...] | None = None
     attested: tuple[AttestedBasis, ...] | None = None
     watermarks: bool | None = None
+    attestation: tuple[Technology, ...] | None = None
     unknown: tuple[Literal["compute_country", "storage_country", "operator_hq", "operator_parent"], ...] = ()
 
 

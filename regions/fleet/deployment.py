@@ -21,6 +21,7 @@ MAX_NAME = 31 - 1 - 2 * SUFFIX_BYTES
 """Characters of a deployment's name: a replica's is it, a hyphen and eight hexadecimal digits."""
 MAX_FAILURE = 400
 
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
@@ -45,7 +46,8 @@ class Deployment(Scale):
 
     `gpu`: the cards of one replica (`fleet.cards`). `wait_s`: how long a call may wait for a replica.
     `micro_eur_per_hour`: of one replica. One that is draining starts nothing more. `failures`: starts that failed one
-    after the other, none having succeeded since; `failure`: why the last of them did.
+    after the other, none having succeeded since; `failure`: why the last of them did. `weights_sha256`: the digest that
+    its replicas have to compute of their weights; None until the first of them has said one, which then holds.
     """
 
     tenant: Place
@@ -56,6 +58,7 @@ class Deployment(Scale):
     gpu: str = Field(CPU, max_length=32)
     wait_s: int = Field(120, ge=1, le=3600)
     micro_eur_per_hour: int = Field(0, ge=0, le=10**12)
+    weights_sha256: Sha256 | None = None
     draining: bool = False
     failures: int = Field(0, ge=0)
     failure: str | None = Field(None, max_length=MAX_FAILURE)

@@ -41,6 +41,7 @@ class Backend(BaseModel):
 
     `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
     as `trust` requires. `cost`: micro-euros that a million tokens cost there, None where no price is known.
+    `weights_sha256`: what our engine has to run; of another server, what it is declared to run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,6 +56,7 @@ class Backend(BaseModel):
     single_tenant: Tenancy | None = None
     trust: Trust | None = None
     cost: int | None = None
+    weights_sha256: str | None = None
 
     @model_validator(mode="after")
     def _is_who_its_uri_says(self) -> Self:

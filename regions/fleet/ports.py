@@ -27,6 +27,10 @@ class LifecycleClient(Protocol):
         """Whether it answers again."""
         ...
 
+    async def weights(self, backend: Backend) -> str | None:
+        """SHA-256 of the weights that it runs, when it is known; None where it does not say."""
+        ...
+
 
 class NoLifecycle:
     """For engines that can only be stopped."""
@@ -39,6 +43,13 @@ class NoLifecycle:
 
     async def wake(self, backend: Backend) -> bool:
         return False
+
+    async def weights(self, backend: Backend) -> str | None:
+        return None
+
+
+class OtherWeights(Exception):
+    """A replica does not run the weights that its deployment is pinned to. The message is for people."""
 
 
 class NotLeading(Exception):
@@ -71,7 +82,9 @@ class ReplicaStore(Protocol):
 
     def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
 
-    def ready(self, term: int, replica: Replica, backend: Backend) -> None: ...
+    def ready(self, term: int, replica: Replica, backend: Backend, weights: str | None = None) -> None:
+        """`weights`: SHA-256 that the backend computed; the deployment is pinned to the first. Raises OtherWeights."""
+        ...
 
     def withdraw(self, term: int, replica: Replica) -> None: ...
 

@@ -25,9 +25,10 @@ from regions.fleet.autoscaler import Sample, desired, trimmed
 from regions.fleet.back_off import BackOff
 from regions.fleet.demand import NOTHING, Demand
 from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, ReplicaState
+from regions.fleet.fleet import Backend
 from regions.fleet.launcher import BackendSpec, Launcher
 from regions.fleet.placement import Report, least_missed, nearest, place
-from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, ReplicaStore
+from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, OtherWeights, ReplicaStore
 from regions.identity.identity import BackendIdentity
 
 log = logging.getLogger(__name__)
@@ -325,12 +326,24 @@ class Reconciler:
         finally:
             self._starting.discard(replica.id)
         try:
-            await asyncio.to_thread(self._store.ready, term, replica, running.backend)
+            await self._offer(term, replica, running.backend)
             self._ours.add(replica.id)
+        except OtherWeights as error:
+            log.warning("%s", error)
+            await self._launcher.stop(replica.id)
+            self._back_off(replica)
+            await self._end(term, replica, ReplicaState.FAILED, "other_weights", seen=True, failure=str(error))
+            return
         except BaseException:  # the store does not know of it, so it must not keep running
             await self._launcher.stop(replica.id)
             raise
         log.info("backend %s is ready after %.0f s", named, self._monotonic() - began)
+
+    async def _offer(self, term: int, replica: Replica, backend: Backend) -> None:
+        """Gateways may call it from now on. Raises OtherWeights where it runs others than its deployment is pinned
+        to."""
+        weights = await self._lifecycle.weights(backend)
+        await asyncio.to_thread(self._store.ready, term, replica, backend, weights)
 
     async def _sleep(self, term: int, replica: Replica) -> None:
         """Out of service, then asleep; one that cannot sleep is stopped."""
@@ -349,11 +362,16 @@ class Reconciler:
         """In service again; one that does not wake is stopped, and the next pass starts another."""
         self._slept_at.pop(replica.id, None)
         running = self._launcher.running.get(replica.id)
+        reason = "did_not_wake"
         if running is not None and await self._lifecycle.wake(running.backend):
-            await asyncio.to_thread(self._store.ready, term, replica, running.backend)
-            log.info("backend %s of %s is awake", replica.id, replica.tenant)
-        else:
-            await self._drain(term, replica, "did_not_wake")
+            try:
+                await self._offer(term, replica, running.backend)
+                log.info("backend %s of %s is awake", replica.id, replica.tenant)
+                return
+            except OtherWeights as error:
+                log.warning("%s", error)
+                reason = "other_weights"
+        await self._drain(term, replica, reason)
 
     def _withdraw(self, term: int, replica: Replica) -> None:
         """It is wanted no more; a start that is under way is given up."""

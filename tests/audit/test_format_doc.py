@@ -36,7 +36,7 @@ def test_the_format_document_names_no_event_that_cannot_occur() -> None:
         if re.fullmatch(
             r"(inference|routing|request|auth|admin|legal_hold|erasure|retention|dsar|content|incident|oversight|model"
             r"|authority_request|system)\.[a-z_.]+|log\.(read|exported|key_[a-z]+)|checkpoint\.[a-z_]+"
-            r"|backend\.key_[a-z]+|batch\.[a-z]+|file\.(stored|read|deleted)|response\.[a-z]+",
+            r"|backend\.(key_[a-z]+|attested|attestation_refused)|batch\.[a-z]+|file\.(stored|read|deleted)|response\.[a-z]+",
             name,
         )
     }

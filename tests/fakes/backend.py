@@ -39,6 +39,7 @@ class FakeBackend:
     busy: set = field(default_factory=set)  # names of those that are in use
     digests: dict = field(default_factory=dict)  # by path, of adapters that are not what is asked for
     metrics: object = None  # what it tells at /metrics, or a function that does; None: it has no such page
+    weights: object = None  # what it says at /weights, or the status of a refusal; None: it has no such page
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
@@ -184,6 +185,11 @@ class FakeBackend:
         await response.write_eof()
         return response
 
+    async def tell_weights(self, request):
+        if isinstance(self.weights, dict):
+            return web.json_response(self.weights)
+        return web.Response(status=self.weights or 404)
+
     async def readiness(self, request):
         await asyncio.sleep(self.hangs_s)
         return web.Response(status=200 if self.ready else 503)
@@ -210,6 +216,7 @@ async def running(backend, port=0):
     app.router.add_get("/adapters", backend.list_adapters)
     app.router.add_post("/adapters/unload", backend.unload)
     app.router.add_get("/readyz", backend.readiness)
+    app.router.add_get("/weights", backend.tell_weights)
     if backend.metrics is not None:
         app.router.add_get("/metrics", backend.exposition)
     app.router.add_get("/v1/models", backend.models)  # by what a server that is not our engine is asked

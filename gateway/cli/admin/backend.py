@@ -34,6 +34,13 @@ app = typer.Typer(name="backend")
 
 Id = Annotated[str, typer.Argument(metavar="BACKEND", help="Its name, as 'acme-vllm-1'.")]
 Region = Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")]
+RefuseChangedKey = Annotated[
+    bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
+]
+Digest = Annotated[
+    str | None,
+    typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights that our engine must run, or yours does."),
+]
 Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
 
 
@@ -68,9 +75,8 @@ def register(
     managed: Annotated[
         bool, typer.Option("--managed", help="It is a service of another company, trusted by public CAs and its name.")
     ] = False,
-    refuse_changed_key: Annotated[
-        bool, typer.Option("--refuse-changed-key", help="Of a managed one: send nothing to a key not seen before.")
-    ] = False,
+    refuse_changed_key: RefuseChangedKey = False,
+    weights_sha256: Digest = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
@@ -95,6 +101,7 @@ def register(
             single_tenant="declared" if single_tenant else None,
             trust=trust,
             eur_per_million=_euros(eur_per_million),
+            weights_sha256=weights_sha256,
         )
     print_one(record, as_json)
 
@@ -147,6 +154,7 @@ def enrol(
         str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
+    weights_sha256: Digest = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
@@ -173,7 +181,12 @@ def enrol(
         place = ServedModel(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(
-            identity, url=url, models=[model], kind="domicile", eur_per_million=_euros(eur_per_million)
+            identity,
+            url=url,
+            models=[model],
+            kind="domicile",
+            eur_per_million=_euros(eur_per_million),
+            weights_sha256=weights_sha256,
         )
         ends = enrolment.write(output, timedelta(days=days))
     print_one(record, as_json)

@@ -68,6 +68,12 @@ def create(
     asleep_s: Asleep = None,
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
+    weights_sha256: Annotated[
+        str | None,
+        typer.Option(
+            "--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."
+        ),
+    ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -87,6 +93,7 @@ def create(
             "regions": tuple(region),
             "wait_s": wait_s,
             "micro_eur_per_hour": int(_euros(eur_per_hour) * MICRO),
+            "weights_sha256": weights_sha256,
             **_figures(least, most, idle_s, ttft_ms, calls_each, asleep_s),
         },
     )
@@ -158,6 +165,24 @@ def show(tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: A
     print_one(record, False)
     typer.echo()
     print_table(replicas, ("id", "region", "state", "gpu", "holder", "created_at"), False)
+
+
+@deployment_app.command("update")
+def update(
+    ctx: typer.Context,
+    tenant: Tenant,
+    deployment: Name,
+    weights_sha256: Annotated[str, typer.Option(metavar="SHA256", help="Digest that new replicas must have.")],
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Pin a deployment to other weights: replicas that start from now on have to run them.
+
+    Example: domicile deployment update acme small --weights-sha256 "$SHA256"
+    """
+    with opened_control(ctx, data) as control:
+        record = control.pin_weights(tenant, deployment, weights_sha256)
+    print_one(record, as_json)
 
 
 @deployment_app.command("scale")

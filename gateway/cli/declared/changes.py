@@ -202,6 +202,9 @@ def _deployment(
         if getattr(before, field) != getattr(wanted, field):
             yield Change("!", f"deployment {tenant}/{name}: {field} stays {getattr(before, field)!r}; make another"
                               " deployment")  # fmt: skip
+    if wanted.weights_sha256 not in (None, before.weights_sha256):
+        pin = _call("pin_weights", tenant, name, wanted.weights_sha256)
+        yield Change("~", f"deployment {tenant}/{name}: pinned to the weights {wanted.weights_sha256}", pin)
     known = Scale(**before.model_dump(include=set(Scale.model_fields)))
     if known != scale or before.draining:
         said = [f"{field} {getattr(known, field)} -> {getattr(scale, field)}" for field in Scale.model_fields

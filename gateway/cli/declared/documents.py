@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.control import LegalBasis, RiskClass
 from policy.errors import invalid_value
-from regions.fleet.deployment import Scale
+from regions.fleet.deployment import Scale, Sha256
 from regions.identity.identity import NAME
 
 SUFFIXES = (".yaml", ".yml")
@@ -65,6 +65,7 @@ class DeclaredDeployment(Scale):
     gpu: str = "cpu"
     wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
     eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
+    weights_sha256: Sha256 | None = None
 
 
 class DeclaredTenant(Part):

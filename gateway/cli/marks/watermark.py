@@ -148,7 +148,8 @@ def _allowed(installation: "Installation", database: "Database") -> "Allowed":
     study = PolicyStudy(inventory, installation.catalogue(), installation.open_reader)
 
     def allowed(tenant: str, project: str, model: str) -> "list[Backend | None]":
-        may = study.explain(tenant, project, model).decision.backends
+        decision = study.explain(tenant, project, model).decision
+        may = {*decision.backends, *decision.pending}  # it counts tokens there; no model reads the text
         return [
             Backend.model_validate(record.model_dump(include=BACKEND_FIELDS))
             for record in inventory.backends(tenant)

@@ -214,7 +214,7 @@ class RemoteControl:
             "ca": trust.ca, "name": trust.name, "pin": trust.pin, "plain": trust.plain, "priority": trust.priority,
             "managed": trust.public, "refuse_changed_key": trust.changed_key == "refuse",
             "single_tenant": facts["single_tenant"] is not None,
-            "eur_per_million": None if euros is None else str(euros),
+            "eur_per_million": None if euros is None else str(euros), "weights_sha256": facts.get("weights_sha256"),
         }  # fmt: skip
         return self._made(BackendRecord, "tenants", backend.tenant, "backends", body=body)
 
@@ -235,6 +235,10 @@ class RemoteControl:
     def scale_deployment(self, tenant: str, deployment: str, figures: Scale) -> DeploymentRecord:
         path = "tenants", tenant, "deployments", deployment, "scale"
         return DeploymentRecord.model_validate(self._api.put(*path, body=figures.model_dump(mode="json")))
+
+    def pin_weights(self, tenant: str, deployment: str, weights_sha256: str) -> DeploymentRecord:
+        path = "tenants", tenant, "deployments", deployment, "pin-weights"
+        return self._made(DeploymentRecord, *path, body={"weights_sha256": weights_sha256})
 
     def drain_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
         return self._made(DeploymentRecord, "tenants", tenant, "deployments", deployment, "drain")

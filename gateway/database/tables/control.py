@@ -203,6 +203,7 @@ class BackendRow(Changed, Row, table=True):
     single_tenant: str | None = Field(None, max_length=16)
     trust: dict[str, str | bool] | None = Field(None, sa_type=JSON)
     cost: int | None = Field(None, sa_type=BigInteger)
+    weights_sha256: str | None = Field(None, max_length=64)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

@@ -28,6 +28,7 @@ class DeploymentRow(Changed, Row, table=True):
     asleep_s: int
     wait_s: int
     micro_eur_per_hour: int = Field(sa_type=BigInteger)
+    weights_sha256: str | None = Field(None, max_length=64)
     draining: bool
     failures: int = 0
     failure: str | None = Field(None, max_length=MAX_FAILURE)

@@ -40,7 +40,10 @@ class Attempt:
         self._call = call
 
     def __enter__(self) -> None:
-        return None
+        facts = self._routed.route.facts
+        received = self._exchange.received
+        received.weights = facts.weights if facts.weights_source == "computed" else None
+        received.weights_differ = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -83,4 +86,5 @@ class Attempt:
         if not (unsent and error.elsewhere) or attempts.broken > MAX_BROKEN:
             raise error
         attempts.failure = error
-        exchange.received = ReceivedAnswer()  # nothing of this answer was sent to the client
+        # Nothing of this answer was sent to the client
+        exchange.received = ReceivedAnswer(weights_differ=received.weights_differ)

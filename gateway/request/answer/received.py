@@ -6,10 +6,11 @@ from time import perf_counter
 from typing import Any
 
 from audit.events.event import AnswerPrints
-from backend.wire import Usage
+from backend.wire import OUR_FINGERPRINT, Usage
 from gateway.api_format import EventWriter
 from gateway.content.said_text import SaidText
 from gateway.content.whole_answer import AnswerSummary
+from gateway.errors import BackendFailed
 from gateway.openai.answer import count_tool_calls
 from gateway.openai.usage import MAX_TOKENS
 
@@ -39,7 +40,8 @@ class ReceivedAnswer:
     client. `characters_out`: of text, before the output filter. `redactions`: findings of the output filter, by label.
     `watermarks`: by choice, what our engine says of its mark. `closed`: the outcome was handed to the record.
     `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
-    fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest.
+    fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest. `weights`: SHA-256 of those that
+    the backend has shown; `weights_differ`: the answer came from others.
     """
 
     called: float | None = None
@@ -58,6 +60,17 @@ class ReceivedAnswer:
     said: SaidText | None = None
     prints: AnswerPrints | None = None
     manifest: str | None = None
+    weights: str | None = None
+    weights_differ: bool = False
+
+    def came_from(self, fingerprint: str | None) -> None:
+        """Note what the answer says that it came from. Raises BackendFailed where that is not what the backend has
+        shown, as of one that was started anew with other weights since it was asked."""
+        said = None if fingerprint is None else OUR_FINGERPRINT.fullmatch(fingerprint)
+        if self.weights is not None and said is not None and not self.weights.startswith(said["weights"]):
+            self.weights_differ = True
+            raise BackendFailed("The backend answered from other weights than it has shown", elsewhere=True)
+        self.fingerprint = fingerprint
 
     def note_first_token(self, choice: Mapping[str, Any]) -> None:
         """Note the time of the first chunk with text or a tool call.
@@ -77,7 +90,8 @@ class ReceivedAnswer:
 
     def note(self, told: AnswerSummary) -> None:
         """Note the data of a complete answer for metering and the record."""
-        self.usage, self.fingerprint = told.usage, told.fingerprint
+        self.usage = told.usage
+        self.came_from(told.fingerprint)
         self.characters_out += told.characters
         self.tool_calls += told.tool_calls
         self.finish_reasons.extend(told.finish_reasons)

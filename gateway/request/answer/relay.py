@@ -186,7 +186,7 @@ class StreamRelay:
         if not payload:
             return []
         if self._received.fingerprint is None:
-            self._received.fingerprint = fingerprint_of(chunk)
+            self._received.came_from(fingerprint_of(chunk))
         self._received.chunks_out += 1
         for place, choice in enumerate(choices):
             self._note(choice, place)

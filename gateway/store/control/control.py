@@ -143,24 +143,24 @@ class Control(
         single_tenant: Literal["attested", "declared"] | None = None,
         trust: Trust | None = None,
         eur_per_million: Decimal | None = None,
+        weights_sha256: str | None = None,
     ) -> BackendRecord:
         """Add the replica, or move one of the same identity to a new `url`.
 
-        `eur_per_million`: what a million tokens cost there, for the choice among backends; None leaves it as it was.
-
-        A ``domicile`` backend attests by its own certificate that it serves one tenant. An ``openai`` one can only
-        `single_tenant` declare it, and off this host needs a `trust` that names a CA or a certificate. A
-        ``managed`` one is trusted by public authorities, and serves others too. Raises Invalid, Duplicate, NotFound.
+        `eur_per_million`: of tokens, for the choice among backends; None leaves it. `weights_sha256`: what our engine
+        has to run, and another server is declared to.
+        A ``domicile`` backend attests by its certificate that it serves one tenant. An ``openai`` one can only declare
+        it (`single_tenant`), and off this host needs a `trust` that names a CA or a certificate. A ``managed`` one is
+        trusted by public authorities, and serves others too. Raises Invalid, Duplicate, NotFound.
         """
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}; register it in its own cell")
-        if not _is_address(url):
-            # not quoted: it may hold a password
+        if not _is_address(url):  # not quoted: it may hold a password
             raise InvalidValue("url: it is no URL of a server; write https://HOST:PORT/PATH (http: this machine only)")
         if not models:
             raise InvalidValue("a backend must serve a model; name one with --model")
         models = [checked_text(model, "model") for model in models]
-        facts = _facts_of_kind(url, kind, single_tenant, trust)
+        facts = _facts_of_kind(url, kind, single_tenant, trust) | {"weights_sha256": _digest(weights_sha256)}
         cost = None if eur_per_million is None else _micro_euros(eur_per_million)
         with self._change() as change:
             lookup.living_tenant(change.session, backend.tenant)
@@ -190,8 +190,8 @@ class Control(
                 row.cost = row.cost if cost is None else cost
             change.session.flush()
             record = backend_record(row)
-            models_changed = _models_changed(before, record)
-            change.report("backend.registered", backend.tenant, backend.backend, before, record, models=models_changed)
+            changed = _models_changed(before, record)
+            change.report("backend.registered", backend.tenant, backend.backend, before, record, models=changed)
         return record
 
     def accept_backend_key(self, tenant: str, backend: str, key_sha256: str) -> BackendRecord:
@@ -220,6 +220,7 @@ def _move(session: Session, row: BackendRow, url: str, facts: dict[str, Any]) ->
     """To `url`; keys that were seen are forgotten where it may be another server."""
     if (row.url, row.trust) != (url, facts["trust"]):
         forget_keys(session, row.id)
+    row.weights_sha256 = facts["weights_sha256"]
     row.url, row.kind, row.single_tenant, row.trust = url, facts["kind"], facts["single_tenant"], facts["trust"]
 
 
@@ -240,6 +241,12 @@ def _is_address(url: str) -> bool:
         return False
     plain = url.isascii() and url.isprintable() and not (parts.query or parts.fragment or "@" in parts.netloc)
     return plain and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host == "127.0.0.1"))
+
+
+def _digest(weights_sha256: str | None) -> str | None:
+    if weights_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", weights_sha256):
+        raise InvalidValue("weights are named by their SHA-256, 64 hex digits; give those")
+    return weights_sha256
 
 
 def _micro_euros(euros: Decimal) -> int:

@@ -1,5 +1,7 @@
 """What administrators do to deployments: what shall run. What does run is the reconciler's business."""
 
+import re
+
 from sqlmodel import Session, col, select
 
 from gateway.database.errors import Duplicate, Invalid, InvalidValue, NotFound
@@ -40,6 +42,22 @@ class DeploymentControl(Administration):
             row.draining, row.failures, row.epoch = False, 0, change.epoch
             record = deployment_record(row)
             change.report("deployment.scaled", tenant, deployment, before, record)
+        return record
+
+    def pin_weights(self, tenant: str, deployment: str, weights_sha256: str) -> DeploymentRecord:
+        """Replicas that start from now on have to run these weights; those that run go on. Raises InvalidValue,
+        NotFound."""
+        if not re.fullmatch(r"[0-9a-f]{64}", weights_sha256):
+            raise InvalidValue("weights are named by their SHA-256, 64 hex digits; take it from the record or the log")
+        with self._change() as change:
+            row = living(change.session, tenant, deployment)
+            before = deployment_record(row)
+            if row.weights_sha256 == weights_sha256:
+                return before
+            row.weights_sha256, row.failures, row.epoch = weights_sha256, 0, change.epoch
+            record = deployment_record(row)
+            detail = {"weights_sha256": weights_sha256}
+            change.report("deployment.pinned", tenant, deployment, before, record, detail=detail)
         return record
 
     def drain_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:

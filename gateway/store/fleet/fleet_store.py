@@ -14,14 +14,14 @@ from gateway.database.epoch import bump_epoch, read_epoch
 from gateway.database.leases import Lease, LeaseLost
 from gateway.database.tables.control import BackendRow, TenantRow
 from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
-from gateway.records.fleet import replica_of, replica_record
+from gateway.records.fleet import deployment_record, replica_of, replica_record
 from gateway.store.change import Change, OnEvent
 from gateway.store.fleet.demand import read_demand
 from gateway.store.fleet.uptime import meter
 from gateway.store.lookup import backend_record
 from regions.fleet.deployment import MAX_FAILURE, NEXT, Deployment, Replica, ReplicaState, replica_name
 from regions.fleet.fleet import Backend
-from regions.fleet.ports import FleetView, NotLeading
+from regions.fleet.ports import FleetView, NotLeading, OtherWeights
 
 LEASE_S = 10.0
 ACTOR = "system"
@@ -114,8 +114,9 @@ class FleetStore:
             self._report(self._change(session, read_epoch(session, self._cell)), row, None)
             return replica_of(row)
 
-    def ready(self, term: int, replica: Replica, backend: Backend) -> None:
-        """Every gateway may call it from now on."""
+    def ready(self, term: int, replica: Replica, backend: Backend, weights: str | None = None) -> None:
+        """Every gateway may call it from now on. `weights`: SHA-256 that it computed; the first that a replica says
+        pins its deployment. Raises OtherWeights."""
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, ReplicaState.READY)
             change = self._change(session, bump_epoch(session, self._cell))
@@ -131,9 +132,12 @@ class FleetStore:
                 session.add(registered)
             registered.url, registered.revoked_at, registered.epoch = backend.url, None, change.epoch
             deployment = session.get(DeploymentRow, replica.key)
-            if deployment is not None and deployment.failures:
-                deployment.failures, deployment.failure, deployment.failed_at = 0, None, None
-                deployment.epoch = change.epoch
+            if deployment is not None:
+                _pin(deployment, replica, weights, change)
+                registered.weights_sha256 = deployment.weights_sha256
+                if deployment.failures:
+                    deployment.failures, deployment.failure, deployment.failed_at = 0, None, None
+                    deployment.epoch = change.epoch
             change.report("backend.registered", row.tenant, row.id, before, backend_record(registered))
             self._report(change, row, replica)
 
@@ -234,3 +238,20 @@ class FleetStore:
         if before is not None:
             details["was"] = before.state
         change.report(f"replica.{row.state}", row.tenant, row.id, None, replica_record(row), detail=details)
+
+
+def _pin(deployment: DeploymentRow, replica: Replica, weights: str | None, change: Change) -> None:
+    """Hold the replica to its deployment's digest, which the first that says one sets. Raises OtherWeights."""
+    pinned = deployment.weights_sha256
+    if pinned is None and weights is not None:
+        before = deployment_record(deployment)
+        deployment.weights_sha256, deployment.epoch = weights, change.epoch
+        after = deployment_record(deployment)
+        detail = {"weights_sha256": weights, "replica": replica.id}
+        change.report("deployment.pinned", deployment.tenant, deployment.id, before, after, detail=detail)
+    elif weights != pinned:
+        said = f"runs the weights {weights}" if weights else "does not say which weights it runs"
+        raise OtherWeights(
+            f"replica {replica.id} {said}, and deployment {deployment.id} of {deployment.tenant} is pinned to {pinned}"
+            "; put those weights back, or accept others with `domicile deployment update --weights-sha256`"
+        )

@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from backend.answer.fingerprint import checkpoint_digest, fingerprint
+from backend.answer.fingerprint import fingerprint as fingerprint_of_digest
+from backend.answer.weights import measure
 from backend.engine_config import EngineConfig
 from backend.wire import OUR_FINGERPRINT, fingerprint_of, same_weights
 from tests.backend.scripted import Scripted, request
+
+
+def checkpoint_digest(path: Path) -> str:
+    return measure(path).sha256
+
+
+def fingerprint(path: Path, config: EngineConfig) -> str:
+    return fingerprint_of_digest(checkpoint_digest(path), config)
 
 
 @pytest.fixture

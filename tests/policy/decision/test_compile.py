@@ -45,7 +45,7 @@ data_classes: [contact]
     }  # fmt: skip
     assert policy.redaction.output == {"iban": "mask", "email": "block"}
     assert policy.retention.metadata_days == 182 and policy.limits.rpm == 10 and policy.limits.tpm == 200000
-    assert policy.asked["models"] == {"m"} and policy.asked["purposes"] == {"support"}
+    assert policy.asked["models"].names == {"m"} and policy.asked["purposes"] == {"support"}
     assert policy.asked["legal_basis"] == "required"
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.database.database import Database
+from gateway.database.errors import InvalidValue, NotFound
+from gateway.database.tables.fleet import DeploymentRow
 from gateway.identity.keys import KeyHasher
 from gateway.store.control.control import Control
 from gateway.store.fleet.demand import write_demand
@@ -389,8 +391,11 @@ async def test_time_up_is_billed_while_it_runs_and_to_the_end(scene):
 class FakeLifecycle:
     """`able`: whether it can sleep. `wakes`: whether it wakes up again."""
 
-    def __init__(self, able=True, wakes=True):
-        self.able, self.wakes, self.asked = able, wakes, []
+    def __init__(self, able=True, wakes=True, runs=None):
+        self.able, self.wakes, self.asked, self.runs = able, wakes, [], runs
+
+    async def weights(self, backend):
+        return self.runs
 
     async def release(self, backend):
         self.asked.append(("release", backend.id))
@@ -676,4 +681,71 @@ async def test_a_clock_that_leaps_forward_bills_what_the_leader_s_own_clock_says
     with scene.database.engine.connect() as connection:
         billed = connection.exec_driver_sql("SELECT sum(up_ms) FROM uptime").scalar_one()
     assert billed < 10_000
+    await one.close()
+
+
+ONES, TWOS = "1" * 64, "2" * 64
+
+
+def pinned(scene):
+    with scene.database.read() as session:
+        return session.get(DeploymentRow, ("acme", "small")).weights_sha256
+
+
+async def test_the_first_replica_pins_its_deployment_and_one_with_other_weights_is_refused_by_name(scene):
+    scene.wish(max_replicas=2)
+    lifecycle = FakeLifecycle(runs=ONES)
+    one = scene.gateway(lifecycle=lifecycle)
+    await passes(one)
+    (first,) = Inventory(scene.database).backends("acme")
+    assert (pinned(scene), first.weights_sha256) == (ONES, ONES)
+    assert [event.detail["weights_sha256"] for event in scene.events if event.action == "deployment.pinned"] == [ONES]
+    lifecycle.runs = TWOS
+    scene.control.scale_deployment("acme", "small", Scale(min_replicas=2, max_replicas=2))
+    await passes(one)
+    assert scene.offered() == [first.id] == list(one.launcher.running)
+    (refused,) = [event for event in scene.events if event.action == "replica.failed"]
+    assert refused.detail["reason"] == "other_weights"
+    with scene.database.read() as session:
+        failure = session.get(DeploymentRow, ("acme", "small")).failure
+    assert refused.target in failure and TWOS in failure and ONES in failure
+    await one.close()
+
+
+@pytest.mark.parametrize("runs", [TWOS, None])
+async def test_a_pin_given_at_creation_holds_for_the_first_too(scene, runs):
+    scene.wish(weights_sha256=ONES)
+    one = scene.gateway(lifecycle=FakeLifecycle(runs=runs))
+    await passes(one)
+    assert (scene.offered(), list(one.launcher.running), pinned(scene)) == ([], [], ONES)
+    await one.close()
+
+
+async def test_an_operator_accepts_other_weights_and_replicas_start_with_them(scene):
+    scene.wish(weights_sha256=ONES)
+    one = scene.gateway(lifecycle=FakeLifecycle(runs=TWOS))
+    await passes(one)
+    assert scene.offered() == []
+    assert scene.control.pin_weights("acme", "small", TWOS).weights_sha256 == TWOS
+    assert scene.told("deployment.")[-1] == "deployment.pinned"
+    scene.clock.now += 1000
+    await passes(one)
+    assert len(scene.offered()) == 1
+    assert scene.control.pin_weights("acme", "small", TWOS).weights_sha256 == TWOS
+    assert scene.told("deployment.").count("deployment.pinned") == 1, "what changes nothing is not told"
+    for wrong in ("", "1" * 63, "G" * 64):
+        with pytest.raises(InvalidValue):
+            scene.control.pin_weights("acme", "small", wrong)
+    with pytest.raises(NotFound):
+        scene.control.pin_weights("globex", "small", ONES)
+    await one.close()
+
+
+async def test_one_that_wakes_with_other_weights_is_stopped(scene):
+    one, lifecycle, name = await asleep(scene, runs=ONES)
+    lifecycle.runs = TWOS
+    scene.demand(parked=1, regions=PAR)
+    await passes(one)
+    assert name not in one.launcher.running
+    assert name not in scene.offered()
     await one.close()

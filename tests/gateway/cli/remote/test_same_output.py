@@ -103,6 +103,7 @@ backend revoke acme vllm --yes
 deployment list acme
 deployment show acme small
 deployment show acme small --json
+deployment update acme small --weights-sha256 {sha}
 deployment scale acme small --idle-s 9
 deployment drain acme small --json
 deployment delete acme small --yes

@@ -1,0 +1,4 @@
+"""Commands for auditors, which need no installation.
+
+Only `gateway.cli.app` may import it.
+"""

@@ -1,0 +1,161 @@
+"""Chains of X.509 certificates (RFC 5280, section 6), from a leaf to a key that the caller trusts.
+
+What hardware vendors and signers of models issue is checked the same way: each certificate signed by the next one,
+which is an authority and was valid at the time, with no critical extension that is not understood.
+"""
+
+import warnings
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from hashlib import sha256
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.utils import CryptographyDeprecationWarning
+
+from regions.evidence.refusal import EvidenceRefused
+
+MAX_CHAIN = 8
+UNDERSTOOD = frozenset({x509.BasicConstraints.oid, x509.KeyUsage.oid, x509.ExtendedKeyUsage.oid})
+
+
+def fingerprint(key: PublicKeyTypes) -> str:
+    """``sha256:`` and the SHA-256 of the key (SubjectPublicKeyInfo, DER) in hexadecimal digits."""
+    return f"sha256:{sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()}"
+
+
+def read_pem(text: str | bytes) -> list[x509.Certificate]:
+    """Raises EvidenceRefused where these are no certificates."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # AMD gives its VCEKs the serial number 0
+            return x509.load_pem_x509_certificates(text.encode() if isinstance(text, str) else text)
+    except ValueError as error:
+        raise EvidenceRefused("a certificate chain is not in PEM; give certificates in PEM") from error
+
+
+def read_der(content: bytes) -> x509.Certificate:
+    """Raises EvidenceRefused where this is no certificate."""
+    try:
+        return x509.load_der_x509_certificate(content)
+    except ValueError as error:
+        raise EvidenceRefused("a certificate cannot be read; give it as the vendor issued it") from error
+
+
+def chain_of(
+    leaf: x509.Certificate,
+    others: Iterable[x509.Certificate],
+    at: datetime,
+    revoked: Iterable[x509.CertificateRevocationList] = (),
+    understood: Collection[x509.ObjectIdentifier] = (),
+) -> list[x509.Certificate]:
+    """`leaf` and the authorities above it among `others`, as far as they lead; each valid at `at` and in no list of
+    `revoked`. `understood`: critical extensions that the caller reads.
+
+    Raises EvidenceRefused for a certificate on the way that is not valid. Whether the last one is trusted is the
+    caller's to say (`require_root`).
+    """
+    candidates, lists = list(others), list(revoked)
+    chain = [leaf]
+    _check(leaf, at, understood)
+    while (issuer := _issuer_of(chain[-1], candidates)) is not None and issuer != chain[-1]:
+        if len(chain) >= MAX_CHAIN:
+            raise EvidenceRefused(f"a certificate chain has more than {MAX_CHAIN} certificates; give the direct one")
+        _check(issuer, at, understood)
+        _check_authority(issuer, below=len(chain) - 1)
+        _check_revoked(chain[-1], issuer, lists, at)
+        chain.append(issuer)
+    return chain
+
+
+def require_root(chain: Sequence[x509.Certificate], roots: Collection[str]) -> None:
+    """Raises EvidenceRefused unless the key of the last certificate is one of `roots` (`fingerprint`) and it signed
+    itself."""
+    last = chain[-1]
+    if fingerprint(last.public_key()) not in roots:
+        raise EvidenceRefused(
+            f"the certificate chain ends at {_named(last)}, which is no root that is trusted"
+            "; give the whole chain of the vendor"
+        )
+    if not is_issued_by(last, last):
+        raise EvidenceRefused(f"{_named(last)} did not sign itself; give the root certificate of the vendor")
+
+
+def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether the names fit and the issuer's key made the signature."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _issuer_of(certificate: x509.Certificate, candidates: list[x509.Certificate]) -> x509.Certificate | None:
+    return next((each for each in candidates if is_issued_by(certificate, each)), None)
+
+
+def _check(certificate: x509.Certificate, at: datetime, understood: Collection[x509.ObjectIdentifier]) -> None:
+    if not certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc:
+        raise EvidenceRefused(
+            f"{_named(certificate)} is not valid at {at:%Y-%m-%d %H:%M} UTC, but from "
+            f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}; renew it"
+        )
+    for extension in _extensions(certificate):
+        if extension.critical and extension.oid not in UNDERSTOOD and extension.oid not in understood:
+            raise EvidenceRefused(
+                f"{_named(certificate)} has a critical extension {extension.oid.dotted_string} that is not understood"
+                "; use a certificate without it"
+            )
+
+
+def _check_authority(issuer: x509.Certificate, below: int) -> None:
+    """`below`: authorities between it and the leaf."""
+    extensions = _extensions(issuer)
+    try:
+        constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        constraints = x509.BasicConstraints(ca=False, path_length=None)
+    too_long = constraints.path_length is not None and below > constraints.path_length
+    try:
+        may_sign = extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        may_sign = True
+    if not constraints.ca or too_long or not may_sign:
+        raise EvidenceRefused(f"{_named(issuer)} may not issue certificates; give the chain of the authority")
+
+
+def _check_revoked(
+    certificate: x509.Certificate,
+    issuer: x509.Certificate,
+    lists: list[x509.CertificateRevocationList],
+    at: datetime,
+) -> None:
+    """Of lists by this issuer; whether there has to be one is the caller's to say."""
+    for each in lists:
+        if each.issuer != issuer.subject:
+            continue
+        if not each.is_signature_valid(issuer.public_key()):  # type: ignore[arg-type]  # an authority's key signs
+            raise EvidenceRefused(f"the revocation list of {_named(issuer)} has a wrong signature; fetch it again")
+        if each.next_update_utc is not None and at > each.next_update_utc:
+            raise EvidenceRefused(
+                f"the revocation list of {_named(issuer)} ended on {each.next_update_utc:%Y-%m-%d}; fetch a new one"
+            )
+        if each.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
+            raise EvidenceRefused(f"{_named(certificate)} is revoked by its issuer; the hardware has to be replaced")
+
+
+def _extensions(certificate: x509.Certificate) -> x509.Extensions:
+    try:
+        return certificate.extensions
+    except ValueError as error:
+        raise EvidenceRefused("a certificate has extensions that cannot be read; give another") from error
+
+
+def _named(certificate: x509.Certificate) -> str:
+    try:
+        name = certificate.subject.rfc4514_string()
+    except ValueError:
+        name = "that cannot be named"
+    return f"the certificate of {name[:120] or 'an empty name'}"

@@ -1,0 +1,140 @@
+"""Quotes of Intel TDX, versions 4 and 5: signed by Intel's quoting enclave, whose platform (PCK) leads to Intel's root.
+
+A quote says what it is of and which security versions the platform has; whether these are current is in the collateral
+that Intel signs, given as files: TCB info of the platform's family (FMSPC) and the identity of the quoting enclave
+(`regions.evidence.tdx_collateral`). Without it no quote is accepted.
+
+Sources: Intel, TDX DCAP Quoting Library API (0.9), appendix A; SGX PCK Certificate Specification (1.5).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from regions.evidence.attestation import (
+    Claims,
+    Evidence,
+    Reference,
+    require_binding,
+    require_measurement,
+    require_versions,
+)
+from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.ecdsa import halves, require_signature
+from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.tdx_collateral import Platform, QuotingEnclave, platform_of, require_current
+
+HEADER, BODY = 48, 584
+BODIES = {2: 584, 3: 648}  # of version 5: TD report of TDX 1.0 and 1.5
+ECDSA_P256, TDX = 2, 0x81
+INTEL = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
+QE_REPORT = 384
+QE_CERTIFICATION, PCK_CHAIN = 6, 5
+DEBUG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """`signed`: header and body. `svn`: of the TDX module and the platform (TEE_TCB_SVN). `chain`: PCK and above."""
+
+    signed: bytes
+    svn: bytes
+    seam_attributes: bytes
+    td_attributes: bytes
+    mrtd: bytes
+    report_data: bytes
+    enclave: QuotingEnclave
+    chain: tuple[x509.Certificate, ...]
+
+
+def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
+    """Raises EvidenceRefused, naming what does not hold. Security version by name: tcb, the first of TEE_TCB_SVN."""
+    quote = signed_quote(evidence.report, at, reference)
+    if quote.td_attributes[0] & DEBUG:
+        raise EvidenceRefused("the trust domain may be debugged, so its memory can be read; start it without debug")
+    if any(quote.seam_attributes):
+        raise EvidenceRefused("the TDX module is not one of production; load Intel's signed one")
+    require_binding(quote.report_data, binding, "TDX quote")
+    require_measurement(quote.mrtd.hex(), reference, "measurement of the trust domain (MRTD)")
+    require_current(_platform(quote), quote.enclave, at, reference)
+    versions = {"tcb": quote.svn[0]}
+    require_versions(versions, reference)
+    return Claims("tdx", quote.mrtd.hex(), versions)
+
+
+def signed_quote(content: bytes, at: datetime, reference: Reference) -> Quote:
+    """The quote, if its signatures hold up to a root of the reference. Raises EvidenceRefused."""
+    reader = _Reader(content)
+    header = reader.take(HEADER)
+    version, kind, tee = (int.from_bytes(header[a:b], "little") for a, b in ((0, 2), (2, 4), (4, 8)))
+    if version not in (4, 5) or (kind, tee) != (ECDSA_P256, TDX) or header[12:28] != INTEL:
+        raise EvidenceRefused("this is no TDX quote of version 4 or 5; send it as the quoting enclave gave it")
+    described = reader.take(6) if version == 5 else b""
+    size = BODY if version == 4 else BODIES.get(int.from_bytes(described[:2], "little"))
+    if size is None or (described and int.from_bytes(described[2:], "little") != size):
+        raise EvidenceRefused("the body of the TDX quote is of no known kind; update the TDX module or Domicile")
+    body = reader.take(size)
+    signed = header + described + body
+    reader = _Reader(reader.sized(4))  # padding may follow
+    signature, attestation_key = reader.take(64), reader.take(64)
+    if reader.number(2) != QE_CERTIFICATION:
+        raise EvidenceRefused("the TDX quote has no report of its quoting enclave; send it as the enclave gave it")
+    reader = _Reader(reader.sized(4))
+    enclave_report, enclave_signature = reader.take(QE_REPORT), reader.take(64)
+    said = reader.sized(2)
+    if reader.number(2) != PCK_CHAIN:
+        raise EvidenceRefused("the TDX quote has no certificates of its platform; have the quoting enclave add them")
+    certificates = read_pem(reader.sized(4).rstrip(b"\0"))
+    chain = chain_of(certificates[0], certificates[1:], at, reference.revoked)
+    require_root(chain, reference.roots)
+    pck = chain[0].public_key()
+    what = "quoting enclave's report"
+    require_signature(pck, *halves(enclave_signature), enclave_report, hashes.SHA256(), what, ec.SECP256R1)
+    if enclave_report[320:384] != sha256(attestation_key + said).digest() + bytes(32):
+        raise EvidenceRefused("the key that signed the TDX quote is not its quoting enclave's; ask the backend again")
+    key = _key(attestation_key)
+    require_signature(key, *halves(signature), signed, hashes.SHA256(), "TDX quote", ec.SECP256R1)
+    return Quote(
+        signed=signed,
+        svn=body[:16],
+        seam_attributes=body[112:120],
+        td_attributes=body[120:128],
+        mrtd=body[136:184],
+        report_data=body[520:584],
+        enclave=QuotingEnclave.of(enclave_report),
+        chain=tuple(chain),
+    )
+
+
+def _platform(quote: Quote) -> Platform:
+    return platform_of(quote.chain[0], quote.svn)
+
+
+def _key(point: bytes) -> ec.EllipticCurvePublicKey:
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\x04" + point)
+    except ValueError as error:
+        raise EvidenceRefused("the key in the TDX quote is no point of P-256; ask the backend again") from error
+
+
+class _Reader:
+    """Fields in order; numbers are little-endian. Raises EvidenceRefused past the end."""
+
+    def __init__(self, content: bytes) -> None:
+        self._rest = content
+
+    def take(self, size: int) -> bytes:
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        if len(taken) != size:
+            raise EvidenceRefused("the TDX quote is cut short; send it as the quoting enclave gave it")
+        return taken
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def sized(self, size: int) -> bytes:
+        return self.take(self.number(size))

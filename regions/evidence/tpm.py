@@ -1,0 +1,133 @@
+"""Quotes of a TPM 2.0: registers (PCRs) signed by an attestation key, whose certificate leads to a trusted root.
+
+Sources: TCG, TPM 2.0 Library, part 2: 10.12.8 (TPMS_ATTEST), 10.12.1 (TPMS_QUOTE_INFO), 11.3.4 (TPMT_SIGNATURE). The
+measurement is the digest over the PCRs, in SHA-256, of the registers that the configuration names. Security version by
+name: firmware.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.x509.oid import ExtensionOID
+
+from regions.evidence.attestation import (
+    Claims,
+    Evidence,
+    Reference,
+    require_binding,
+    require_measurement,
+    require_versions,
+)
+from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.ecdsa import require_signature
+from regions.evidence.refusal import EvidenceRefused
+
+MAGIC, QUOTE = 0xFF544347, 0x8018
+SHA256 = 0x000B
+RSASSA, RSAPSS, ECDSA = 0x0014, 0x0016, 0x0018
+HASHES: dict[int, type[hashes.HashAlgorithm]] = {SHA256: hashes.SHA256, 0x000C: hashes.SHA384, 0x000D: hashes.SHA512}
+CURVES = (ec.SECP256R1, ec.SECP384R1)
+QUALIFYING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """`extra`: the qualifyingData. `registers`: indices in the SHA-256 bank. `digest`: over their values."""
+
+    extra: bytes
+    firmware: int
+    registers: tuple[int, ...]
+    digest: bytes
+
+
+class Reader:
+    """Fields of a TPM's structures, in order; numbers are big-endian. Raises EvidenceRefused past the end."""
+
+    def __init__(self, content: bytes) -> None:
+        self._rest = content
+
+    def take(self, size: int) -> bytes:
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        if len(taken) != size:
+            raise EvidenceRefused("the TPM's quote is cut short; send it as the TPM gave it")
+        return taken
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size))
+
+    def sized(self) -> bytes:
+        return self.take(self.number(2))
+
+    def end(self) -> None:
+        if self._rest:
+            raise EvidenceRefused("the TPM's quote has more than it should; send it as the TPM gave it")
+
+
+def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
+    """`evidence.report`: TPMS_ATTEST; `evidence.signature`: TPMT_SIGNATURE. Raises EvidenceRefused, naming what does
+    not hold."""
+    certificates = read_pem(evidence.certificates)
+    # TCG's EK credential profile marks the subject's alternative name critical, since the subject is empty
+    understood = (ExtensionOID.SUBJECT_ALTERNATIVE_NAME,)
+    chain = chain_of(certificates[0], certificates[1:], at, reference.revoked, understood)
+    require_root(chain, reference.roots)
+    _require_signature(chain[0].public_key(), evidence.signature, evidence.report)
+    quote = read_quote(evidence.report)
+    require_binding(quote.extra, binding[:QUALIFYING], "TPM's quote")
+    if not reference.pcrs or quote.registers != tuple(sorted(reference.pcrs)):
+        raise EvidenceRefused(
+            f"the TPM's quote is over the registers {_listed(quote.registers)} and not {_listed(reference.pcrs)}"
+            "; quote those of the configuration, in the SHA-256 bank"
+        )
+    measurement, versions = quote.digest.hex(), {"firmware": quote.firmware}
+    require_measurement(measurement, reference, "digest of the TPM's registers")
+    require_versions(versions, reference)
+    return Claims("tpm", measurement, versions)
+
+
+def read_quote(content: bytes) -> Quote:
+    """Raises EvidenceRefused for what is no quote of the SHA-256 bank alone."""
+    reader = Reader(content)
+    if (reader.number(4), reader.number(2)) != (MAGIC, QUOTE):
+        raise EvidenceRefused("this is no quote that a TPM made; send what TPM2_Quote gave")
+    reader.sized()  # the signer's name, for which the certificate stands
+    extra = reader.sized()
+    reader.take(8 + 4 + 4 + 1)  # clock, resets, restarts, safe
+    firmware = reader.number(8)
+    if reader.number(4) != 1 or reader.number(2) != SHA256:
+        raise EvidenceRefused("the TPM's quote is not over its SHA-256 bank alone; quote that")
+    selected = reader.take(reader.number(1))
+    digest = reader.sized()
+    reader.end()
+    registers = tuple(8 * at + bit for at, byte in enumerate(selected) for bit in range(8) if byte >> bit & 1)
+    return Quote(extra, firmware, registers, digest)
+
+
+def _require_signature(key: PublicKeyTypes, signature: bytes, signed: bytes) -> None:
+    reader = Reader(signature)
+    scheme, kind = reader.number(2), HASHES.get(reader.number(2))
+    if kind is None:
+        raise EvidenceRefused("the TPM's quote is signed over another hash than SHA-256, 384 or 512; use one of them")
+    if scheme == ECDSA:
+        r, s = int.from_bytes(reader.sized()), int.from_bytes(reader.sized())
+        reader.end()
+        curve = next((each for each in CURVES if isinstance(getattr(key, "curve", None), each)), ec.SECP256R1)
+        require_signature(key, r, s, signed, kind(), "TPM's quote", curve)
+        return
+    if scheme not in (RSASSA, RSAPSS) or not isinstance(key, rsa.RSAPublicKey) or key.key_size < 2048:
+        raise EvidenceRefused("the TPM's quote is not signed by ECDSA or RSA of 2048 bits; use such an attestation key")
+    made = reader.sized()
+    reader.end()
+    pss = padding.PSS(padding.MGF1(kind()), padding.PSS.AUTO)
+    try:
+        key.verify(made, signed, padding.PKCS1v15() if scheme == RSASSA else pss, kind())
+    except InvalidSignature as error:
+        raise EvidenceRefused("the signature of the TPM's quote does not hold; ask the backend again") from error
+
+
+def _listed(registers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, registers)) or "none"
