@@ -62,6 +62,9 @@ class Listen(Section):
         None, description="networks whose proxies are believed who calls"
     )
     proxy_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
+    proxy_protocol_from: tuple[Network, ...] | None = Field(
+        None, description="networks whose connections begin with a header of the PROXY protocol"
+    )
     operations_from: tuple[Network, ...] | None = None
     workers: int = Field(1, ge=1, le=256, description="processes that take calls on this machine")
     lame_duck_s: float = Field(

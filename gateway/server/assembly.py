@@ -93,7 +93,6 @@ from gateway.server.app import ROUTES, Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
-from gateway.server.forwarded import TrustedProxies
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
@@ -103,6 +102,7 @@ from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
 from gateway.server.probe import BackendProbe
+from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.log_followers.webhooks import WebhookMessages
