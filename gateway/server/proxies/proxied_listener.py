@@ -105,7 +105,7 @@ class ProxiedListener:
                 with suppress(BlockingIOError):
                     seen = connection.recv(MAX_BYTES, socket.MSG_PEEK)
                     if not seen:
-                        raise ConnectionResetError("closed in its header")
+                        raise ConnectionResetError
                     header = parse(data + seen)
                     wanted = len(seen) if header is None else header.length - len(data)
                     data += connection.recv(wanted)
