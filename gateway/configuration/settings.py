@@ -358,6 +358,9 @@ class Oidc(Section):
     issuer: str | None = None
     client_id: str | None = None
     client_secret_file: Path | None = None
+    device_client_id: str | None = Field(
+        None, description="the public client by which people log in from a command line (RFC 8628)"
+    )
     redirect_uri: str | None = None
     post_logout_redirect_uri: str | None = Field(None, description="where the provider sends browsers after a logout")
     audience: str | None = None
@@ -378,7 +381,9 @@ class Oidc(Section):
 
     def _set_without_issuer(self) -> str | None:
         """Why settings that need an issuer are refused; None where there are none."""
-        set_alone = (self.client_id, self.client_secret_file, self.redirect_uri, self.audience)
+        set_alone = (
+            self.client_id, self.client_secret_file, self.device_client_id, self.redirect_uri, self.audience,
+        )  # fmt: skip
         return "without issuer the rest has no meaning" if any(set_alone) or self.roles or self.projects else None
 
     def _unsafe_url(self) -> str | None:
@@ -394,8 +399,8 @@ class Oidc(Section):
         """The first rule between the settings of a provider that is broken, as a sentence; None where all hold."""
         rules = (
             (
-                self.redirect_uri is not None or self.audience is not None,
-                "set redirect_uri for people to log in, audience for machines' tokens, or both",
+                bool(self.redirect_uri or self.audience or self.device_client_id),
+                "set redirect_uri or device_client_id for people to log in, audience for machines' tokens, or several",
             ),
             (self.redirect_uri is None or self.client_id is not None, "redirect_uri needs client_id"),
             (
@@ -403,8 +408,9 @@ class Oidc(Section):
                 "projects are called by machines, whose tokens need an audience",
             ),
             (
-                self.audience is None or self.audience != self.client_id,
-                "audience must not be the client_id: a person's ID token would open what a machine's does",
+                self.audience is None or self.audience not in (self.client_id, self.device_client_id),
+                "audience must not be the client_id or device_client_id: a person's ID token would open what a "
+                "machine's does",
             ),
             ("openid" in self.scope.split(), "scope must hold openid"),
         )

@@ -25,7 +25,15 @@ from joserfc.jwk import Key
 from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from audit.files.secret_file import read_secret
 from gateway.configuration.settings import Oidc, is_safe_url
-from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
+from gateway.identity.jwt import (
+    JwtRefused,
+    check_claims,
+    check_device_login,
+    check_login,
+    public_keys,
+    read_header,
+    verified_claims,
+)
 from gateway.identity.login import CodeRefused, LoginAttempt, ProviderUnavailable
 
 REFRESH_AFTER_S = 600
@@ -142,6 +150,17 @@ class IdentityProvider:
         client_id = self.settings.client_id or ""
         claims = self._verified(token, client_id)
         check_login(claims, client_id=client_id, nonce=attempt.nonce)
+        return claims
+
+    def person_at_device(self, token: str) -> dict[str, Any]:
+        """The claims of an ID token that a command line got by the device flow (RFC 8628). Raises JwtRefused,
+        ProviderUnavailable."""
+        client_id = self.settings.device_client_id
+        if client_id is None:
+            raise JwtRefused("jwt_audience", "logging in from a command line is off; set oidc.device_client_id")
+        claims = self._verified(token, client_id)
+        skew_s = self.settings.clock_skew_s
+        check_device_login(claims, client_id=client_id, now=self._now(), skew_s=skew_s)
         return claims
 
     def _redeemed(self, published: Published, code: str, attempt: LoginAttempt) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.gateway.parts import COMPILER
 ON_BOTH_DATABASES = True
 
 ROLES = tuple(ROLE_TABLE)
-OPEN = {"login", "callback"}
+OPEN = {"login", "callback", "show_device_login", "device_login"}
 """Routes for who has no token yet."""
 UNASKED = {"bootstrap", "me", "logout", "list_sessions", "end_session", "list_regions", "show_region"} | OPEN
 ENDS_ONCE = {"end_hold", "close_incident", "notify_incident"}
