@@ -497,6 +497,13 @@ def matches(pattern: str, kind: str) -> bool:
     return kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
 
 
+class Approvals(Section):
+    """Decisions of two people. `wait_hours`: how long a person or token that an administrator made through the admin
+    API does not count as a second one, unless another role vouches for it; 0: it counts at once."""
+
+    wait_hours: int = Field(72, ge=0, le=2160)
+
+
 class Settings(BaseSettings):
     """A gateway's configuration. What belongs to the cell as a whole is in the folder `data`."""
 
@@ -518,6 +525,7 @@ class Settings(BaseSettings):
     cells: Cells = Cells()
     fleet: Fleet = Fleet()
     oidc: Oidc = Oidc()
+    approvals: Approvals = Approvals()
     webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from math import nan
@@ -72,6 +72,7 @@ from gateway.offers.routes import ModelRoutes
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
+from gateway.records.control import AdminEvent
 from gateway.records.prices import Price, configured
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.marking import Marker
@@ -157,7 +158,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         parts = await _open_parts(stack, base, member)
         installation, memory = base.installation, base.memory
         _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
-        on_event = recorded_from_threads(parts.log)
+        on_event = _counting(recorded_from_threads(parts.log), base.telemetry)
         context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
         enforcement = PolicyEnforcement(memory.registry, base.telemetry, stops=memory.stops, sinks=sinks_of(settings))
         responses = open_responses(
@@ -535,6 +536,17 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
             await task
 
 
+def _counting(on_event: OnEvent, telemetry: Telemetry) -> OnEvent:
+    """Count changes that alerts are about, once they are on record."""
+
+    def recorded(event: AdminEvent) -> None:
+        on_event(event)
+        if event.action == "policy.approval_refused":
+            telemetry.approvals_refused.inc()
+
+    return recorded
+
+
 def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
@@ -558,6 +570,7 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditCo
         audit=audit,
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),
+        approval_wait=timedelta(hours=settings.approvals.wait_hours),
     )
 
 

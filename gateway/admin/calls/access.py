@@ -6,7 +6,7 @@ The route evaluates it before a byte of the body is read (`gateway.admin.calls.g
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 
@@ -33,6 +33,7 @@ from gateway.policies.study import PolicyStudy
 from gateway.records.fleet import DeploymentRecord
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control.control import CheckPolicy, Control, OnEvent
+from gateway.store.control.independence import DEFAULT_WAIT
 from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
@@ -85,6 +86,7 @@ class AdminContext:
     audit: AuditContext | None = None
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept
+    approval_wait: timedelta = DEFAULT_WAIT
 
     @property
     def inventory(self) -> Inventory:
@@ -108,6 +110,7 @@ class AdminContext:
             on_event=self.on_event,
             now=self.now,
             expected=expected,
+            approval_wait=self.approval_wait,
         )
 
     def answers(self, actor: Actor, credential: str) -> Answers:

@@ -77,7 +77,7 @@ class SessionControl(PeopleControl):
             self._revoke(change, row, token_record, "token.revoked", log_of(person.tenant), token)
             life_ends = change.at + life
             record, key = self._insert_token(
-                change, person.tenant, person.id, life_ends, "login", action="session.opened"
+                change, person.tenant, person.id, life_ends, "login", action="session.opened", made_by=row.made_by
             )
             return person_record(person), record, key
 
