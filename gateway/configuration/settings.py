@@ -352,6 +352,49 @@ class ProjectGrant(Section):
     project: str = Field(pattern=f"^{NAME.pattern}$")
 
 
+class WorkloadGrant(Section):
+    """Whoever `subject` is at an issuer of workloads: has `role` in `tenant` or as `staff`, or calls models for
+    `project` of `tenant`."""
+
+    subject: str = Field(min_length=1, max_length=255)
+    role: Role | None = None
+    tenant: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+    staff: bool = False
+    project: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+
+    @model_validator(mode="after")
+    def one_thing(self) -> Self:
+        if (self.role is None) == (self.project is None):
+            raise ValueError(f"subject {self.subject} has both a role and a project, or neither; set one of them")
+        if (self.tenant is None) != self.staff or (self.project is not None and self.staff):
+            raise ValueError(
+                f"subject {self.subject} has both a tenant and staff, or neither; set either tenant: NAME or, with a "
+                "role, staff: true"
+            )
+        if self.role == "operator" and not self.staff:
+            raise ValueError("only staff can be operator; set staff: true, or another role")
+        return self
+
+
+class WorkloadIssuer(Section):
+    """Who signs tokens of workloads, as a Kubernetes cluster or a CI. `ca_file`: of its private authority;
+    `token_file`: the gateway's own token, where what it publishes is not public."""
+
+    issuer: str
+    audience: str = Field(min_length=1, max_length=255)
+    ca_file: Path | None = None
+    token_file: Path | None = None
+    max_minutes: int = Field(60, ge=1, le=1440, description="life of a token, from iat to exp")
+    grants: tuple[WorkloadGrant, ...] = Field(min_length=1)
+
+    @field_validator("issuer")
+    @classmethod
+    def safe(cls, value: str) -> str:
+        if not is_safe_url(value):
+            raise ValueError("issuer must be an https URL (http only on this machine), without query or fragment")
+        return value
+
+
 class Oidc(Section):
     """The identity provider through which people log in (with `redirect_uri`) and machines show tokens (`audience`)."""
 
@@ -526,8 +569,16 @@ class Settings(BaseSettings):
     fleet: Fleet = Fleet()
     oidc: Oidc = Oidc()
     approvals: Approvals = Approvals()
+    workloads: tuple[WorkloadIssuer, ...] = Field(default_factory=tuple, description="machines by where they run")
     webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
+
+    @model_validator(mode="after")
+    def one_rule_for_each_issuer(self) -> Self:
+        issuers = [each.issuer for each in self.workloads]
+        if len(set(issuers)) < len(issuers) or self.oidc.issuer in issuers:
+            raise ValueError("an issuer of workloads stands twice, or is oidc.issuer; name each issuer once")
+        return self
 
     @field_validator("webhooks")
     @classmethod

@@ -73,6 +73,17 @@ def looks_like_jwt(credential: str) -> bool:
     return credential.count(".") == 2
 
 
+def stated_issuer(token: str) -> str | None:
+    """The ``iss`` of an unverified token, only for finding out whose keys to check it by; None where there is none."""
+    if len(token) > MAX_SIZE or not _SHAPE.fullmatch(token):
+        return None
+    try:
+        issuer = _members(_decoded(token.split(".")[1])).get("iss")
+    except JwtRefused:
+        return None
+    return issuer if isinstance(issuer, str) else None
+
+
 def read_header(token: str) -> Header:
     """Raises JwtRefused."""
     if len(token) > MAX_SIZE:

@@ -126,6 +126,7 @@ from regions.fleet.health import Prober
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
+    from gateway.identity.workloads import Workloads
 
 RENEWAL_CHECK_S = 600
 
@@ -309,6 +310,7 @@ class _Base:
     keys: KeyRing
     signer: Signer
     provider: "IdentityProvider | None"
+    workloads: "Workloads | None"
     watches: Watches
 
 
@@ -323,9 +325,10 @@ async def _open_base(stack: AsyncExitStack, settings: Settings) -> _Base:
     installation.check_of_one_time(database)
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
+    workloads = _workloads(settings) if settings.workloads else None
     watches = await asyncio.to_thread(watches_of, installation, database)
     stack.callback(watches.close)
-    return _Base(settings, installation, telemetry, memory, database, keys, signer, provider, watches)
+    return _Base(settings, installation, telemetry, memory, database, keys, signer, provider, workloads, watches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +381,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
             days=settings.audit.ledger_days,
         )
     )
-    machines = await enter(_machines(base.provider, settings.oidc))
+    machines = await enter(_machines(base.provider, settings.oidc, base.workloads))
     limit_store = await enter(_limit_store(database, ledger, installation.urls.redis, member))
     limiter = await enter(Limiter(limit_store))
     await enter(
@@ -558,6 +561,7 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditCo
         check_policy=base.memory.policies.check,
         on_event=on_event,
         provider=base.provider,
+        workloads=base.workloads,
         check_region=_region_of(installation),
         check_deployment=feasibility.check,
         check_scale=feasibility.check_scale,
@@ -613,12 +617,27 @@ def _provider(settings: Oidc) -> "IdentityProvider":
 
 
 @asynccontextmanager
-async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> AsyncIterator[Machines | None]:
-    if provider is None or not settings.projects:
+async def _machines(
+    provider: "IdentityProvider | None", settings: Oidc, workloads: "Workloads | None"
+) -> AsyncIterator[Machines | None]:
+    by_groups = provider if settings.projects else None
+    if by_groups is None and workloads is None:
         yield None
         return
-    async with Machines(provider, settings.projects, settings.groups_claim, skew_s=settings.clock_skew_s) as machines:
+    async with Machines(
+        by_groups,
+        settings.projects,
+        settings.groups_claim,
+        skew_s=settings.clock_skew_s,
+        workloads=workloads,
+    ) as machines:
         yield machines
+
+
+def _workloads(settings: Settings) -> "Workloads":
+    from gateway.identity.workloads import Workloads  # as above
+
+    return Workloads(settings.workloads)
 
 
 async def _pull(settings: Settings, installation: Installation, signer: Signer, control: Callable[[], Control]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
@@ -23,7 +23,7 @@ from gateway.admin.calls.schemas import GRAMMAR
 from gateway.database.database import Database
 from gateway.database.errors import NotFound
 from gateway.directory.directory import Address
-from gateway.identity.grants import grants_of, groups_of, subject_digest
+from gateway.identity.grants import Grants, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyKind, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
@@ -41,6 +41,7 @@ from regions.fleet.deployment import Deployment, Scale
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
+    from gateway.identity.workloads import Workloads
 
 
 Admitted = TypeVar("Admitted")
@@ -76,6 +77,7 @@ class AdminContext:
     policy_study: Callable[[Inventory], PolicyStudy] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: "IdentityProvider | None" = None
+    workloads: "Workloads | None" = None
     on_refused: OnRefused = lambda reason, address=None: None
     backend_keys: Path | None = None
     check_region: Callable[[str], None] = lambda region: None
@@ -120,8 +122,8 @@ class AdminContext:
         """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is refused here."""
         credential = credential_of(request, self.cookies)
         try:
-            if self.provider is not None and looks_like_jwt(credential):
-                return self._machine(self.provider, credential, request.path_params.get("tenant"))
+            if self._takes_jwt and looks_like_jwt(credential):
+                return self._machine(credential, request.path_params.get("tenant"))
             bearer = self._bearer(credential)
             if bearer.person is None:
                 raise KeyUnknown("a bootstrap token is accepted by /bootstrap only; use an access token of a person")
@@ -143,7 +145,11 @@ class AdminContext:
     def needs_provider(self, request: Request) -> bool:
         """Whether authentication of the caller may ask the identity provider."""
         sent = request.headers.get("authorization", "")
-        return self.provider is not None and looks_like_jwt(sent[len(BEARER) :].strip())
+        return self._takes_jwt and looks_like_jwt(sent[len(BEARER) :].strip())
+
+    @property
+    def _takes_jwt(self) -> bool:
+        return self.provider is not None or self.workloads is not None
 
     def bootstrap_token(self, request: Request) -> str:
         """Its id. Raises a KeyRefused."""
@@ -163,10 +169,10 @@ class AdminContext:
     def _bearer(self, credential: str, kind: KeyKind = "admin") -> Bearer:
         return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, kind), self.now())
 
-    def _machine(self, provider: "IdentityProvider", token: str, tenant: str | None) -> Actor:
-        """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
-        claims = provider.machine(token)
-        grants = grants_of(groups_of(claims, provider.settings.groups_claim), provider.settings.roles)
+    def _machine(self, token: str, tenant: str | None) -> Actor:
+        """As staff, if its groups or its pin say so; else in the tenant that it asks for, or the only one that it has
+        roles in."""
+        claims, grants = self._granted(token)
         own = None if None in grants else tenant if tenant in grants else min(map(str, grants), default=None)
         if own not in grants:
             raise JwtRefused(
@@ -178,6 +184,14 @@ class AdminContext:
             )
         name = subject_digest(claims["iss"], claims["sub"])[:16]
         return Actor(name, own, grants[own], name, "machine")
+
+    def _granted(self, token: str) -> tuple[dict[str, Any], Grants]:
+        if self.workloads is not None and self.workloads.issued(token):
+            return self.workloads.roles(token)
+        if self.provider is None:
+            raise JwtRefused("jwt_issuer", "the token is of no issuer that is trusted here; add it to workloads")
+        claims = self.provider.machine(token)
+        return claims, grants_of(groups_of(claims, self.provider.settings.groups_claim), self.provider.settings.roles)
 
 
 def context_of(request: Request) -> AdminContext:
