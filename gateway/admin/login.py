@@ -262,9 +262,17 @@ def _person_of(
     context: AdminContext, provider: "IdentityProvider", claims: dict[str, Any], tenant: str | None
 ) -> PersonRecord:
     """Whom the claims are of, with the roles of their groups. Raises LoginRefused."""
-    settings = provider.settings
+    settings, subject = provider.settings, subject_digest(claims["iss"], claims["sub"])
+    if (provisioning := context.provisioning()) is not None:
+        admitted = provisioning.admitted(subject)
+        if admitted is None:
+            raise LoginRefused(
+                "login_provisioned",
+                "the identity provider has not provisioned you here, or ended that; ask its administrators",
+            )
+        return _chosen(admitted, tenant)
     people = context.control("system").apply_groups(
-        subject_digest(claims["iss"], claims["sub"]),
+        subject,
         display_name_of(claims),
         grants_of(groups_of(claims, settings.groups_claim), settings.roles),
     )

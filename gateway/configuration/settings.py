@@ -540,6 +540,14 @@ def matches(pattern: str, kind: str) -> bool:
     return kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
 
 
+class Scim(Section):
+    """Provisioning by the identity provider. `token_file`: what it shows as bearer. `subject`: which attribute of a
+    user is the provider's ``sub``."""
+
+    token_file: Path | None = None
+    subject: Literal["externalId", "userName"] = "externalId"
+
+
 class Approvals(Section):
     """Decisions of two people. `wait_hours`: how long a person or token that an administrator made through the admin
     API does not count as a second one, unless another role vouches for it; 0: it counts at once."""
@@ -568,10 +576,17 @@ class Settings(BaseSettings):
     cells: Cells = Cells()
     fleet: Fleet = Fleet()
     oidc: Oidc = Oidc()
+    scim: Scim = Scim()
     approvals: Approvals = Approvals()
     workloads: tuple[WorkloadIssuer, ...] = Field(default_factory=tuple, description="machines by where they run")
     webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
+
+    @model_validator(mode="after")
+    def provisioned_people_can_log_in(self) -> Self:
+        if self.scim.token_file is not None and self.oidc.issuer is None:
+            raise ValueError("scim provisions people of the identity provider; set oidc.issuer")
+        return self
 
     @model_validator(mode="after")
     def one_rule_for_each_issuer(self) -> Self:

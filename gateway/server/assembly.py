@@ -16,12 +16,13 @@ from pathlib import Path
 from secrets import token_hex
 from time import time
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
-from audit.files.secret_file import LoosePermissions
+from audit.files.secret_file import LoosePermissions, read_secret
 from audit.incidents.evidence import evidence_of
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
@@ -56,6 +57,7 @@ from gateway.directory.directory import Address, Directory
 from gateway.directory.oversight import Stops
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
+from gateway.identity.grants import grants_of, subject_digest
 from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
 from gateway.installation.doctor import ConfigurationWarning, configuration_warnings, observe
@@ -69,11 +71,13 @@ from gateway.marks.detection import TestsPerHour
 from gateway.offers.cards import Cards
 from gateway.offers.offer import Offers
 from gateway.offers.routes import ModelRoutes
+from gateway.openai.asgi_client import caller_address
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.records.control import AdminEvent
 from gateway.records.prices import Price, configured
+from gateway.records.provisioning import Mapped, UserFields
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.marking import Marker
 from gateway.request.authentication import Authenticator
@@ -90,6 +94,8 @@ from gateway.responses.assembly import OpenResponses, open_responses
 from gateway.responses.background import WaitingResponses
 from gateway.responses.responses import Responses
 from gateway.responses.routes import ResponseRoutes
+from gateway.scim.app import PREFIX as SCIM_PREFIX
+from gateway.scim.app import build_scim
 from gateway.server.app import ROUTES, Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
@@ -106,6 +112,7 @@ from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
+from gateway.store.control.provisioning import Provisioning
 from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import MarkKeys
 from gateway.store.reports.inventory import Inventory
@@ -181,6 +188,8 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             ADMIN_PREFIX: build_admin(admin_context),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
+        if settings.scim.token_file is not None:
+            mounts[SCIM_PREFIX] = _scim(settings, settings.scim.token_file, admin_context)
         mounts[CONSOLE_PREFIX] = build_console(admin_context, mounts[ADMIN_PREFIX], lambda: app)
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
@@ -246,6 +255,7 @@ def _live_settings(settings: Settings, bounds: Bounds, directory: Directory, ope
 
 
 MARKS_TIMEOUT_S = 60.0
+MIN_SCIM_TOKEN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,7 +585,37 @@ def _admin_context(base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditCo
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),
         approval_wait=timedelta(hours=settings.approvals.wait_hours),
+        provisioned=_provisioned(settings) if settings.scim.token_file is not None else None,
     )
+
+
+def _scim(settings: Settings, token_file: Path, context: AdminContext) -> ASGIApp:
+    """Raises OSError, LoosePermissions, InstallationError for a token that is none."""
+    token = read_secret(token_file).strip()
+    if len(token) < MIN_SCIM_TOKEN:
+        raise InstallationError(f"{token_file} has less than {MIN_SCIM_TOKEN} characters; write a random token there")
+
+    def people() -> Provisioning:
+        if (found := context.provisioning()) is None:
+            raise RuntimeError("there is no provisioning")
+        return found
+
+    redirect = settings.oidc.redirect_uri
+    origin = "" if redirect is None else "{0.scheme}://{0.netloc}".format(urlsplit(redirect))
+    return build_scim(
+        people,
+        token,
+        lambda request: context.on_refused("scim_token", caller_address(request.scope)),
+        origin + SCIM_PREFIX,
+    )
+
+
+def _provisioned(settings: Settings) -> Mapped:
+    def subject_of(fields: UserFields) -> str | None:
+        subject = fields.external_id if settings.scim.subject == "externalId" else fields.name
+        return None if subject is None else subject_digest(settings.oidc.issuer or "", subject)
+
+    return Mapped(subject_of, lambda groups: grants_of(groups, settings.oidc.roles))
 
 
 def _detection(base: _Base, parts: _Parts) -> Detection:

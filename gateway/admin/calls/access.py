@@ -31,9 +31,11 @@ from gateway.marks.detection import Detected
 from gateway.openai.asgi_client import caller_address
 from gateway.policies.study import PolicyStudy
 from gateway.records.fleet import DeploymentRecord
+from gateway.records.provisioning import Mapped
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control.control import CheckPolicy, Control, OnEvent
 from gateway.store.control.independence import DEFAULT_WAIT
+from gateway.store.control.provisioning import Provisioning
 from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
@@ -66,7 +68,8 @@ class AdminContext:
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy.
     `audit`: the log that the gateway writes. `evidence`: the registers of a tenant; `kept_content`: what reads content
-    of persons outside of the log's value store.
+    of persons outside of the log's value store. `provisioned`: how people that the identity provider provisions become
+    persons here, where it does.
     """
 
     database: Database
@@ -89,6 +92,7 @@ class AdminContext:
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept
     approval_wait: timedelta = DEFAULT_WAIT
+    provisioned: Mapped | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -113,6 +117,21 @@ class AdminContext:
             now=self.now,
             expected=expected,
             approval_wait=self.approval_wait,
+        )
+
+    def provisioning(self) -> Provisioning | None:
+        """What the identity provider provisions; None where it does not."""
+        if self.provisioned is None:
+            return None
+        return Provisioning(
+            self.database,
+            self.provisioned,
+            cell=self.cell,
+            hasher=self.hasher(),
+            actor="machine:scim",
+            check_policy=self.check_policy,
+            on_event=self.on_event,
+            now=self.now,
         )
 
     def answers(self, actor: Actor, credential: str) -> Answers:
