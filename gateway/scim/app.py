@@ -22,6 +22,7 @@ from gateway.scim.resources import (
     GROUP_KNOWN,
     MAX_RESULTS,
     USER_KNOWN,
+    chosen,
     etag,
     group_fields,
     group_json,
@@ -101,7 +102,9 @@ def build_scim(
         Route(path, guarded(handlers), methods=list(handlers))
         for path, handlers in {
             "/Users": {"GET": users.list, "POST": users.create},
+            "/Users/.search": {"POST": users.search},
             "/Users/{id}": users.of_one,
+            "/Groups/.search": {"POST": groups.search},
             "/Groups": {"GET": groups.list, "POST": groups.create},
             "/Groups/{id}": groups.of_one,
             **_published(base),
@@ -144,7 +147,7 @@ class _Resources:
         found = self._show(self._people(), request.path_params["id"])
         if request.headers.get("if-none-match") == etag(found):
             return 304, None, etag(found)
-        return self._said(200, found)
+        return self._said(200, found, request.query_params)
 
     def put(self, request: Request, body: Any) -> Answer:
         return self._said(200, self._replace(self._people(), request.path_params["id"], body, _version(request)))
@@ -163,15 +166,28 @@ class _Resources:
         return 204, None, None
 
     def list(self, request: Request, body: Any) -> Answer:
-        text = request.query_params.get("filter")
+        return self._found(request.query_params)
+
+    def search(self, request: Request, body: Any) -> Answer:
+        """As `list`, with the query in the body (RFC 7644 §3.4.3)."""
+        if not isinstance(body, dict):
+            raise invalid("the body is no SearchRequest; send one", "invalidSyntax")
+        joined = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in body.items()}
+        return self._found({name: str(value) for name, value in joined.items() if value is not None})
+
+    def _found(self, query: Mapping[str, str]) -> Answer:
+        text = query.get("filter")
         where = None if text is None else searched(text, self._filters)
-        start, count = _number(request, "startIndex", 1), _number(request, "count", MAX_RESULTS)
+        start, count = _number(query, "startIndex", 1), _number(query, "count", MAX_RESULTS)
         start, count = max(start, 1), min(max(count, 0), MAX_RESULTS)
         total, found = self._find(self._people(), where, start, count)
-        return 200, _listed([self._to_json(each, self._base) for each in found], total, start), None
+        said = [_chosen(self._to_json(each, self._base), query) for each in found]
+        return 200, _listed(said, total, start), None
 
-    def _said(self, status: int, resource: ProvisionedUser | ProvisionedGroup) -> Answer:
-        return status, self._to_json(resource, self._base), etag(resource)
+    def _said(
+        self, status: int, resource: ProvisionedUser | ProvisionedGroup, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        return status, _chosen(self._to_json(resource, self._base), query or {}), etag(resource)
 
 
 def _published(base: str) -> dict[str, dict[str, Handler]]:
@@ -234,8 +250,19 @@ def _version(request: Request) -> int | None:
     return int(number)
 
 
-def _number(request: Request, name: str, default: int) -> int:
-    written = request.query_params.get(name)
+def _chosen(said: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
+    def names(parameter: str) -> frozenset[str] | None:
+        written = query.get(parameter)
+        if not written:
+            return None
+        # an attribute's part (members.value) wants the attribute; a name may have its schema in front
+        return frozenset(each.strip().lower().rpartition(":")[2].partition(".")[0] for each in written.split(","))
+
+    return chosen(said, names("attributes"), names("excludedAttributes") or frozenset())
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    written = query.get(name)
     try:
         return default if written is None else int(written[:12])
     except ValueError as error:

@@ -26,7 +26,7 @@ def user_fields(body: Any) -> UserFields:
         active = _BOOLEANS.get(active.lower(), active)
     if not isinstance(active, bool):
         raise invalid("active is not true or false; send one of these")
-    return UserFields(name, _text(said, "externalId"), _text(said, "displayName") or name[:200], active)
+    return UserFields(name, _text(said, "externalId"), _text(said, "displayName") or "", active)
 
 
 def group_fields(body: Any) -> GroupFields:
@@ -50,10 +50,11 @@ def user_json(user: ProvisionedUser, base: str) -> dict[str, Any]:
         "schemas": [USER],
         "id": user.id,
         "userName": user.name,
-        "displayName": user.display_name,
         "active": user.active,
         "meta": _meta(user, "User", base),
     }
+    if user.display_name:
+        said["displayName"] = user.display_name
     if user.external_id is not None:
         said["externalId"] = user.external_id
     if user.groups:
@@ -79,6 +80,18 @@ def group_json(group: ProvisionedGroup, base: str) -> dict[str, Any]:
     if group.external_id is not None:
         said["externalId"] = group.external_id
     return said
+
+
+def chosen(said: dict[str, Any], only: frozenset[str] | None, without: frozenset[str]) -> dict[str, Any]:
+    """The attributes of a resource that a client wants (RFC 7644 §3.9), by names in lower case; what identifies it is
+    always there."""
+
+    def is_wanted(name: str) -> bool:
+        if name in ("schemas", "id"):
+            return True
+        return (only is None or name.lower() in only) and name.lower() not in without
+
+    return {name: value for name, value in said.items() if is_wanted(name)}
 
 
 def etag(resource: ProvisionedUser | ProvisionedGroup) -> str:
@@ -175,7 +188,7 @@ def schemas(base: str) -> list[dict[str, Any]]:
             _attribute("value", "The id of a user", mutability="immutable"),
             _attribute("$ref", "Its address", kind="reference", mutability="immutable", reference=["User"]),
             _attribute("display", "Its userName", mutability="readOnly"),
-            _attribute("type", "Always User", mutability="immutable"),
+            _attribute("type", "Always User", mutability="readOnly"),
         ]),
     ]  # fmt: skip
     return [

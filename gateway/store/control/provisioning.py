@@ -146,7 +146,9 @@ class Provisioning(SessionControl):
 
     def _apply(self, change: Change, row: ScimUserRow) -> list[PersonRecord]:
         names = frozenset(name for _, name in _groups_of(change, row.id))
-        return self._apply_groups(change, row.subject or "", row.display_name, self._mapped.grants_of(names))
+        return self._apply_groups(
+            change, row.subject or "", row.display_name or row.name[:200], self._mapped.grants_of(names)
+        )
 
     def _shut_out(self, change: Change, subject: str, display_name: str | None) -> None:
         persons = change.session.exec(select(PersonRow).where(PersonRow.subject == subject)).all()
@@ -163,10 +165,11 @@ class Provisioning(SessionControl):
     # Rows
 
     def _columns(self, fields: UserFields) -> dict[str, Any]:
-        shown = checked_text(fields.display_name, "displayName")
+        if fields.display_name:
+            checked_text(fields.display_name, "displayName")
         return {
             **_names(fields.name, fields.external_id),
-            "display_name": shown,
+            "display_name": fields.display_name,
             "active": fields.active,
             "subject": self._mapped.subject_of(fields),
         }

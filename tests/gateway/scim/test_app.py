@@ -152,6 +152,15 @@ async def test_names_are_unique_without_case_and_found_by_filters(tmp_path):
             assert [each["id"] for each in said["Resources"]] == found, filter_
         status, said, _ = await scim("GET", "/Users?startIndex=2&count=1")
         assert (said["totalResults"], said["itemsPerPage"], [each["id"] for each in said["Resources"]]) == (2, 1, [bob])
+        _, said, _ = await scim("GET", f"/Users/{ada}?attributes=userName,{USER}:active")
+        assert said.keys() == {"schemas", "id", "userName", "active"}
+        for said in (
+            (await scim("GET", "/Users?excludedAttributes=userName,meta.version&startIndex=2"))[1],
+            (await scim("POST", "/Users/.search", {"excludedAttributes": ["userName", "meta"], "startIndex": 2}))[1],
+        ):
+            assert [each.keys() for each in said["Resources"]] == [
+                {"schemas", "id", "displayName", "active", "externalId"}
+            ]
         status, said, _ = await scim("GET", "/Users?count=0")
         assert (said["totalResults"], said["Resources"]) == (2, [])
         for filter_ in ("userName sw", 'userName co "a"', 'password eq "x"', 'a eq "b" or c eq "d"', '"x" eq "y"'):
