@@ -391,7 +391,7 @@ class WorkloadIssuer(Section):
     @classmethod
     def safe(cls, value: str) -> str:
         if not is_safe_url(value):
-            raise ValueError("issuer must be an https URL (http only on this machine), without query or fragment")
+            raise ValueError("issuer is no https URL without query and fragment; write one (http only on this machine)")
         return value
 
 
