@@ -1,5 +1,7 @@
 """People and groups as an identity provider provisions them by SCIM."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -9,8 +11,9 @@ branch_labels = None
 depends_on = None
 
 
-def upgrade() -> None:
-    common = lambda: (  # noqa: E731  # columns belong to one table
+def _common() -> tuple["sa.Column[Any]", ...]:
+    """Columns belong to one table."""
+    return (
         sa.Column("id", sa.String(32), primary_key=True),
         sa.Column("cell", sa.String(31), nullable=False),
         sa.Column("name", sa.String(256), nullable=False),
@@ -20,14 +23,17 @@ def upgrade() -> None:
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
     )
+
+
+def upgrade() -> None:
     op.create_table(
         "scim_user",
-        *common(),
+        *_common(),
         sa.Column("display_name", sa.String(200), nullable=False),
         sa.Column("active", sa.Boolean(), nullable=False),
         sa.Column("subject", sa.String(64), nullable=True),
     )
-    op.create_table("scim_group", *common())
+    op.create_table("scim_group", *_common())
     for table in ("scim_user", "scim_group"):
         op.create_index(f"uq_{table}_name", table, ["cell", "name_key"], unique=True)
     op.create_index("uq_scim_user_subject", "scim_user", ["subject"], unique=True)
