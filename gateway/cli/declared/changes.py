@@ -64,9 +64,7 @@ def _of_tenant(
     known: bool, prune: bool, two_people: bool,
 ) -> Iterator[Change]:  # fmt: skip
     in_force = {one.project: one for one in inventory.policies(name) if one.active} if known else {}
-    policy = _policy
-    if two_people:
-        policy = partial(_proposed, inventory.proposals(name) if known else [])
+    policy = _way_of_policies(name, inventory, known=known, two_people=two_people)
     yield from policy(name, None, tenant.policy, folder, in_force)
     yield from _limits(name, None, tenant.limits, reports if known else None)
     projects = {one.id: one for one in inventory.projects(name)} if known else {}
@@ -126,6 +124,15 @@ def _policy(
     sign: Sign = "+" if before is None else "~"
     was = "" if before is None else f", in place of version {before.number}"
     yield Change(sign, f"policy of {place}: {path}{was}", _call("activate_policy", tenant, document, project=project))
+
+
+def _way_of_policies(
+    tenant: str, inventory: "Inventory", *, known: bool, two_people: bool
+) -> Callable[..., Iterator[Change]]:
+    """`_policy`, or what does the same by two people. `known`: the tenant is there already."""
+    if not two_people:
+        return _policy
+    return partial(_proposed, inventory.proposals(tenant) if known else [])
 
 
 def _proposed(
