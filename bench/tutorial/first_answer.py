@@ -70,6 +70,9 @@ def measure(root: Path, wheel: Path, find_links: Path | None) -> tuple[list[dict
         (root / "links").mkdir(exist_ok=True)
         bound += f"mount --bind {find_links} {{0}}/links; "
         environment["PIP_FIND_LINKS"] = "/links"
+        pinned = [f"torch=={wheel.name.split('-')[1]}\n" for wheel in find_links.glob("torch-*.whl")]
+        (home / "constraints.txt").write_text("".join(pinned))  # the package index may have a newer one, with CUDA
+        environment["PIP_CONSTRAINT"] = "/root/constraints.txt"
     (home / "tutorial.sh").write_text(script(wheel.name))
     inside = bound.format(root) + f"exec chroot {root} /bin/bash /root/tutorial.sh"
     words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-ec", inside]
