@@ -115,7 +115,10 @@ def main() -> None:
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "load_1m": round(os.getloadavg()[0], 1),
-        "torch": next(path.name.split("-")[1] for path in given.root.glob("root/domicile/lib/*/*/torch-*.dist-info")),
+        "torch": next(
+            path.name.split("-")[1].removesuffix(".dist")
+            for path in given.root.glob("root/domicile/lib/*/*/torch-*.dist-info")
+        ),
         "steps": measured,
         "seconds_to_first_answer": round(to_answer, 1),
         "goal_seconds": 600,
