@@ -6,21 +6,23 @@ browser holds it in a cookie that no script can read.
 
 import hmac
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from hashlib import sha256
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from gateway.admin.calls.access import AdminContext, Context, authenticated_actor
 from gateway.admin.calls.authentication import Cookies, PendingLogin
 from gateway.admin.calls.problems import LoginRefused
-from gateway.admin.calls.schemas import Name
+from gateway.admin.calls.schemas import Body, Name
 from gateway.database.errors import Invalid, NotFound
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
-from gateway.identity.jwt import JwtRefused, authentication_time
+from gateway.identity.jwt import MAX_SIZE, JwtRefused, authentication_time
 from gateway.identity.keys import ApiKey
 from gateway.identity.login import FRESH, CodeRefused, LoginAttempt
 from gateway.identity.roles import Actor
@@ -107,6 +109,61 @@ async def callback(
     return response
 
 
+class DeviceLogin(BaseModel):
+    """Where a command line gets an ID token for `POST /device-login`: by the device flow (RFC 8628) of `issuer`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    issuer: str
+    client_id: str
+    scope: str
+
+
+class DeviceToken(Body):
+    """`id_token`: of the device flow, new. `tenant`: for who has roles in several."""
+
+    id_token: str = Field(repr=False, max_length=MAX_SIZE)
+    tenant: Name | None = None
+
+
+class SessionWithToken(Session):
+    """`token` is shown this once and kept nowhere."""
+
+    token: str = Field(repr=False)
+
+
+@router.get("/device-login")
+def show_device_login(context: Context) -> DeviceLogin:
+    """How to log in from a command line."""
+    provider = _for_devices(context)
+    settings = provider.settings
+    scopes = dict.fromkeys([*settings.scope.split(), "offline_access"])
+    return DeviceLogin(issuer=settings.issuer or "", client_id=settings.device_client_id or "", scope=" ".join(scopes))
+
+
+@router.post("/device-login", status_code=201)
+async def device_login(request: Request, context: Context, shown: DeviceToken) -> SessionWithToken:
+    """A session for an ID token of the device flow, which is good for this once. Roles are those of its groups."""
+    provider = _for_devices(context)
+    life = timedelta(minutes=provider.settings.session_minutes)
+    try:
+        try:
+            claims = await context.provider_pool.run(provider.person_at_device, shown.id_token)
+        except JwtRefused as refused:
+            raise LoginRefused(refused.reason, str(refused)) from refused
+        digest = sha256(shown.id_token.encode()).hexdigest()
+        await run_in_threadpool(_use_once, context, "device login", digest)
+        person = await run_in_threadpool(_person_of, context, provider, claims, shown.tenant)
+        control = context.control("system")
+        record, key = await run_in_threadpool(partial(control.open_session, person.tenant, person.id, life=life))
+    except LoginRefused as refusal:
+        context.on_refused(refusal.reason, caller_address(request.scope))
+        raise
+    return SessionWithToken(
+        person=person.id, tenant=person.tenant, roles=person.roles, expires_at=record.expires_at, token=key.token
+    )
+
+
 @router.post("/logout", status_code=204, response_model=None)
 def logout(request: Request, actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) -> Response:
     """End the session, or the access token, that this is called with.
@@ -136,20 +193,34 @@ def _open(context: AdminContext) -> tuple["IdentityProvider", Cookies]:
     return context.provider, context.cookies
 
 
+def _for_devices(context: AdminContext) -> "IdentityProvider":
+    if context.provider is None or context.provider.settings.device_client_id is None:
+        raise NotFound(
+            "logging in from a command line by the identity provider is off; set oidc.device_client_id, or use an "
+            "access token"
+        )
+    return context.provider
+
+
+def _use_once(context: AdminContext, purpose: str, value: str) -> None:
+    """Raises LoginRefused at the second time."""
+    used = Answers(context.database, context.cell, purpose, value)
+    try:
+        claim = used.claim(value, context.now())
+    except Pending:
+        claim = b""
+    if isinstance(claim, bytes):
+        raise LoginRefused("login_used", "this login was used already; log in again")
+    used.keep(claim, b"used")
+
+
 def _pending_login(context: AdminContext, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
     """The pending login of this callback, which is consumed. Raises LoginRefused."""
     now = context.now()
     begun = cookies.login_of(request, context.hasher(), now.timestamp())
     if begun is None or state is None or not hmac.compare_digest(begun.attempt.state.encode(), state.encode()):
         raise LoginRefused("login_state", "this login was not begun in this browser, or too long ago; log in again")
-    used = Answers(context.database, context.cell, "login", begun.attempt.state)
-    try:
-        claim = used.claim(begun.attempt.state, now)
-    except Pending:
-        claim = b""
-    if isinstance(claim, bytes):
-        raise LoginRefused("login_used", "this login was used already; log in again")
-    used.keep(claim, b"used")
+    _use_once(context, "login", begun.attempt.state)
     return begun
 
 
@@ -179,14 +250,9 @@ def _start_session(
     life: timedelta,
 ) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:
     """Give the person the roles of their groups and a session, and end the one before. Raises LoginRefused."""
-    settings, control = provider.settings, context.control("system")
+    control = context.control("system")
     authenticated_at = _authenticated_at(context, provider, begun, claims)
-    people = control.apply_groups(
-        subject_digest(claims["iss"], claims["sub"]),
-        display_name_of(claims),
-        grants_of(groups_of(claims, settings.groups_claim), settings.roles),
-    )
-    person = _chosen(people, begun.tenant)
+    person = _person_of(context, provider, claims, begun.tenant)
     # A browser does not send its session along when it comes from the provider, so the login's cookie names it too.
     known = context.session(request)
     for token in {begun.session, "" if known is None else known.token} - {""}:
@@ -217,6 +283,27 @@ def _authenticated_at(
             "the identity provider let you in without asking who you are; sign out there, and sign in again",
         )
     return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def _person_of(
+    context: AdminContext, provider: "IdentityProvider", claims: dict[str, Any], tenant: str | None
+) -> PersonRecord:
+    """Whom the claims are of, with the roles of their groups. Raises LoginRefused."""
+    settings, subject = provider.settings, subject_digest(claims["iss"], claims["sub"])
+    if (provisioning := context.provisioning()) is not None:
+        admitted = provisioning.admitted(subject)
+        if admitted is None:
+            raise LoginRefused(
+                "login_provisioned",
+                "the identity provider has not provisioned you here, or ended that; ask its administrators",
+            )
+        return _chosen(admitted, tenant)
+    people = context.control("system").apply_groups(
+        subject,
+        display_name_of(claims),
+        grants_of(groups_of(claims, settings.groups_claim), settings.roles),
+    )
+    return _chosen(people, tenant)
 
 
 def _chosen(people: list[PersonRecord], tenant: str | None) -> PersonRecord:

@@ -99,19 +99,28 @@ def me(actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) 
     )
 
 
-def _routes(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:
+def _routes(
+    prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission, vouch: Permission
+) -> APIRouter:
     """The same routes for a tenant's people and for the staff. `tenant_of`: a dependency that gives the tenant, None
-    for the staff. `read`, `manage`: what a caller needs for a GET and for every other method."""
+    for the staff. `read`, `manage`: what a caller needs for a GET and for every other method, but `vouch`."""
     router = APIRouter(prefix=prefix, tags=["people"], route_class=IdempotentRoute)
-    _add_people(router, tenant_of, read, manage)
+    _add_people(router, tenant_of, read, manage, vouch)
     _add_tokens(router, tenant_of, read, manage)
     return router
 
 
-def _add_people(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
+def _add_people(
+    router: APIRouter,
+    tenant_of: Callable[..., str | None],
+    read: Permission,
+    manage: Permission,
+    vouch: Permission,
+) -> None:
     """Adds the routes of persons and their roles to `router`; the parameters are those of `_routes`."""
     reading = [Depends(RequirePermission(read))]
     manager = Annotated[Actor, Depends(RequirePermission(manage))]
+    voucher = Annotated[Actor, Depends(RequirePermission(vouch))]
     of = Annotated[str | None, Depends(tenant_of)]
 
     @router.get("", dependencies=reading)
@@ -135,6 +144,16 @@ def _add_people(router: APIRouter, tenant_of: Callable[..., str | None], read: P
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, new: Roles
     ) -> PersonRecord:
         record = context.control(actor.name, expected).set_roles(tenant, person, new.roles)
+        tagged(response, record)
+        return record
+
+    @router.post("/{person}/vouch")
+    def vouch_for_person(
+        actor: voucher, context: Context, expected: IfMatch, response: Response, tenant: of, person: str
+    ) -> PersonRecord:
+        """Say that they are a second person, with the roles and tokens that they have now. 409 for who made them, and
+        for who has no role that those lack."""
+        record = context.control(actor.name, expected).vouch_for_person(tenant, person, voucher=actor.person)
         tagged(response, record)
         return record
 
@@ -192,5 +211,5 @@ def _shown_once(response: Response, record: AccessTokenRecord, token: str) -> To
     return TokenWithSecret(**dict(record), token=token)
 
 
-tenant_router = _routes("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage")
-staff_router = _routes("/staff", _of_the_staff, "staff.read", "staff.manage")
+tenant_router = _routes("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage", "policies.approve")
+staff_router = _routes("/staff", _of_the_staff, "staff.read", "staff.manage", "operator-policy.approve")

@@ -17,6 +17,7 @@ from gateway.cli.terminal.shell import (
     opened_control,
     opened_inventory,
     opened_reports,
+    remote_url,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def apply(
     """Make tenants, projects, keys, limits, policies and deployments as the YAML of a folder says.
 
     Applied again it changes nothing. Secrets of new keys are printed once. Ends with 1 where something differs that
-    cannot be changed.
+    cannot be changed, or waits for a second person: of an installation elsewhere policies are proposed, and put in
+    force by the next run once somebody else approved them.
 
     Example: domicile apply -f installation --plan
     """
@@ -56,7 +58,8 @@ def apply(
 
     declared = _read(folder, signed=require_signed)
     with opened_inventory(data) as inventory, opened_reports(data) as reports:
-        found = list(changes(declared, inventory, reports, prune=prune))
+        elsewhere = remote_url(data) is not None
+        found = list(changes(declared, inventory, reports, prune=prune, two_people=elsewhere))
     if plan:
         _show(found, as_json)
         raise typer.Exit(CHANGED if found else 0)
@@ -84,14 +87,19 @@ def _read(folder: Path, *, signed: bool) -> "Folder":
 
 
 def _make(control: "Control", found: "list[Change]", as_json: bool) -> None:
+    """Where one fails, those before it are made, and are said: a secret of theirs is in no other place."""
     secrets: dict[str, str] = {}
-    for change in found:
-        if change.make is not None and (secret := change.make(control)) is not None:
-            secrets[change.what] = secret
-        if not as_json:
-            typer.echo(str(change) + (f": {secrets[change.what]}" if change.what in secrets else ""))
-    if as_json:
-        _show(found, as_json, secrets)
+    done: list[Change] = []
+    try:
+        for change in found:
+            if change.make is not None and (secret := change.make(control)) is not None:
+                secrets[change.what] = secret
+            done.append(change)
+            if not as_json:
+                typer.echo(str(change) + (f": {secrets[change.what]}" if change.what in secrets else ""))
+    finally:
+        if as_json:
+            _show(done, as_json, secrets)
 
 
 def _show(found: "list[Change]", as_json: bool, secrets: dict[str, str] | None = None) -> None:

@@ -63,6 +63,9 @@ class Listen(Section):
         None, description="networks whose proxies are believed who calls"
     )
     proxy_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
+    proxy_protocol_from: tuple[Network, ...] | None = Field(
+        None, description="networks whose connections begin with a header of the PROXY protocol"
+    )
     operations_from: tuple[Network, ...] | None = None
     workers: int = Field(1, ge=1, le=256, description="processes that take calls on this machine")
     lame_duck_s: float = Field(
@@ -415,12 +418,58 @@ class Attestation(Section):
     accepted: dict[Technology, AcceptedEvidence] = Field(default_factory=dict)
 
 
+class WorkloadGrant(Section):
+    """Whoever `subject` is at an issuer of workloads: has `role` in `tenant` or as `staff`, or calls models for
+    `project` of `tenant`."""
+
+    subject: str = Field(min_length=1, max_length=255)
+    role: Role | None = None
+    tenant: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+    staff: bool = False
+    project: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+
+    @model_validator(mode="after")
+    def one_thing(self) -> Self:
+        if (self.role is None) == (self.project is None):
+            raise ValueError(f"subject {self.subject} has both a role and a project, or neither; set one of them")
+        if (self.tenant is None) != self.staff or (self.project is not None and self.staff):
+            raise ValueError(
+                f"subject {self.subject} has both a tenant and staff, or neither; set either tenant: NAME or, with a "
+                "role, staff: true"
+            )
+        if self.role == "operator" and not self.staff:
+            raise ValueError("only staff can be operator; set staff: true, or another role")
+        return self
+
+
+class WorkloadIssuer(Section):
+    """Who signs tokens of workloads, as a Kubernetes cluster or a CI. `ca_file`: of its private authority;
+    `token_file`: the gateway's own token, where what it publishes is not public."""
+
+    issuer: str
+    audience: str = Field(min_length=1, max_length=255)
+    ca_file: Path | None = None
+    token_file: Path | None = None
+    max_minutes: int = Field(60, ge=1, le=1440, description="life of a token, from iat to exp")
+    grants: tuple[WorkloadGrant, ...] = Field(min_length=1)
+
+    @field_validator("issuer")
+    @classmethod
+    def safe(cls, value: str) -> str:
+        if not is_safe_url(value):
+            raise ValueError("issuer is no https URL without query and fragment; write one (http only on this machine)")
+        return value
+
+
 class Oidc(Section):
     """The identity provider through which people log in (with `redirect_uri`) and machines show tokens (`audience`)."""
 
     issuer: str | None = None
     client_id: str | None = None
     client_secret_file: Path | None = None
+    device_client_id: str | None = Field(
+        None, description="the public client by which people log in from a command line (RFC 8628)"
+    )
     redirect_uri: str | None = None
     post_logout_redirect_uri: str | None = Field(None, description="where the provider sends browsers after a logout")
     audience: str | None = None
@@ -441,7 +490,9 @@ class Oidc(Section):
 
     def _set_without_issuer(self) -> str | None:
         """Why settings that need an issuer are refused; None where there are none."""
-        set_alone = (self.client_id, self.client_secret_file, self.redirect_uri, self.audience)
+        set_alone = (
+            self.client_id, self.client_secret_file, self.device_client_id, self.redirect_uri, self.audience,
+        )  # fmt: skip
         return "without issuer the rest has no meaning" if any(set_alone) or self.roles or self.projects else None
 
     def _unsafe_url(self) -> str | None:
@@ -457,8 +508,8 @@ class Oidc(Section):
         """The first rule between the settings of a provider that is broken, as a sentence; None where all hold."""
         rules = (
             (
-                self.redirect_uri is not None or self.audience is not None,
-                "set redirect_uri for people to log in, audience for machines' tokens, or both",
+                bool(self.redirect_uri or self.audience or self.device_client_id),
+                "set redirect_uri or device_client_id for people to log in, audience for machines' tokens, or several",
             ),
             (self.redirect_uri is None or self.client_id is not None, "redirect_uri needs client_id"),
             (
@@ -466,8 +517,9 @@ class Oidc(Section):
                 "projects are called by machines, whose tokens need an audience",
             ),
             (
-                self.audience is None or self.audience != self.client_id,
-                "audience must not be the client_id: a person's ID token would open what a machine's does",
+                self.audience is None or self.audience not in (self.client_id, self.device_client_id),
+                "audience must not be the client_id or device_client_id: a person's ID token would open what a "
+                "machine's does",
             ),
             ("openid" in self.scope.split(), "scope must hold openid"),
         )
@@ -554,6 +606,21 @@ def matches(pattern: str, kind: str) -> bool:
     return kind.startswith(pattern[:-1]) if pattern.endswith(".*") else kind == pattern
 
 
+class Scim(Section):
+    """Provisioning by the identity provider. `token_file`: what it shows as bearer. `subject`: which attribute of a
+    user is the provider's ``sub``."""
+
+    token_file: Path | None = None
+    subject: Literal["externalId", "userName"] = "externalId"
+
+
+class Approvals(Section):
+    """Decisions of two people. `wait_hours`: how long a person or token that an administrator made through the admin
+    API does not count as a second one, unless another role vouches for it; 0: it counts at once."""
+
+    wait_hours: int = Field(72, ge=0, le=2160)
+
+
 class Settings(BaseSettings):
     """A gateway's configuration. What belongs to the cell as a whole is in the folder `data`."""
 
@@ -576,8 +643,24 @@ class Settings(BaseSettings):
     fleet: Fleet = Fleet()
     attestation: Attestation = Attestation()
     oidc: Oidc = Oidc()
+    scim: Scim = Scim()
+    approvals: Approvals = Approvals()
+    workloads: tuple[WorkloadIssuer, ...] = Field(default_factory=tuple, description="machines by where they run")
     webhooks: tuple[Webhook, ...] = Field(default_factory=tuple, description="who is told of incidents, budgets, ...")
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
+
+    @model_validator(mode="after")
+    def provisioned_people_can_log_in(self) -> Self:
+        if self.scim.token_file is not None and self.oidc.issuer is None:
+            raise ValueError("scim provisions people of the identity provider; set oidc.issuer")
+        return self
+
+    @model_validator(mode="after")
+    def one_rule_for_each_issuer(self) -> Self:
+        issuers = [each.issuer for each in self.workloads]
+        if len(set(issuers)) < len(issuers) or self.oidc.issuer in issuers:
+            raise ValueError("an issuer of workloads stands twice, or is oidc.issuer; name each issuer once")
+        return self
 
     @field_validator("webhooks")
     @classmethod

@@ -7,6 +7,7 @@ StoreError
     ├── Duplicate
     ├── Stale             it was changed since the caller last saw it
     ├── NotReady          what it waits for has not happened, or it is past that
+    │   └── NotIndependent    two people decide, and one of them may have been invented by the other
     └── Invalid           a name, value or policy document is wrong
         └── InvalidValue  a value that no state of the installation could accept: its form, or a contradiction
 """
@@ -42,6 +43,10 @@ class Stale(ControlError):
 
 class NotReady(ControlError):
     """What it waits for has not happened yet, or it is past that."""
+
+
+class NotIndependent(NotReady):
+    """Two people decide, and one of them may have been invented by the other."""
 
 
 class Invalid(ControlError):

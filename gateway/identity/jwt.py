@@ -27,6 +27,8 @@ MAX_SIZE = 8192
 MAX_LIFE_S = 86400
 """Of a machine's token, from `iat` to `exp`: one that is stolen must not work for long."""
 MIN_RSA_BITS = 2048
+MAX_DEVICE_AGE_S = 300
+"""Between the issue of an ID token to a command line and the login with it."""
 
 ALGORITHMS: Mapping[str, type[Key]] = {
     "RS256": RSAKey, "RS384": RSAKey, "RS512": RSAKey, "PS256": RSAKey, "PS384": RSAKey, "PS512": RSAKey,
@@ -69,6 +71,17 @@ class Header:
 def looks_like_jwt(credential: str) -> bool:
     """Whether it is to be judged as one; our own keys have no dot."""
     return credential.count(".") == 2
+
+
+def stated_issuer(token: str) -> str | None:
+    """The ``iss`` of an unverified token, only for finding out whose keys to check it by; None where there is none."""
+    if len(token) > MAX_SIZE or not _SHAPE.fullmatch(token):
+        return None
+    try:
+        issuer = _members(_decoded(token.split(".")[1])).get("iss")
+    except JwtRefused:
+        return None
+    return issuer if isinstance(issuer, str) else None
 
 
 def read_header(token: str) -> Header:
@@ -139,9 +152,7 @@ def check_claims(claims: Mapping[str, Any], *, issuer: str, audience: str, now: 
 
 def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> None:
     """Further checks of an ID token: made for our client, and for this login (OpenID Connect Core §3.1.3.7)."""
-    party = claims.get("azp")
-    if party != client_id if party is not None else len(audiences(claims)) > 1:
-        raise JwtRefused("jwt_audience", "the token was issued to another client; log in to this one")
+    _check_party(claims, client_id)
     claimed = claims.get("nonce")
     if not isinstance(claimed, str) or not hmac.compare_digest(claimed.encode(), nonce.encode()):
         raise JwtRefused("jwt_nonce", "the token answers another login; log in again")
@@ -158,6 +169,20 @@ def authentication_time(claims: Mapping[str, Any], *, now: float, skew_s: int) -
             "jwt_early", "the token says that you will sign in; compare the clocks of this host and the provider"
         )
     return min(at, now)
+
+
+def check_device_login(claims: Mapping[str, Any], *, client_id: str, now: float, skew_s: int) -> None:
+    """As `check_login`, of an ID token that a command line got for itself: no nonce binds it to a login of ours, so it
+    has to be new."""
+    _check_party(claims, client_id)
+    if now - claims["iat"] > MAX_DEVICE_AGE_S + skew_s:
+        raise JwtRefused("jwt_old", "the token was issued too long ago to log in with; get a new one")
+
+
+def _check_party(claims: Mapping[str, Any], client_id: str) -> None:
+    party = claims.get("azp")
+    if party != client_id if party is not None else len(audiences(claims)) > 1:
+        raise JwtRefused("jwt_audience", "the token was issued to another client; log in to this one")
 
 
 def audiences(claims: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
-"""Machines that show a token of the identity provider where others show a key (RFC 6750 §2.1, RFC 9068).
+"""Machines that show a token of the identity provider, or of the place where they run (`gateway.identity.workloads`),
+where others show a key (RFC 6750 §2.1, RFC 9068).
 
-Each calls for one project, that of its groups, under the project's policy and limits. A token is checked whole when it
-is first seen, in threads of their own, since the provider may have to be asked; what was found holds for a minute.
+Each calls for one project, that of its groups or of its subject, under the project's policy and limits. A token is
+checked whole when it is first seen, in threads of their own, since the provider may have to be asked; what was found
+holds for a minute.
 """
 
 import asyncio
@@ -31,6 +33,16 @@ class Provider(Protocol):
         ...
 
 
+class WorkloadProjects(Protocol):
+    def issued(self, token: str) -> bool:
+        """Whether it says that it is of an issuer of workloads."""
+        ...
+
+    def project(self, token: str) -> tuple[dict[str, Any], str, str]:
+        """Claims, tenant and project. Raises JwtRefused, ProviderUnavailable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`name`: as the record names it, by a digest of who it is at the provider. `expires_at`: until when its token is
@@ -56,15 +68,17 @@ class Machines:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: Provider | None,
         grants: Iterable[ProjectGrant],
         groups_claim: str,
         *,
         skew_s: float = 0.0,
+        workloads: WorkloadProjects | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._provider = provider
+        self._workloads = workloads
         self._grants = tuple(grants)
         self._groups_claim = groups_claim
         self._skew_s = skew_s
@@ -88,18 +102,25 @@ class Machines:
         known = self._known.get(digest)
         if known is not None and self._monotonic() <= known.until and self._now() < known.machine.expires_at:
             return known.machine
-        machine = self._machine(await self._claims(token))
+        machine = await self._in_thread(self._admitted, token)
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         self._known[digest] = _Known(machine, self._monotonic() + HOLDS_FOR_S)
         return machine
 
-    async def _claims(self, token: str) -> dict[str, Any]:
+    def _admitted(self, token: str) -> Machine:
+        if self._workloads is not None and self._workloads.issued(token):
+            return self._named(*self._workloads.project(token))
+        if self._provider is None:
+            raise JwtRefused("jwt_issuer", "the token is of no issuer that is trusted here; add it to workloads")
+        return self._machine(self._provider.machine(token))
+
+    async def _in_thread(self, work: Callable[[str], Machine], token: str) -> Machine:
         if self._waiting >= MAX_WAITING:
             raise ProviderUnavailable("too many tokens wait for the identity provider; try again")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._provider.machine, token)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, token)
         finally:
             self._waiting -= 1
 
@@ -114,5 +135,8 @@ class Machines:
         if len(projects) > 1:
             raise JwtRefused("jwt_groups", "the token's groups may call for several projects; it must be for one")
         ((tenant, project),) = projects
+        return self._named(claims, tenant, project)
+
+    def _named(self, claims: dict[str, Any], tenant: str, project: str) -> Machine:
         name = f"machine:{subject_digest(claims['iss'], claims['sub'])[:16]}"
         return Machine(name, tenant, project, claims["exp"] + self._skew_s)

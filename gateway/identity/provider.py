@@ -10,6 +10,7 @@ OAuth library are loaded with this module, by gateways that have a provider alon
 
 import base64
 import json
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,15 @@ from joserfc.jwk import Key
 from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from audit.files.secret_file import read_secret
 from gateway.configuration.settings import Oidc, is_safe_url
-from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
+from gateway.identity.jwt import (
+    JwtRefused,
+    check_claims,
+    check_device_login,
+    check_login,
+    public_keys,
+    read_header,
+    verified_claims,
+)
 from gateway.identity.login import FRESH, CodeRefused, LoginAttempt, ProviderUnavailable
 
 REFRESH_AFTER_S = 600
@@ -33,7 +42,8 @@ ASK_EVERY_S = 10
 DEADLINE_S = 5.0
 """For a whole call, to the last byte of its answer."""
 MAX_DOCUMENT = 1 << 20
-_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+_KEYS = "jwks_uri"
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", _KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +74,15 @@ class IdentityProvider:
         self,
         settings: Oidc,
         *,
+        tls: ssl.SSLContext | None = None,
+        bearer_file: Path | None = None,
         transport: Any = None,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises OSError where the client's secret cannot be read, LoosePermissions where others could too."""
+        """`tls`: how the provider's certificate is verified, by default against the system's authorities;
+        `bearer_file`: a token to read what it publishes with, as of Kubernetes. Raises OSError where the client's
+        secret cannot be read, LoosePermissions where others could too."""
         if settings.issuer is None:
             raise ValueError("there is no identity provider in these settings; set oidc.issuer")
         self.settings = settings
@@ -78,9 +92,11 @@ class IdentityProvider:
             "the identity provider",
             deadline_s=DEADLINE_S,
             max_bytes=MAX_DOCUMENT,
+            tls=tls,
             breaker=Breaker(longest_s=ASK_EVERY_S, now=monotonic),
             transport=transport,
         )
+        self._bearer_file = bearer_file
         self._now = now
         self._monotonic = monotonic
         self._published: Published | None = None
@@ -143,6 +159,17 @@ class IdentityProvider:
         client_id = self.settings.client_id or ""
         claims = self._verified(token, client_id)
         check_login(claims, client_id=client_id, nonce=attempt.nonce)
+        return claims
+
+    def person_at_device(self, token: str) -> dict[str, Any]:
+        """The claims of an ID token that a command line got by the device flow (RFC 8628). Raises JwtRefused,
+        ProviderUnavailable."""
+        client_id = self.settings.device_client_id
+        if client_id is None:
+            raise JwtRefused("jwt_audience", "logging in from a command line is off; set oidc.device_client_id")
+        claims = self._verified(token, client_id)
+        skew_s = self.settings.clock_skew_s
+        check_device_login(claims, client_id=client_id, now=self._now(), skew_s=skew_s)
         return claims
 
     def _redeemed(self, published: Published, code: str, attempt: LoginAttempt) -> dict[str, Any]:
@@ -236,7 +263,8 @@ class IdentityProvider:
         answered = self._document(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
         if answered.get("issuer") != self._issuer:
             raise ProviderUnavailable("the identity provider's metadata name another issuer; correct oidc.issuer")
-        endpoints = {name: _endpoint(answered, name) for name in _ENDPOINTS}
+        needed = _ENDPOINTS if self.settings.redirect_uri is not None else (_KEYS,)
+        endpoints = {name: _endpoint(answered, name) for name in needed}
         keys = public_keys(self._document(endpoints["jwks_uri"]))
         if not keys:
             raise ProviderUnavailable(
@@ -249,7 +277,10 @@ class IdentityProvider:
         return Published(endpoints, in_body, keys, at, named, end_session)
 
     def _document(self, url: str) -> dict[str, Any]:
-        answer = self._ask_service("GET", url, None, {"accept": "application/json"})
+        headers = {"accept": "application/json"}
+        if self._bearer_file is not None:
+            headers["authorization"] = f"Bearer {_bearer(self._bearer_file)}"
+        answer = self._ask_service("GET", url, None, headers)
         if answer.status != 200:
             raise ProviderUnavailable(
                 f"the identity provider answered {answer.status}; check oidc.issuer and that it runs"
@@ -267,6 +298,14 @@ class IdentityProvider:
 
 def _secret(file: Path | None) -> str | None:
     return None if file is None else read_secret(file).decode().strip()
+
+
+def _bearer(file: Path) -> str:
+    """Read each time: such tokens are replaced while we run. Raises ProviderUnavailable."""
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ProviderUnavailable(f"{file} cannot be read; mount the gateway's own token there") from error
 
 
 def _endpoint(answered: Mapping[str, Any], name: str) -> str:

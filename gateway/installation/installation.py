@@ -22,6 +22,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -484,6 +485,7 @@ class Installation:
             actor=actor,
             check_policy=self.policies().check,
             on_event=on_event,
+            approval_wait=timedelta(hours=configured().approvals.wait_hours),
         )
 
     def inventory(self, database: Database) -> Inventory:

@@ -128,6 +128,7 @@ class PersonRecord(Record):
     """`tenant` is None for the installation's own staff, whose roles hold in every tenant.
 
     `federated`: they come in through the identity provider, whose groups give them their roles at each login.
+    `vouched_by`: the id of who vouched for them as a second person, ``cli`` for the host's shell.
     """
 
     undigested = frozenset({"display_name"})
@@ -137,6 +138,8 @@ class PersonRecord(Record):
     display_name: str
     roles: tuple[Role, ...]
     federated: bool = False
+    vouched_by: str | None = None
+    vouched_at: datetime | None = None
     revoked_at: datetime | None
 
 
@@ -237,12 +240,14 @@ class AdminEvent(BaseModel):
         "person.created",
         "person.changed",
         "person.revoked",
+        "person.vouched",
         "session.opened",
         "session.closed",
         "token.created",
         "token.revoked",
         "policy.submitted",
         "policy.approved",
+        "policy.approval_refused",
         "policy.scheduled",
         "policy.activated",
         "policy.withdrawn",

@@ -98,6 +98,10 @@ class Telemetry:
             registry=registry,
         )  # fmt: skip
         self.auth_failures = Counter("domicile_auth_failures", "Keys that do not work", ("reason",), registry=registry)
+        self.approvals_refused = Counter(
+            "domicile_approvals_refused", "Approvals by somebody who may have been invented by the first person",
+            registry=registry,
+        )  # fmt: skip
         self.errors = Counter(
             "domicile_errors", "Calls answered with an error, by its code", ("code",), registry=registry
         )

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from math import nan
@@ -16,12 +16,13 @@ from pathlib import Path
 from secrets import token_hex
 from time import time
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
-from audit.files.secret_file import LoosePermissions
+from audit.files.secret_file import LoosePermissions, read_secret
 from audit.incidents.evidence import evidence_of
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
@@ -62,6 +63,7 @@ from gateway.directory.references import references_of
 from gateway.directory.shown import Shown
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
+from gateway.identity.grants import grants_of, subject_digest
 from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads
 from gateway.installation.doctor import ConfigurationWarning, configuration_warnings, observe
@@ -76,10 +78,13 @@ from gateway.marks.detection import TestsPerHour
 from gateway.offers.cards import Cards
 from gateway.offers.offer import Offers
 from gateway.offers.routes import ModelRoutes
+from gateway.openai.asgi_client import caller_address
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
+from gateway.records.control import AdminEvent
 from gateway.records.prices import Price, configured
+from gateway.records.provisioning import Mapped, UserFields
 from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.manifests import AnswerManifests
@@ -98,11 +103,12 @@ from gateway.responses.assembly import OpenResponses, open_responses
 from gateway.responses.background import WaitingResponses
 from gateway.responses.responses import Responses
 from gateway.responses.routes import ResponseRoutes
+from gateway.scim.app import PREFIX as SCIM_PREFIX
+from gateway.scim.app import build_scim
 from gateway.server.app import ROUTES, Exposition, build_app
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
-from gateway.server.forwarded import TrustedProxies
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
@@ -112,8 +118,10 @@ from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
 from gateway.server.probe import BackendProbe
+from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
+from gateway.store.control.provisioning import Provisioning
 from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
@@ -134,6 +142,7 @@ from regions.fleet.health import Prober
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
+    from gateway.identity.workloads import Workloads
 
 RENEWAL_CHECK_S = 600
 
@@ -166,7 +175,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         parts = await _open_parts(stack, base, member)
         installation, memory = base.installation, base.memory
         _export_certificate_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
-        on_event = recorded_from_threads(parts.log)
+        on_event = _counting(recorded_from_threads(parts.log), base.telemetry)
         context = installation.context(parts.log, base.keys, base.signer, settings.audit.backup_days)
         enforcement = PolicyEnforcement(memory.registry, base.telemetry, stops=memory.stops, sinks=sinks_of(settings))
         responses = open_responses(
@@ -190,6 +199,8 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             ADMIN_PREFIX: build_admin(admin_context),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
+        if settings.scim.token_file is not None:
+            mounts[SCIM_PREFIX] = _scim(settings, settings.scim.token_file, admin_context)
         mounts[CONSOLE_PREFIX] = build_console(admin_context, mounts[ADMIN_PREFIX], lambda: app)
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
@@ -255,6 +266,7 @@ def _live_settings(settings: Settings, bounds: Bounds, directory: Directory, ope
 
 
 MARKS_TIMEOUT_S = 60.0
+MIN_SCIM_TOKEN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +336,7 @@ class _Base:
     keys: KeyRing
     signer: Signer
     provider: "IdentityProvider | None"
+    workloads: "Workloads | None"
     watches: Watches
 
 
@@ -338,9 +351,10 @@ async def _open_base(stack: AsyncExitStack, settings: Settings) -> _Base:
     installation.check_of_one_time(database)
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
+    workloads = _workloads(settings) if settings.workloads else None
     watches = await asyncio.to_thread(watches_of, installation, database)
     stack.callback(watches.close)
-    return _Base(settings, installation, telemetry, memory, database, keys, signer, provider, watches)
+    return _Base(settings, installation, telemetry, memory, database, keys, signer, provider, workloads, watches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +415,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
             sizes=None if sizes is None else sizes.read,
         )
     )
-    machines = await enter(_machines(base.provider, settings.oidc))
+    machines = await enter(_machines(base.provider, settings.oidc, base.workloads))
     limit_store = await enter(_limit_store(database, ledger, installation.urls.redis, member))
     limiter = await enter(Limiter(limit_store))
     await enter(
@@ -581,6 +595,17 @@ def _packs(base: _Base, audit: AuditContext) -> PackShelf:
     )
 
 
+def _counting(on_event: OnEvent, telemetry: Telemetry) -> OnEvent:
+    """Count changes that alerts are about, once they are on record."""
+
+    def recorded(event: AdminEvent) -> None:
+        on_event(event)
+        if event.action == "policy.approval_refused":
+            telemetry.approvals_refused.inc()
+
+    return recorded
+
+
 def _admin_context(
     base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf
 ) -> AdminContext:
@@ -594,6 +619,7 @@ def _admin_context(
         check_policy=base.memory.policies.check,
         on_event=on_event,
         provider=base.provider,
+        workloads=base.workloads,
         check_region=_region_of(installation),
         check_deployment=feasibility.check,
         check_scale=feasibility.check_scale,
@@ -612,7 +638,38 @@ def _admin_context(
         packs=packs,
         fleet=base.memory.fleet,
         weak_settings=lambda: configuration_warnings(settings, observe(settings, installation, base.database)),
+        approval_wait=timedelta(hours=settings.approvals.wait_hours),
+        provisioned=_provisioned(settings) if settings.scim.token_file is not None else None,
     )
+
+
+def _scim(settings: Settings, token_file: Path, context: AdminContext) -> ASGIApp:
+    """Raises OSError, LoosePermissions, InstallationError for a token that is none."""
+    token = read_secret(token_file).strip()
+    if len(token) < MIN_SCIM_TOKEN:
+        raise InstallationError(f"{token_file} has less than {MIN_SCIM_TOKEN} characters; write a random token there")
+
+    def people() -> Provisioning:
+        if (found := context.provisioning()) is None:
+            raise RuntimeError("there is no provisioning")
+        return found
+
+    redirect = settings.oidc.redirect_uri
+    origin = "" if redirect is None else "{0.scheme}://{0.netloc}".format(urlsplit(redirect))
+    return build_scim(
+        people,
+        token,
+        lambda request: context.on_refused("scim_token", caller_address(request.scope)),
+        origin + SCIM_PREFIX,
+    )
+
+
+def _provisioned(settings: Settings) -> Mapped:
+    def subject_of(fields: UserFields) -> str | None:
+        subject = fields.external_id if settings.scim.subject == "externalId" else fields.name
+        return None if subject is None else subject_digest(settings.oidc.issuer or "", subject)
+
+    return Mapped(subject_of, lambda groups: grants_of(groups, settings.oidc.roles))
 
 
 def _detection(base: _Base, parts: _Parts) -> Detection:
@@ -655,12 +712,27 @@ def _provider(settings: Oidc) -> "IdentityProvider":
 
 
 @asynccontextmanager
-async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> AsyncIterator[Machines | None]:
-    if provider is None or not settings.projects:
+async def _machines(
+    provider: "IdentityProvider | None", settings: Oidc, workloads: "Workloads | None"
+) -> AsyncIterator[Machines | None]:
+    by_groups = provider if settings.projects else None
+    if by_groups is None and workloads is None:
         yield None
         return
-    async with Machines(provider, settings.projects, settings.groups_claim, skew_s=settings.clock_skew_s) as machines:
+    async with Machines(
+        by_groups,
+        settings.projects,
+        settings.groups_claim,
+        skew_s=settings.clock_skew_s,
+        workloads=workloads,
+    ) as machines:
         yield machines
+
+
+def _workloads(settings: Settings) -> "Workloads":
+    from gateway.identity.workloads import Workloads  # as above
+
+    return Workloads(settings.workloads)
 
 
 async def _pull(settings: Settings, installation: Installation, signer: Signer, control: Callable[[], Control]) -> None:

@@ -227,9 +227,18 @@ class BoundedConnection(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._reading_on: TimerHandle | None = None  # after a pause in what is dropped
         self._unread: TimerHandle | None = None  # while an answer waits for its reader
+        self._is_proxied = False
+        self._proxied_client: tuple[str, int] | None = None
+
+    def speaks_for(self, client: tuple[str, int] | None) -> None:
+        """The peer is a proxy, and says who its client is; None where it does not. Call it before the connection is
+        made."""
+        self._is_proxied, self._proxied_client = True, client
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        if self._is_proxied:
+            self.client = self._proxied_client
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self._wait(self._head_s)
 

@@ -5,9 +5,10 @@ import errno
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
+from ipaddress import IPv4Network, IPv6Network
 from typing import TypeVar
 
 import uvicorn
@@ -16,8 +17,9 @@ from starlette.types import ASGIApp
 
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Listen, Requests
-from gateway.server.connection import bounded
+from gateway.server.connection import BoundedConnection, bounded
 from gateway.server.logs.log_lines import say
+from gateway.server.proxies.proxied_listener import Client, ProxiedListener
 
 T = TypeVar("T")
 
@@ -34,7 +36,40 @@ CUT_S = 5  # what those that are cut get to close their record and to tell their
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled by the caller, so that the services behind the gateway are stopped after it."""
+    """Signals are handled by the caller, so that the services behind the gateway are stopped after it.
+
+    `proxies`: networks whose connections begin with a header of the PROXY protocol.
+    """
+
+    def __init__(self, config: uvicorn.Config, proxies: Sequence[IPv4Network | IPv6Network]) -> None:
+        super().__init__(config)
+        self._proxies = proxies
+        self._proxied: list[ProxiedListener] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self._proxies:
+            return await super().startup(sockets)
+        await self.lifespan.startup()
+        self._proxied = [
+            ProxiedListener(each, self._proxies, self._connection_of, self._connection, self.config.ssl)
+            for each in sockets or ()
+        ]
+        self.servers = [*self._proxied]  # type: ignore[list-item]  # uvicorn calls `close` and `wait_closed`
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in self._proxied:
+            each.drop_unopened()  # one that is opened later would be waited for
+        await super().shutdown(sockets)
+
+    def _connection(self) -> BoundedConnection:
+        make: Callable[..., BoundedConnection] = self.config.http_protocol_class  # type: ignore[assignment]  # `bounded`
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    def _connection_of(self, client: Client) -> BoundedConnection:
+        connection = self._connection()
+        connection.speaks_for(client)
+        return connection
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -114,7 +149,8 @@ async def running_server(
     )
     config.load()
     listener = listener or listening(listen.host, listen.port)
-    server = _Server(config)
+    listener.setblocking(False)
+    server = _Server(config, listen.proxy_protocol_from or ())
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:

@@ -7,7 +7,7 @@ one that was made.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -104,7 +104,8 @@ class Change:
 class Administration:
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises.
 
-    With `expected`, a digest, only what still has it is changed; otherwise Stale is raised.
+    With `expected`, a digest, only what still has it is changed; otherwise Stale is raised. `approval_wait`: how long
+    an administrator's new person or token does not count as a second one.
     """
 
     def __init__(
@@ -118,8 +119,10 @@ class Administration:
         on_event: OnEvent = lambda event: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         expected: str | None = None,
+        approval_wait: timedelta = timedelta(hours=72),
     ) -> None:
         self._database = database
+        self._approval_wait = approval_wait
         self._cell = checked_name(cell, "cell")
         self._hasher = hasher
         self._actor = actor

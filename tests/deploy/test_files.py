@@ -140,6 +140,15 @@ def test_a_unit_names_commands_and_options_that_exist(name):
             assert {word for word in rest if word.startswith("-")} <= options
 
 
+def test_the_gateways_unit_sees_gpus_by_its_drop_in_alone():
+    assert dict(unit("domicile.service"))["PrivateDevices"] == "yes"
+    given = unit("domicile.service.d/gpus.conf")
+    assert {key for key, _ in given} == {"PrivateDevices", "DevicePolicy", "DeviceAllow"}
+    assert ["PrivateDevices", "no"] in given and ["DevicePolicy", "closed"] in given
+    backend = [value for key, value in unit("domicile-backend@.service") if key == "DeviceAllow"]
+    assert set(backend) <= {value for key, value in given if key == "DeviceAllow"}, "what a backend needs"
+
+
 @pytest.mark.parametrize("name", ["domicile.service", "domicile-backend@.service"])
 def test_a_unit_gives_no_more_than_it_needs(name):
     settings = dict(unit(name))

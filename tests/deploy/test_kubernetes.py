@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from audit.files.secret_file import LoosePermissions, read_secret
 from tests.fakes.kubernetes import check
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -143,3 +144,48 @@ def test_the_record_is_said_to_be_where_its_nodes_stand(cell, country):
     pod = gateway["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"domicile.eu/country": country}
     assert {"name": "DOMICILE__SINKS__RECORD", "value": country} in pod["containers"][0]["env"]
+
+
+def test_secrets_are_mounted_as_kubelet_does_and_read_as_the_gateway_demands(tmp_path):
+    """The init container's command, run on a volume as kubelet makes it: links, and files that a group may read."""
+    (gateway,) = [each for each in of_kind("eu-fr", "StatefulSet") if each["metadata"]["name"] == "gateway"]
+    pod = gateway["spec"]["template"]["spec"]
+    (copying,) = [each for each in pod["initContainers"] if each["name"] == "secrets"]
+    mounted, copied = tmp_path / "mounted", tmp_path / "copied"
+    (mounted / "..2026_11_30").mkdir(parents=True)
+    copied.mkdir()
+    (mounted / "..data").symlink_to("..2026_11_30")
+
+    def copy():
+        script = copying["command"][-1].replace("/run/mounted", str(mounted)).replace("/run/domicile", str(copied))
+        subprocess.run([*copying["command"][:-1], script], check=True)
+
+    copy()
+    assert list(copied.iterdir()) == [], "without a Secret there is nothing to copy, and that is no fault"
+    (mounted / "..2026_11_30" / "oidc-secret").write_bytes(b"s3cret")
+    (mounted / "..2026_11_30" / "oidc-secret").chmod(0o440)
+    (mounted / "oidc-secret").symlink_to("..data/oidc-secret")
+    with pytest.raises(LoosePermissions):
+        read_secret(mounted / "oidc-secret")
+    copy()
+    assert read_secret(copied / "oidc-secret") == b"s3cret"
+    assert [file.name for file in copied.iterdir()] == ["oidc-secret"]
+
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    places = {place["mountPath"]: place for place in pod["containers"][0]["volumeMounts"]}
+    assert volumes[places["/run/domicile"]["name"]]["emptyDir"]["medium"] == "Memory"
+    assert places["/run/domicile"]["readOnly"] is True
+    assert "/run/mounted" not in places, "the gateway itself sees only its own copies"
+
+
+def test_what_gateways_ask_outside_is_opened_by_a_component_and_by_nothing_else():
+    (policy,) = yaml.safe_load_all((FOLDER / "components" / "outside" / "outside.yaml").read_text())
+    check(policy)
+    for rule in policy["spec"]["egress"]:
+        assert all("ipBlock" in to for to in rule["to"]) and rule["ports"]
+    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert ports == {443, 8200}
+    for cell in CELLS:
+        (gateway,) = [p for p in of_kind(cell, "NetworkPolicy") if p["metadata"]["name"] == "gateway"]
+        assert not any("ipBlock" in to for rule in gateway["spec"]["egress"] for to in rule.get("to", ()))
+        assert not [p for p in of_kind(cell, "NetworkPolicy") if p["metadata"]["name"] == "gateway-outside"]

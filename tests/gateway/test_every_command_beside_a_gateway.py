@@ -72,6 +72,7 @@ WORDS = {
     "person create": "operator Ada --role operator",
     "person update": "operator NOBODY00 --role operator",
     "person revoke": "operator NOBODY00 --yes",
+    "person vouch": "operator NOBODY00 --yes",
     "person create-token": "operator NOBODY00",
     "person list-tokens": "operator NOBODY00",
     "person revoke-token": "operator NOBODY00 t --yes",

@@ -6,9 +6,9 @@ The route evaluates it before a byte of the body is read (`gateway.admin.calls.g
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
@@ -26,7 +26,7 @@ from gateway.admin.calls.schemas import GRAMMAR
 from gateway.database.database import Database
 from gateway.database.errors import NotFound
 from gateway.directory.directory import Address
-from gateway.identity.grants import grants_of, groups_of, subject_digest
+from gateway.identity.grants import Grants, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyKind, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
@@ -34,8 +34,11 @@ from gateway.marks.detection import Detected
 from gateway.openai.asgi_client import caller_address
 from gateway.policies.study import PolicyStudy
 from gateway.records.fleet import DeploymentRecord
+from gateway.records.provisioning import Mapped
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control.control import CheckPolicy, Control, OnEvent
+from gateway.store.control.independence import DEFAULT_WAIT
+from gateway.store.control.provisioning import Provisioning
 from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
@@ -44,6 +47,7 @@ from regions.fleet.fleet import Fleet
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
+    from gateway.identity.workloads import Workloads
 
 
 Admitted = TypeVar("Admitted")
@@ -83,7 +87,8 @@ class AdminContext:
     `find_answer` finds the answers on record that a text is from. `audit`: the log that the gateway writes.
     `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
     store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now.
-    `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks.
+    `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks. `provisioned`:
+    how people that the identity provider provisions become persons here, where it does.
     """
 
     database: Database
@@ -94,6 +99,7 @@ class AdminContext:
     policy_study: Callable[[Inventory], PolicyStudy] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: "IdentityProvider | None" = None
+    workloads: "Workloads | None" = None
     on_refused: OnRefused = lambda reason, address=None: None
     backend_keys: Path | None = None
     check_region: Callable[[str], None] = lambda region: None
@@ -109,6 +115,8 @@ class AdminContext:
     fleet: Fleet | None = None
     cases: KnownCases = field(default_factory=KnownCases)
     weak_settings: Callable[[], Sequence[WeakSetting]] = tuple
+    approval_wait: timedelta = DEFAULT_WAIT
+    provisioned: Mapped | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -132,6 +140,22 @@ class AdminContext:
             on_event=self.on_event,
             now=self.now,
             expected=expected,
+            approval_wait=self.approval_wait,
+        )
+
+    def provisioning(self) -> Provisioning | None:
+        """What the identity provider provisions; None where it does not."""
+        if self.provisioned is None:
+            return None
+        return Provisioning(
+            self.database,
+            self.provisioned,
+            cell=self.cell,
+            hasher=self.hasher(),
+            actor="machine:scim",
+            check_policy=self.check_policy,
+            on_event=self.on_event,
+            now=self.now,
         )
 
     def answers(self, actor: Actor, credential: str) -> Answers:
@@ -141,8 +165,8 @@ class AdminContext:
         """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is refused here."""
         credential = credential_of(request, self.cookies)
         try:
-            if self.provider is not None and looks_like_jwt(credential):
-                return self._machine(self.provider, credential, request.path_params.get("tenant"))
+            if self._takes_jwt and looks_like_jwt(credential):
+                return self._machine(credential, request.path_params.get("tenant"))
             bearer = self._bearer(credential)
             if bearer.person is None:
                 raise KeyUnknown("a bootstrap token is accepted by /bootstrap only; use an access token of a person")
@@ -164,7 +188,11 @@ class AdminContext:
     def needs_provider(self, request: Request) -> bool:
         """Whether authentication of the caller may ask the identity provider."""
         sent = request.headers.get("authorization", "")
-        return self.provider is not None and looks_like_jwt(sent[len(BEARER) :].strip())
+        return self._takes_jwt and looks_like_jwt(sent[len(BEARER) :].strip())
+
+    @property
+    def _takes_jwt(self) -> bool:
+        return self.provider is not None or self.workloads is not None
 
     def bootstrap_token(self, request: Request) -> str:
         """Its id. Raises a KeyRefused."""
@@ -184,10 +212,10 @@ class AdminContext:
     def _bearer(self, credential: str, kind: KeyKind = "admin") -> Bearer:
         return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, kind), self.now())
 
-    def _machine(self, provider: "IdentityProvider", token: str, tenant: str | None) -> Actor:
-        """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
-        claims = provider.machine(token)
-        grants = grants_of(groups_of(claims, provider.settings.groups_claim), provider.settings.roles)
+    def _machine(self, token: str, tenant: str | None) -> Actor:
+        """As staff, if its groups or its pin say so; else in the tenant that it asks for, or the only one that it has
+        roles in."""
+        claims, grants = self._granted(token)
         own = None if None in grants else tenant if tenant in grants else min(map(str, grants), default=None)
         if own not in grants:
             raise JwtRefused(
@@ -199,6 +227,14 @@ class AdminContext:
             )
         name = subject_digest(claims["iss"], claims["sub"])[:16]
         return Actor(name, own, grants[own], name, "machine")
+
+    def _granted(self, token: str) -> tuple[dict[str, Any], Grants]:
+        if self.workloads is not None and self.workloads.issued(token):
+            return self.workloads.roles(token)
+        if self.provider is None:
+            raise JwtRefused("jwt_issuer", "the token is of no issuer that is trusted here; add it to workloads")
+        claims = self.provider.machine(token)
+        return claims, grants_of(groups_of(claims, self.provider.settings.groups_claim), self.provider.settings.roles)
 
 
 def context_of(request: Request) -> AdminContext:

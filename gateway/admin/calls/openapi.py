@@ -26,7 +26,7 @@ SECURITY_SCHEMES: dict[str, Any] = {
         "description": "of a browser that logged in; changes must come from our own origin",
     },
 }
-OPEN = frozenset({"/login", "/callback"})
+OPEN = frozenset({"/login", "/callback", "/device-login"})
 ANY_ERROR = (400, 403, 404, 422, 500, 503)
 CHANGE_ERROR = (409, 412, 413)
 TAGGED = ("Record", "WithSecret")
@@ -63,7 +63,7 @@ def _describe(path: str, method: str, operation: _Schema) -> None:
         if parameter["in"] == "path":
             parameter["schema"]["pattern"] = f"^{GRAMMAR[parameter['name']].pattern}$"
     changes = method in METHODS
-    once = changes and path not in {"/bootstrap", "/logout"}
+    once = changes and path not in {"/bootstrap", "/logout", *OPEN}
     if once:
         parameters.append(_once())
     responses = operation["responses"]

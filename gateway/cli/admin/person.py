@@ -7,6 +7,7 @@ import typer
 
 from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import (
+    ACTOR,
     DEFAULT_DATA,
     OPERATOR_NAME,
     AsJson,
@@ -82,6 +83,27 @@ def set_roles(
     """
     with opened_control(ctx, data) as control:
         record = control.set_roles(owner_of(tenant), person, role)  # type: ignore[arg-type]  # checked by set_roles
+    print_one(record, as_json)
+
+
+@person_app.command("vouch")
+def vouch_for_person(
+    ctx: typer.Context,
+    tenant: OwnTenant,
+    person: Person,
+    yes: Yes = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Say that a person is a second one, who may approve policies before the waiting time is over.
+
+    Another role than that of who made them says it, or the host's shell. It covers the roles and tokens of now.
+
+    Example: domicile person vouch acme 7GA3GXAA
+    """
+    confirm(f"Do you know that {person} is another person than who made them?", yes)
+    with opened_control(ctx, data) as control:
+        record = control.vouch_for_person(owner_of(tenant), person, voucher=ACTOR)
     print_one(record, as_json)
 
 

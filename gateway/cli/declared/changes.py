@@ -4,16 +4,17 @@ The comparison reads an inventory and reports, the changes are made through a co
 admin API. They are the same calls that commands make, so the record has the same.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.cli.declared.documents import DeclaredDeployment, DeclaredProject, DeclaredTenant, Folder
 from gateway.database.errors import NotFound
 from gateway.limits.limit_kinds import KINDS, LimitFigures
-from gateway.records.control import UNBOUNDED, KeyRecord, ProjectRecord
+from gateway.records.control import UNBOUNDED, KeyRecord, PolicyProposalRecord, ProjectRecord
 from gateway.records.prices import MICRO
 from regions.fleet.deployment import Deployment, Scale
 
@@ -39,9 +40,12 @@ class Change:
         return f"{self.sign} {self.what}"
 
 
-def changes(folder: Folder, inventory: "Inventory", reports: "Reports", *, prune: bool) -> Iterator[Change]:
+def changes(
+    folder: Folder, inventory: "Inventory", reports: "Reports", *, prune: bool, two_people: bool = False
+) -> Iterator[Change]:
     """In the order in which they can be made. `prune`: also of projects, keys and deployments of these tenants that the
-    folder does not name; tenants are never revoked. Raises what the inventory does."""
+    folder does not name; tenants are never revoked. `two_people`: policies are proposed, and put in force once a second
+    person approved them, as over an admin API. Raises what the inventory does."""
     there = {tenant.id: tenant for tenant in inventory.tenants()}
     for name, tenant in folder.tenants.items():
         if name not in there:
@@ -51,15 +55,17 @@ def changes(folder: Folder, inventory: "Inventory", reports: "Reports", *, prune
             continue
         elif tenant.display_name not in (None, there[name].display_name):
             yield Change("!", f"tenant {name}: display_name stays {there[name].display_name!r}; write that")
-        yield from _of_tenant(name, tenant, folder, inventory, reports, known=name in there, prune=prune)
+        yield from _of_tenant(name, tenant, folder, inventory, reports, known=name in there, prune=prune,
+                              two_people=two_people)  # fmt: skip
 
 
 def _of_tenant(
     name: str, tenant: DeclaredTenant, folder: Folder, inventory: "Inventory", reports: "Reports", *,
-    known: bool, prune: bool,
+    known: bool, prune: bool, two_people: bool,
 ) -> Iterator[Change]:  # fmt: skip
     in_force = {one.project: one for one in inventory.policies(name) if one.active} if known else {}
-    yield from _policy(name, None, tenant.policy, folder, in_force)
+    policy = _way_of_policies(name, inventory, known=known, two_people=two_people)
+    yield from policy(name, None, tenant.policy, folder, in_force)
     yield from _limits(name, None, tenant.limits, reports if known else None)
     projects = {one.id: one for one in inventory.projects(name)} if known else {}
     keys = [each for each in inventory.keys(name) if each.revoked_at is None] if known else []
@@ -67,7 +73,7 @@ def _of_tenant(
         before = projects.get(project)
         yield from _project(name, project, declared, before)
         if before is None or before.revoked_at is None:
-            yield from _policy(name, project, declared.policy, folder, in_force)
+            yield from policy(name, project, declared.policy, folder, in_force)
             yield from _limits(name, project, declared.limits, reports if before else None)
             yield from _keys(name, project, declared, keys, prune=prune)
     yield from _fleet(name, tenant, projects.values(), reports if known else None, prune=prune)
@@ -118,6 +124,49 @@ def _policy(
     sign: Sign = "+" if before is None else "~"
     was = "" if before is None else f", in place of version {before.number}"
     yield Change(sign, f"policy of {place}: {path}{was}", _call("activate_policy", tenant, document, project=project))
+
+
+def _way_of_policies(
+    tenant: str, inventory: "Inventory", *, known: bool, two_people: bool
+) -> Callable[..., Iterator[Change]]:
+    """`_policy`, or what does the same by two people. `known`: the tenant is there already."""
+    if not two_people:
+        return _policy
+    return partial(_proposed, inventory.proposals(tenant) if known else [])
+
+
+def _proposed(
+    proposals: "Sequence[PolicyProposalRecord]",
+    tenant: str, project: str | None, path: str | None, folder: Folder, in_force: dict[str | None, Any],
+) -> Iterator[Change]:  # fmt: skip
+    """As `_policy`, by two people: this one proposes a document once, and puts it in force when another approved it."""
+    for change in _policy(tenant, project, path, folder, in_force):
+        document = folder.policies[path or ""]
+        digest = sha256(document.encode()).hexdigest()
+        waiting = [
+            one
+            for one in proposals
+            if (one.project, one.sha256) == (project, digest) and one.state in ("submitted", "approved", "scheduled")
+        ]
+        of = tenant if project is None else f"{tenant} --project {project}"
+        if project is not None and None not in in_force:
+            yield Change("!", f"{change.what} waits for a policy of {tenant} to be in force; apply again then")
+        elif not waiting:
+            what = f"{change.what}, proposed; a second person runs `domicile policy list {of}` and `policy approve`"
+            yield Change(change.sign, what, _call("submit_policy", tenant, document, project=project, person=""))
+        elif (newest := max(waiting, key=lambda one: one.number)).state == "approved":
+            what = f"{change.what}, by proposal {newest.number}"
+            activate = _call("activate_proposal", tenant, newest.number, project=project, at=None)
+            yield Change(change.sign, what, activate)
+        elif newest.state == "scheduled":
+            yield Change(
+                "!", f"{change.what} is in force from {newest.activates_at:%Y-%m-%d %H:%M} UTC; apply again then"
+            )
+        else:
+            wanted = f"domicile policy approve {tenant} {newest.number}" + (
+                "" if project is None else f" --project {project}"
+            )
+            yield Change("!", f"{change.what} waits for a second person: {wanted}; apply again then")
 
 
 def _limits(tenant: str, project: str | None, wanted: LimitFigures, reports: "Reports | None") -> Iterator[Change]:

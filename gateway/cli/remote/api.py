@@ -54,7 +54,9 @@ class AdminApi:
             except OSError as error:
                 raise InvalidValue(f"{credentials.ca_file} is no certificate in PEM; name one by --ca") from error
         self._url = credentials.url
-        self._headers = {"authorization": f"Bearer {credentials.token}", "accept": "application/json"}
+        self._headers = {"accept": "application/json"}
+        if credentials.token:
+            self._headers["authorization"] = f"Bearer {credentials.token}"
         self._service = ExternalService(
             f"the gateway at {credentials.url}", deadline_s=DEADLINE_S, max_bytes=MAX_BYTES, tls=tls,
             breaker=Breaker(failures=1 << 30),

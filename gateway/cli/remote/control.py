@@ -144,6 +144,9 @@ class RemoteControl:
         said = self._api.put(*people_path(tenant), person, "roles", body={"roles": list(roles)})
         return PersonRecord.model_validate(said)
 
+    def vouch_for_person(self, tenant: str | None, person: str, *, voucher: str) -> PersonRecord:
+        return self._made(PersonRecord, *people_path(tenant), person, "vouch")
+
     def revoke_person(self, tenant: str | None, person: str) -> PersonRecord:
         return self._made(PersonRecord, *people_path(tenant), person, "revoke")
 

@@ -1,9 +1,16 @@
-"""Access tokens of installations that a user logged in to: one file for each URL, which only the user can read."""
+"""Access tokens of installations that a user logged in to: one file for each URL, which only the user can read.
 
+A login by the identity provider is kept with what renews it. Two commands at once renew it one after the other, since
+a refresh token may be good for one use.
+"""
+
+import fcntl
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,12 +25,30 @@ class CredentialsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """Of a session that the identity provider opened. `expires_at`: of the session, in ISO 8601; `tenant`: what was
+    named at the login; `refresh`: the provider's token, None where it gave none."""
+
+    expires_at: str
+    issuer: str
+    client_id: str
+    scope: str
+    tenant: str | None
+    refresh: str | None
+
+    def is_due(self, at: datetime) -> bool:
+        return datetime.fromisoformat(self.expires_at) <= at
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
-    """`url`: of the gateway, without a path of the admin API. `ca_file`: of a private authority, if its is one."""
+    """`url`: of the gateway, without a path of the admin API. `ca_file`: of a private authority, if its is one.
+    `renewal`: None for an access token, which was given to the user and is not ended by a logout."""
 
     url: str
     token: str
     ca_file: str | None = None
+    renewal: Renewal | None = None
 
 
 def folder() -> Path:
@@ -32,7 +57,22 @@ def folder() -> Path:
     return (Path(base) if base else Path.home() / ".config") / "domicile" / "credentials"
 
 
-def save(credentials: Credentials) -> None:
+@contextmanager
+def locked(url: str) -> Iterator[None]:
+    """Among all commands of this user, one at a time for each URL. Raises CredentialsError."""
+    place = folder() / f".{_name(url)}.lock"
+    try:
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CredentialsError(f"{place} cannot be opened: {error.strerror}; make the folder writable") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def save(credentials: Credentials, *, make_current: bool = True) -> None:
     """Keep them, and make them the current ones. Raises CredentialsError."""
     place = folder()
     try:
@@ -40,7 +80,8 @@ def save(credentials: Credentials) -> None:
         if place.stat().st_mode & 0o077:
             place.chmod(0o700)
         _write(place / _name(credentials.url), json.dumps(asdict(credentials)))
-        _write(place / CURRENT, credentials.url)
+        if make_current:
+            _write(place / CURRENT, credentials.url)
     except OSError as error:
         raise CredentialsError(
             f"credentials cannot be kept in {place}: {error.strerror}; make the folder writable"
@@ -51,7 +92,9 @@ def load(url: str) -> Credentials:
     """Raises CredentialsError where nobody logged in there, or others may read the file."""
     file = folder() / _name(url)
     try:
-        return Credentials(**json.loads(read_secret(file)))
+        kept = json.loads(read_secret(file))
+        renewal = kept.pop("renewal", None)
+        return Credentials(**kept, renewal=Renewal(**renewal) if renewal else None)
     except LoosePermissions as error:
         raise CredentialsError(str(error)) from error
     except FileNotFoundError as error:

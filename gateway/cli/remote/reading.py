@@ -62,7 +62,13 @@ class RemoteInventory:
         return sorted(found, key=lambda token: (token.created_at, token.id))
 
     def policies(self, tenant: str | None) -> list[PolicyVersionRecord]:
-        found = self._api.pages(*policies_path(tenant, "policies"))
+        """The tenant's own before its projects', each of which the API lists by itself."""
+        projects = [] if tenant is None else sorted(project.id for project in self.projects(tenant))
+        found = [
+            each
+            for project in (None, *projects)
+            for each in self._api.pages(*policies_path(tenant, "policies"), project=project)
+        ]
         return [PolicyVersionRecord.model_validate(each) for each in found]
 
     def proposals(self, tenant: str | None) -> list[PolicyProposalRecord]:

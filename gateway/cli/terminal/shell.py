@@ -81,10 +81,11 @@ def remote_url(data: Path) -> str | None:
 def _remote_api(url: str) -> "AdminApi":
     """Ends the command where the user is not logged in there."""
     from gateway.cli.remote.api import AdminApi, base_of
-    from gateway.cli.remote.credentials import CredentialsError, load
+    from gateway.cli.remote.credentials import CredentialsError
+    from gateway.cli.remote.sessions import fresh
 
     try:
-        return AdminApi(load(base_of(url)))
+        return AdminApi(fresh(base_of(url)))
     except CredentialsError as error:
         fail(str(error))
 

@@ -170,7 +170,8 @@ class PolicyVersionRow(Changed, Row, table=True):
 
 
 class PolicyProposalRow(Changed, Row, table=True):
-    """A proposed document, numbered in its scope. People appear by ids. `version`: what it became."""
+    """A proposed document, numbered in its scope. People appear by ids. `submitted_with`: the actor, who names the
+    token; `version`: what it became."""
 
     __tablename__ = "policy_proposal"
 
@@ -180,6 +181,7 @@ class PolicyProposalRow(Changed, Row, table=True):
     sha256: str = Field(max_length=64)
     document: str
     submitted_by: str
+    submitted_with: str | None = None
     approved_by: str | None = None
     approved_at: datetime | None = Field(None, sa_type=UtcDateTime)
     activates_at: datetime | None = Field(None, sa_type=UtcDateTime)
@@ -221,7 +223,9 @@ class PersonRow(Changed, Row, table=True):
     """A person with roles: in one tenant, or (tenant NULL) of the installation's own staff, whose roles hold in all.
 
     `id` is random, so that the record can name who was meant without knowing a name. `subject`: a digest of who they
-    are at the identity provider, if that is how they come in.
+    are at the identity provider, if that is how they come in. `made_by`: the actor who made them or gave them their
+    roles, `roles_since` when; None: not known, and as long as they are there. `vouched_by`: a person's id, or the
+    shell.
     """
 
     __tablename__ = "person"
@@ -232,6 +236,10 @@ class PersonRow(Changed, Row, table=True):
     display_name: str
     roles: list[str] = Field(sa_type=JSON)
     subject: str | None = Field(None, max_length=64)
+    made_by: str | None = None
+    roles_since: datetime | None = Field(None, sa_type=UtcDateTime)
+    vouched_by: str | None = Field(None, max_length=8)
+    vouched_at: datetime | None = Field(None, sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 
@@ -250,6 +258,7 @@ class AccessTokenRow(Changed, Row, table=True):
     pepper: int = Field(1, sa_column_kwargs={"server_default": "1"})
     last_four: str = Field(max_length=4)
     expires_at: datetime = Field(sa_type=UtcDateTime)
+    made_by: str | None = None
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
     authenticated_at: datetime | None = Field(None, sa_type=UtcDateTime)
 

@@ -7,12 +7,13 @@ from typing import get_args
 from sqlmodel import col, select
 
 from audit.events.base import SYSTEM_TENANT
-from gateway.database.errors import Invalid, InvalidValue, NotFound
+from gateway.database.errors import Invalid, InvalidValue, NotFound, NotReady
 from gateway.database.tables.control import AccessTokenRow, PersonRow
 from gateway.identity.keys import ApiKey, KeyKind, generate_id, generate_key
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store import lookup
 from gateway.store.change import Administration, Change, checked_label, checked_text
+from gateway.store.control.independence import SHELL, makers_of, standing_of
 from gateway.store.lookup import person_record, token_record
 
 MAX_TOKEN_LIFE = timedelta(days=366)
@@ -36,6 +37,7 @@ class PeopleControl(Administration):
             if before.roles == tuple(checked):
                 return before
             row.roles, row.epoch = checked, change.epoch
+            row.made_by, row.roles_since = self._actor, change.at
             self._keep_an_operator(change, before)
             after = person_record(row)
             change.report("person.changed", log_of(tenant), person, before, after)
@@ -93,12 +95,51 @@ class PeopleControl(Administration):
                     "; make another with `domicile person bootstrap`"
                 )
             self._revoke(change, row, token_record, "token.revoked", SYSTEM_TENANT, token)
-            person = self._insert_person(change, None, display_name, ["operator"])
-            record, secret = self._insert_token(change, None, person.id, expires_at, "bootstrap")
+            person = self._insert_person(change, None, display_name, ["operator"], made_by=SHELL)
+            record, secret = self._insert_token(change, None, person.id, expires_at, "bootstrap", made_by=SHELL)
         return person, record, secret
 
+    def vouch_for_person(self, tenant: str | None, person: str, *, voucher: str) -> PersonRecord:
+        """Say that `person` is a second one, with the roles and tokens that they have now.
+
+        `voucher`: the id of a person, or the shell. It must be nobody who made the person or a token of theirs, have a
+        role that none of those has, and count as a second person itself. Raises NotReady with the reason, NotFound,
+        Invalid for a person of the identity provider.
+        """
+        with self._change() as change:
+            row = own_person(lookup.living_person(change.session, tenant, person))
+            if voucher != SHELL:
+                self._check_voucher(change, row, voucher)
+            before = person_record(row)
+            row.vouched_by, row.vouched_at, row.epoch = voucher, change.at, change.epoch
+            after = person_record(row)
+            change.report("person.vouched", log_of(tenant), person, before, after, detail={"voucher": voucher})
+        return after
+
+    def _check_voucher(self, change: Change, row: PersonRow, voucher: str) -> None:
+        """Raises NotReady."""
+        makers = makers_of(change.session, row)
+        if voucher == row.id or voucher in makers:
+            raise NotReady("you are this person, or made them or a token of theirs; let another role vouch for them")
+        known = change.session.get(PersonRow, voucher)
+        roles = set() if known is None else set(known.roles)
+        theirs = {role for maker in makers if (each := change.session.get(PersonRow, maker)) for role in each.roles}
+        if known is not None and makers and not roles - theirs:
+            raise NotReady(
+                "who made this person has all of your roles; let somebody vouch for them who has another role"
+            )
+        if not standing_of(change.session, voucher, self._actor).counts(change.at, self._approval_wait):
+            hours = self._approval_wait.total_seconds() / 3600
+            raise NotReady(f"you are too new to vouch for somebody; wait {hours:g} hours, or let another role do it")
+
     def _insert_person(
-        self, change: Change, tenant: str | None, display_name: str, roles: Sequence[Role], subject: str | None = None
+        self,
+        change: Change,
+        tenant: str | None,
+        display_name: str,
+        roles: Sequence[Role],
+        subject: str | None = None,
+        made_by: str | None = None,
     ) -> PersonRecord:
         row = PersonRow(
             id=generate_id(),
@@ -106,6 +147,7 @@ class PeopleControl(Administration):
             display_name=checked_text(display_name, "display name"),
             roles=_roles(tenant, roles),
             subject=subject,
+            made_by=made_by or self._actor,
             **change.stamp,
         )
         change.insert(row, f"person {row.id}")
@@ -123,6 +165,7 @@ class PeopleControl(Administration):
         action: str = "token.created",
         kind: KeyKind = "admin",
         authenticated_at: datetime | None = None,
+        made_by: str | None = None,
     ) -> tuple[AccessTokenRecord, ApiKey]:
         if expires_at.tzinfo is None or not change.at < expires_at <= change.at + MAX_TOKEN_LIFE:
             raise InvalidValue(
@@ -138,6 +181,7 @@ class PeopleControl(Administration):
             last_four=key.token[-4:],
             expires_at=expires_at,
             authenticated_at=authenticated_at,
+            made_by=made_by or self._actor,
             **change.stamp,
         )
         change.insert(row, f"token {key.id}")

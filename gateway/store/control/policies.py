@@ -12,16 +12,14 @@ from hashlib import sha256
 from sqlmodel import Session, col, func, select
 
 from audit.events.base import SYSTEM_TENANT
-from gateway.database.errors import ControlError, Invalid, NotReady
+from gateway.database.errors import ControlError, Invalid, NotIndependent, NotReady
 from gateway.database.tables.control import PolicyProposalRow, PolicyVersionRow, TenantRow
 from gateway.identity.principal import PolicyInForce
 from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
 from gateway.store import lookup
 from gateway.store.change import Administration, Change
+from gateway.store.control.independence import SHELL, standing_of
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE, policy_record, proposal_record
-
-SHELL = "cli"
-"""The actor of commands without a login: a person with a shell on the installation's folder."""
 
 
 class PolicyControl(Administration):
@@ -58,6 +56,7 @@ class PolicyControl(Administration):
                 sha256=sha256(document.encode()).hexdigest(),
                 document=document,
                 submitted_by=person,
+                submitted_with=self._actor,
                 **change.stamp,
             )
             change.insert(row, f"proposal {row.number}")
@@ -71,8 +70,9 @@ class PolicyControl(Administration):
     ) -> PolicyProposalRecord:
         """Say yes to a proposal, as another person than the one who submitted it.
 
-        Approving twice changes nothing. Raises NotReady where the same person submitted it, or it was withdrawn;
-        NotFound.
+        Approving twice changes nothing. Raises NotReady where the same person submitted it, or it was withdrawn, and
+        NotIndependent, which is on record, where one of the two may have been invented by the other
+        (`gateway.store.control.independence`); NotFound.
         """
         with self._change() as change:
             owner, scope = self._living(change, tenant, project)
@@ -84,11 +84,32 @@ class PolicyControl(Administration):
                 raise NotReady(f"proposal {number} is your own; a second person approves it")
             if row.approved_by is not None:
                 return before
+            self._check_independent(change, row, before, person)
             row.approved_by, row.approved_at, row.epoch = person, change.at, change.epoch
             record = proposal_record(row)
             detail = {"number": str(number), "sha256": row.sha256}
             _report(change, "policy.approved", owner, scope, before, record, detail)
         return record
+
+    def _check_independent(
+        self, change: Change, row: PolicyProposalRow, before: PolicyProposalRecord, person: str
+    ) -> None:
+        """Raises NotIndependent. The refusal is on record, though nothing changes."""
+        session = change.session
+        sides = {
+            "approver": standing_of(session, person, self._actor),
+            "submitter": standing_of(session, row.submitted_by, row.submitted_with or ""),
+        }
+        for side, standing in sides.items():
+            if not standing.counts(change.at, self._approval_wait):
+                detail = {"number": str(row.number), "sha256": row.sha256, "approver": person, "side": side}
+                _report(change, "policy.approval_refused", row.tenant, row.project, before, before, detail)
+                hours = self._approval_wait.total_seconds() / 3600
+                raise NotIndependent(
+                    f"the {side} of proposal {row.number}, or the token used, was made less than {hours:g} hours ago "
+                    f"through the admin API, and nobody vouched for it since; wait, or let another role run "
+                    f"`domicile person vouch`"
+                )
 
     def activate_proposal(
         self, tenant: str | None, number: int, *, project: str | None = None, at: datetime | None = None

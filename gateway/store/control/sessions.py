@@ -29,17 +29,7 @@ class SessionControl(PeopleControl):
         Where the tenant does not exist or was revoked, or the person was, nothing is granted.
         """
         with self._change() as change:
-            rows = {
-                row.tenant: row for row in change.session.exec(select(PersonRow).where(PersonRow.subject == subject))
-            }
-            for tenant in rows.keys() - grants.keys():
-                self._set(change, rows[tenant], rows[tenant].display_name, ())
-            return [
-                person
-                for tenant, roles in sorted(grants.items(), key=lambda each: each[0] or "")
-                if _is_living(change, tenant)
-                and (person := self._grant(change, rows.get(tenant), tenant, subject, display_name, roles)) is not None
-            ]
+            return self._apply_groups(change, subject, display_name, grants)
 
     def open_session(
         self, tenant: str | None, person: str, *, life: timedelta, authenticated_at: datetime | None = None
@@ -84,7 +74,7 @@ class SessionControl(PeopleControl):
             life_ends = change.at + life
             record, key = self._insert_token(
                 change, person.tenant, person.id, life_ends, "login", action="session.opened",
-                authenticated_at=change.at,
+                authenticated_at=change.at, made_by=row.made_by,
             )  # fmt: skip
             return person_record(person), record, key
 
@@ -102,6 +92,19 @@ class SessionControl(PeopleControl):
             if row is not None and person is not None and row.label == "login" and row.revoked_at is None:
                 self._revoke(change, row, token_record, "session.closed", log_of(person.tenant), token)
 
+    def _apply_groups(
+        self, change: Change, subject: str, display_name: str, grants: Mapping[str | None, Sequence[Role]]
+    ) -> list[PersonRecord]:
+        rows = {row.tenant: row for row in change.session.exec(select(PersonRow).where(PersonRow.subject == subject))}
+        for tenant in rows.keys() - grants.keys():
+            self._set_roles(change, rows[tenant], rows[tenant].display_name, ())
+        return [
+            person
+            for tenant, roles in sorted(grants.items(), key=lambda each: each[0] or "")
+            if _is_living(change, tenant)
+            and (person := self._grant(change, rows.get(tenant), tenant, subject, display_name, roles)) is not None
+        ]
+
     def _grant(
         self,
         change: Change,
@@ -113,10 +116,10 @@ class SessionControl(PeopleControl):
     ) -> PersonRecord | None:
         if row is None:
             return self._insert_person(change, tenant, display_name, roles, subject=subject)
-        return None if row.revoked_at is not None else self._set(change, row, display_name, roles)
+        return None if row.revoked_at is not None else self._set_roles(change, row, display_name, roles)
 
     @staticmethod
-    def _set(change: Change, row: PersonRow, display_name: str, roles: Sequence[Role]) -> PersonRecord:
+    def _set_roles(change: Change, row: PersonRow, display_name: str, roles: Sequence[Role]) -> PersonRecord:
         before = person_record(row)
         if before.roles != tuple(roles) or before.display_name != display_name:
             row.roles, row.display_name, row.epoch = list(roles), display_name, change.epoch

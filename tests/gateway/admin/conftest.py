@@ -189,6 +189,7 @@ BODIES = {
     "set_roles": {"roles": ["dpo"]},
     "create_token": {"expires_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()},
     "bootstrap": {"display_name": "Root"},
+    "device_login": {"id_token": "a.b.c"},
     "set_tenant_limits": {"requests_per_minute": 600},
     "set_project_limits": {"eur_per_day": 12.5},
     "set_key_limits": {"concurrent_requests": 0},

@@ -217,6 +217,7 @@ METRICS = {  # as docs/api.md lists them
     "domicile_redactions_total": {"tenant", "label", "direction"},
     "domicile_audit_append_seconds_count": set(),
     "domicile_auth_failures_total": {"reason"},
+    "domicile_approvals_refused_total": set(),
     "domicile_errors_total": {"code"},
     "domicile_certificate_not_after_seconds": {"certificate"},
     "domicile_requests_in_flight": set(),

@@ -77,6 +77,7 @@ person list
 person update acme {ada} --role tenant-admin --role billing
 person create-token acme {ada} --label laptop --days 3 --json =adas:token =token:id
 person create-token acme {grace} --json =graces:token =gtoken:id
+!person vouch acme NOBODY00 --yes
 person list-tokens acme {ada}
 person revoke-token acme {ada} {token} --yes --json
 person create-token acme {ada} --json =adas:token =atoken:id
@@ -194,7 +195,7 @@ async def test_each_command_says_the_same_on_a_folder_and_over_the_api(tmp_path,
     there.values.update(given)
     here.folder = tmp_path / "local" / "data"
     local = await asyncio.to_thread(open_control, here.folder)
-    async with lab(tmp_path / "served", set_up=lambda made: None, backends={}) as made:
+    async with lab(tmp_path / "served", set_up=lambda made: None, backends={}, approvals={"wait_hours": 0}) as made:
         there.url = made.base
         operator = made.control.create_person(None, "Operator", ["operator"])
         here.values["operator"] = local.create_person(None, "Operator", ["operator"]).id

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.forwarded import TrustedProxies, forwarded_for, x_forwarded_for
+from gateway.server.proxies.forwarded import TrustedProxies, forwarded_for, x_forwarded_for
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 PROXY, CLIENT = "10.0.0.1", "203.0.113.7"

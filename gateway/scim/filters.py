@@ -1,0 +1,36 @@
+"""Filters of SCIM (RFC 7644 §3.4.2.2): one comparison by ``eq``, which is what provisioning asks."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from gateway.scim.errors import invalid
+
+MAX = 1024
+_FILTER = re.compile(r'\s*([A-Za-z$][\w$.:-]*)\s+eq\s+("(?:[^"\\\x00-\x1f]|\\.)*"|true|false)\s*', re.IGNORECASE)
+Field = TypeVar("Field", bound=str)
+
+
+def equality(text: str) -> tuple[str, str]:
+    """Attribute, in lower case, and value of ``attribute eq "value"``. Raises ScimError (invalidFilter)."""
+    found = _FILTER.fullmatch(text) if len(text) <= MAX else None
+    if found is None:
+        raise invalid(
+            'only filters such as userName eq "ada" are supported; send one comparison by eq', "invalidFilter"
+        )
+    written = found[2]
+    try:
+        value = json.loads(written) if written.startswith('"') else written.lower()
+    except ValueError as error:
+        raise invalid("the filter's value is no JSON string; quote it as one", "invalidFilter") from error
+    return found[1].lower(), str(value)
+
+
+def searched(text: str, fields: Mapping[str, Field]) -> tuple[Field, str]:
+    """The field by which to look, of `fields` by attribute in lower case. Raises ScimError (invalidFilter)."""
+    attribute, value = equality(text)
+    attribute = attribute.rpartition(":")[2]
+    if attribute not in fields:
+        raise invalid(f"there is no filter by this attribute; use one of {', '.join(fields)}", "invalidFilter")
+    return fields[attribute], value

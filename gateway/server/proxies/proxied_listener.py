@@ -1,0 +1,142 @@
+"""A listener behind proxies that speak the PROXY protocol: each of their connections begins with its header.
+
+The header stands in front of TLS, so it is read from the socket itself, to its last byte and no further, before the
+event loop makes a connection of it. What comes from elsewhere is served as it is: a header there is a fault of HTTP or
+TLS.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from gateway.server.proxies.proxy_header import MAX_BYTES, ProxyHeader, ProxyHeaderError, parse
+
+log = logging.getLogger("domicile.gateway")
+
+HEADER_S = 5.0
+"""For a header to arrive (§3 of the specification: at least 3 s)."""
+ACCEPT_PAUSE_S = 1.0
+"""After accepting failed, as by too many open files: asyncio's own servers wait as long."""
+LOG_PAUSE_S = 60.0
+"""Between two log lines on refused connections."""
+
+Client = tuple[str, int] | None
+Make = Callable[[Client], asyncio.Protocol]
+"""Makes the protocol of one connection; its argument is the client that the header names."""
+
+
+class ProxiedListener:
+    """Accepts at `listener`, which must not block. `networks`: where proxies connect from; `direct` makes the
+    protocol of other connections. As `asyncio.Server` it has `close` and `wait_closed`."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        networks: Sequence[IPv4Network | IPv6Network],
+        make: Make,
+        direct: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._listener, self._networks, self._make, self._direct, self._tls = listener, networks, make, direct, tls
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._logged = -LOG_PAUSE_S
+        self._accepting = asyncio.create_task(self._accept(), name="proxied listener")
+
+    def close(self) -> None:
+        """Accept no more. Connections whose header is still to come are opened yet."""
+        self._accepting.cancel()
+        self._listener.close()
+
+    def drop_unopened(self) -> None:
+        for task in self._opening:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(self._accepting, *self._opening, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, peer = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                if self._listener.fileno() < 0:
+                    return
+                log.error("connections could not be accepted: %s; raise the limit of open files", error.strerror)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            task = asyncio.create_task(self._open(connection, peer[0]), name="proxied connection")
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket, peer: str) -> None:
+        handed_over = False
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            make = self._direct
+            if self._speaks_for_others(peer):
+                header = await self._header(connection)
+
+                def make() -> asyncio.Protocol:
+                    return self._make(header.source)
+
+            handed_over = True  # from here on the loop closes it
+            await self._loop.connect_accepted_socket(make, connection, ssl=self._tls)
+        except (ProxyHeaderError, TimeoutError) as error:
+            self._refused(peer, str(error) or f"no PROXY header came within {HEADER_S:g} s")
+        except OSError:  # the client left, or TLS failed; ssl.SSLError is one
+            pass
+        finally:
+            if not handed_over:
+                connection.close()
+
+    async def _header(self, connection: socket.socket) -> ProxyHeader:
+        """Raises ProxyHeaderError, TimeoutError; OSError where the proxy closes the connection."""
+        data = b""
+        async with asyncio.timeout(HEADER_S):
+            while True:
+                await self._readable(connection)
+                with suppress(BlockingIOError):
+                    seen = connection.recv(MAX_BYTES, socket.MSG_PEEK)
+                    if not seen:
+                        raise ConnectionResetError
+                    header = parse(data + seen)
+                    wanted = len(seen) if header is None else header.length - len(data)
+                    data += connection.recv(wanted)
+                    if header is not None:
+                        return header
+
+    async def _readable(self, connection: socket.socket) -> None:
+        ready = self._loop.create_future()
+
+        def wake() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        self._loop.add_reader(connection, wake)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(connection)
+
+    def _speaks_for_others(self, peer: str) -> bool:
+        address: IPv4Address | IPv6Address = ip_address(peer.partition("%")[0])
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return any((mapped or address) in network for network in self._networks)
+
+    def _refused(self, peer: str, reason: str) -> None:
+        """At most one line a minute: whoever connects must not fill the log."""
+        if (now := time.monotonic()) - self._logged >= LOG_PAUSE_S:
+            self._logged = now
+            log.warning(
+                "a connection from %s was refused: %s; let the proxy send it, or take its network out of "
+                "listen.proxy_protocol_from",
+                peer,
+                reason,
+            )
