@@ -36,7 +36,10 @@ PARTS = {
     "login": LazyCommand(
         "Log in to an installation elsewhere, which commands are then for.", ("gateway.cli.login:login",)
     ),
-    "logout": LazyCommand("Delete the access token that is kept for an installation.", ("gateway.cli.login:logout",)),
+    "logout": LazyCommand(
+        "Delete what is kept for an installation, and end the session of the identity provider.",
+        ("gateway.cli.login:logout",),
+    ),
     "apply": LazyCommand(
         "Make tenants, projects, keys, limits, policies and deployments as the YAML of a folder says.",
         ("gateway.cli.apply:apply",),

@@ -206,18 +206,19 @@ class PolicyEnforcement:
         if endpoints is not None and endpoint not in endpoints:
             raise PolicyDenied([Reason("key.scope", None, "this key is not for that endpoint")])
 
-    def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused) -> Decision:
+    def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused, *, again: bool) -> Decision:
         """Return the decision narrowed to sovereign backends, for a call whose prompt could not be inspected.
 
-        See `policy.decision.sovereign`. Raises `failure` if the policy names no such backends, or if the prompt
-        contains blocked data.
+        See `policy.decision.sovereign`. `again`: the call is counted as allowed already. Raises `failure` if the policy
+        names no such backends, or if the prompt contains blocked data.
         """
         if failure.code == "redaction_blocked" or isinstance(failure, ContentUnreadable):
             raise failure
         if not decision.sovereign:
             self._count(request, "deny", ON_FAILURE)
             raise failure
-        self._count(request, "allow", ON_FAILURE)
+        if not again:
+            self._count(request, "allow", ON_FAILURE)
         return replace(
             decision,
             backends=decision.sovereign,

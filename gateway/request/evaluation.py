@@ -91,7 +91,7 @@ class Evaluation:
                 return replace(last, request=decided.request, decided=decided, allowed=decided.decision)
         exchange.redacted = None
         with self._step("redact"):
-            redacted = await self._inspected(decided)
+            redacted = await self._inspected(decided, again=exchange.routed is not None)
         exchange.decision = redacted.allowed
         return redacted
 
@@ -141,7 +141,7 @@ class Evaluation:
             raise PolicyDenied([reason])
         return replace(request, principal=principal)
 
-    async def _inspected(self, decided: Decided) -> Redacted:
+    async def _inspected(self, decided: Decided, *, again: bool) -> Redacted:
         request, decision, redactor = decided.request, decided.decision, decided.redactor
         call, principal = request.call, request.principal
         days = decision.retention.content_days
@@ -151,7 +151,7 @@ class Evaluation:
             names = await self._names.names_in(call, redactor, principal.tenant)
             prompt = await self._inspection.prepare(call, redactor, principal.tenant, principal.project, names, place)
         except RedactionRefused as failure:
-            narrowed = self._enforcement.narrowed(request, decision, failure)
+            narrowed = self._enforcement.narrowed(request, decision, failure, again=again)
             prompt = await self._inspection.unredacted(call, redactor, principal.tenant, principal.project, place)
             translation, keeps = storage_of(request, 0, UNINSPECTED)
             # Uninspected content is not retained either

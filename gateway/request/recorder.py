@@ -91,8 +91,8 @@ class Recorder:
     async def _moved(self, routed: Routed, before: Accepted) -> None:
         redacted, recorded = routed.redacted, before.routed
         redecided = redacted.prompt is not recorded.redacted.prompt
-        if routed.route == recorded.route and not redecided:
-            return  # the record is still correct
+        if not redecided and (routed.route == recorded.route or _route(routed) == _route(recorded)):
+            return  # the record is still correct, also where the backend has shown more of itself since
         moved = routed.route.backend.id != recorded.route.backend.id
         reason = "backend_unavailable" if moved and routed.attempt else "decision_changed"
         if routed.request.call.model != before.request.call.model:

@@ -14,6 +14,7 @@ import pytest
 from audit.events.event import (
     AdminChanged,
     AuthFailed,
+    BackendAttested,
     BackendConnected,
     Decision,
     InferenceDenied,
@@ -53,7 +54,8 @@ async def write_one_of_each(context: AuditContext) -> None:
     for number, basis in enumerate(("intra_eea", "scc:contract-1+adequacy:CH")):
         call = accepted(f"r{number}", ai_system_id="triage", risk_class="high", transfer_basis=basis)
         await context.record(call, Private({"input": "x"}, subject="ada@example.org"))
-        await context.record(completed(f"r{number}"))
+        weights = {"weights_sha256": f"{number}" * 64, "weights_source": "computed", "backend_id": "acme-1"}
+        await context.record(completed(f"r{number}").model_copy(update=weights))
     reasons = (Reason(rule="residency.process_in", because="=US is not in the EEA", article="GDPR 44"),)
     denied = {"request_id": "no", "key_id": "k", "project": "support", "endpoint": "/v1/x", "stream": False}
     denied |= {"model_requested": "m", "status": 403, "ai_system_id": "triage"}
@@ -61,6 +63,10 @@ async def write_one_of_each(context: AuditContext) -> None:
     peer = {"backend_id": "acme-1", "region": "eu-fr-par", "kind": "openai", "address": "10.0.0.1:1"}
     for _ in range(2):
         await context.record(of_acme(BackendConnected, **peer, peer_sha256="0" * 64))
+    shown = {"technology": "tpm", "nonce": "1" * 64, "key_sha256": "2" * 64, "weights_sha256": "3" * 64}
+    place = {"backend_id": "acme-1", "region": "eu-fr-par"}
+    refused = {"type": "backend.attestation_refused", "reason": "the nonce is another one; ask again"}
+    await context.record(of_acme(BackendAttested, **shown, **place, **refused))
     admin = {"type": "admin.key.created", "actor": "cli", "target": "K1", "epoch": 3}
     await context.record(of_acme(AdminChanged, **admin))
     await context.record(of_acme(ModelChanged, actor="cli", model="m", what="weights", substantial=True))

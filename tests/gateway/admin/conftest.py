@@ -200,6 +200,7 @@ BODIES = {
     "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},
     "check_deployment": {"weights": "m.gguf", "replicas": 2},
     "scale_deployment": {"min_replicas": 1, "max_replicas": 3},
+    "pin_weights": {"weights_sha256": "0" * 64},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""

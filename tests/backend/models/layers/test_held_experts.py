@@ -68,7 +68,8 @@ def rebalanced(group: ParallelGroup, x: Tensor) -> dict[str, Any]:
 def test_copies_of_hot_experts_move_on_all_ranks_at_once_and_change_no_answer(crews: Crews) -> None:
     torch.manual_seed(5)
     x = torch.randn(40, WIDTH)
-    x += 3 * layer_of(DistributedGroup(Shard(0, 4), torch.device("cpu")), 0).router.data[0]  # most tokens take expert 0
+    # Most tokens take expert 0, and the others are about as many tokens' second choice
+    x += 0.3 * layer_of(DistributedGroup(Shard(0, 4), torch.device("cpu")), 0).router.data[0]
     found = crews[4].run(rebalanced, x)
     assert all(rank["moved"] == [False, True, False] for rank in found)
     assert len({str(rank["slots"]) for rank in found}) == 1
