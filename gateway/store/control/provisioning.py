@@ -95,7 +95,7 @@ class Provisioning(SessionControl):
             return _group(change, row)
 
     def replace_group(self, group: str, fields: GroupFields, version: int | None = None) -> ProvisionedGroup:
-        """Raises as `create_group`."""
+        """Replace the attributes of a group and return it. Raises as `create_group` does."""
         with self._change() as change:
             row = self._row(change, ScimGroupRow, group, version)
             renamed = row.name != fields.name
