@@ -1,12 +1,13 @@
-"""Keys that are not the installation's: a tenant's own key in its own Vault or HSM, above that tenant's key.
+"""External keys: a tenant's own master key in its Vault or HSM, which wraps that tenant's key.
 
-What such a key opened is held for KNOWN_S seconds from the moment it was asked, and asked for again meanwhile. So when
-the tenant takes its key away, nothing of the tenant's can be read any more after KNOWN_S, in any process; a refusal
-takes effect at once. Where the key's holder does not answer, the same happens: out of reach is not readable.
+An unwrapped key is cached for KNOWN_S seconds from the time of the request and refreshed in the meantime. After a
+tenant withdraws its key, no process can read the tenant's data after KNOWN_S; a refusal takes effect at once. The same
+applies if the key's holder does not respond.
 
-Each question runs in a thread of its own, one at a time for each owner, and after a failure none is asked for PAUSE_S.
-Who asks waits for at most WAIT_S, FAILED_WAIT_S after a failure, and only MAX_WAITING do for one owner; the thread that
-writes the record for all tenants waits for BRIEF_S (`brief_waits`). So one tenant's key holds up no other tenant.
+Each request runs in its own thread, one at a time per owner, and after a failure none is sent for PAUSE_S. A caller
+waits for at most WAIT_S, or FAILED_WAIT_S after a failure, and at most MAX_WAITING callers wait per owner. The thread
+that writes the record for all tenants waits for BRIEF_S (`brief_waits`). One tenant's key therefore does not block
+another tenant.
 """
 
 import threading
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 KNOWN_S = 20.0
 AGAIN_S = 8.0
-"""Age from which what is used is asked for again, in the background."""
+"""Age in seconds after which a key in use is refreshed in the background."""
 PAUSE_S = 2.0
 WAIT_S = 15.0
 BRIEF_S = 0.02
@@ -38,7 +39,7 @@ _wait_s: ContextVar[float] = ContextVar("wait_s", default=WAIT_S)
 
 @contextmanager
 def brief_waits() -> Iterator[None]:
-    """For work on behalf of many tenants: no one tenant's key holds it up."""
+    """Limit waits to BRIEF_S in work for many tenants, so that no tenant's key blocks it."""
     before = _wait_s.set(BRIEF_S)
     try:
         yield
@@ -47,9 +48,9 @@ def brief_waits() -> Iterator[None]:
 
 
 class ExternalMaster:
-    """A `Master` of a tenant under a name of ours, which is the provider in what it wraps.
+    """A tenant's `Master` under its configured name, which is the provider in wrapped keys.
 
-    It is opened when it is first used, so that no start of a gateway waits for it.
+    It is opened at its first use, so that the start of a gateway does not wait for it.
     """
 
     def __init__(self, name: str, open_master: Callable[[], Master]) -> None:
@@ -85,7 +86,8 @@ class ExternalMaster:
         raise KeyProviderError(f"the key {self.provider} is its tenant's; versions of it are destroyed there")
 
     def _asked(self, ask: Callable[[Master], T]) -> T:
-        """Raises KeyRefused where the key is gone or may not be used, KeyProviderError where nobody answers."""
+        """Call `ask` with the master. Raises KeyRefused if the key is missing or its use is refused, KeyProviderError
+        if its holder does not respond."""
         try:
             return ask(self._master)
         except KeyLost as error:
@@ -103,7 +105,7 @@ class ExternalMaster:
 
 @dataclass(slots=True)
 class _Known:
-    """Of one owner: what is kept of it, the keys that opened from that by generation, when this was asked."""
+    """Cache entry of an owner: stored content, keys unwrapped from it by generation, and time of the request."""
 
     content: bytes
     opened: dict[int, bytes] | None = None
@@ -118,7 +120,7 @@ Opens = Callable[[], dict[int, bytes]]
 
 
 class ExternalKeys:
-    """The tenants' own keys, by name, and what they opened lately. Any thread may use it."""
+    """The tenants' own master keys by name, and a cache of the keys that they unwrapped. Thread-safe."""
 
     def __init__(self, masters: Mapping[str, Master], now: Callable[[], float] = time.monotonic) -> None:
         self._masters = dict(masters)
@@ -134,7 +136,7 @@ class ExternalKeys:
         return sorted(self._masters)
 
     def named(self, name: str) -> Master:
-        """Raises KeyProviderError where no such key is configured."""
+        """Return the master of that name. Raises KeyProviderError if no such key is configured."""
         if name not in self._masters:
             raise KeyProviderError(
                 f"no external key {name} is configured; set secrets.external.{name} as on the host that it was given on"
@@ -142,9 +144,9 @@ class ExternalKeys:
         return self._masters[name]
 
     def opened(self, owner: str, content: bytes, opens: Opens) -> dict[int, bytes]:
-        """Return the owner's keys by generation, as `opens` returned them at most KNOWN_S ago for this `content`.
+        """Return the owner's keys by generation, as returned by `opens` at most KNOWN_S ago for this `content`.
 
-        Raises what `opens` raises: KeyLost, KeyProviderError.
+        Raises the errors of `opens`: KeyLost, KeyProviderError.
         """
         with self._lock:
             known = self._known.get(owner)
@@ -185,7 +187,7 @@ class ExternalKeys:
             self._known.pop(owner, None)
 
     def is_ready(self, owner: str) -> bool:
-        """Whether the owner's keys can be used now without waiting, and for a while."""
+        """Whether the owner's keys are cached and not about to expire."""
         with self._lock:
             known = self._known.get(owner)
             return known is not None and self._fresh(known) is not None and self._now() - known.asked < AGAIN_S
@@ -196,7 +198,7 @@ class ExternalKeys:
         return known.opened
 
     def _asking(self, owner: str, known: _Known, opens: Opens) -> "Future[dict[int, bytes]]":
-        """Ask, unless that is under way. With the lock."""
+        """Start a request unless one is running. The caller holds the lock."""
         if known.asking is None:
             known.asking = Future()
             ask = threading.Thread(target=self._ask, args=(owner, known, opens, known.asking), daemon=True)
@@ -227,12 +229,12 @@ class ExternalKeys:
             forget.start()
 
     def _expire(self, owner: str, known: _Known) -> None:
-        """Take what has expired out of memory, though nobody asks for it."""
+        """Remove expired keys from memory even if they are not requested again."""
         with self._lock:
             if self._fresh(known) is None and known.asking is None and self._known.get(owner) is known:
                 del self._known[owner]
 
 
 def _again(error: KeyProviderError) -> KeyProviderError:
-    """The same refusal for another caller."""
+    """Return a copy of the error for another caller."""
     return KeyRefused(str(error)) if isinstance(error, KeyRefused) else KeyProviderError(str(error))

@@ -1,13 +1,14 @@
-"""Fingerprints of answers: enough to find an answer again by its text, or by a part of it, and nothing to read it by.
+"""Fingerprints of answers. They find an answer by its text or a part of it, and do not reveal the text.
 
-Of a text the letters and digits count, in one case (NFKC, case folded), so that white space, punctuation and markup may
-change. A shingle is SHINGLE of them in a row (Broder 1997). An answer is divided into at most PRINTS blocks of equal
-length, and of one shingle in each block a keyed hash of 32 bits is recorded: a stretch of two blocks always holds one,
-as in winnowing (Schleimer, Wilkerson and Aiken 2003, MOSS), and the number is bounded. The place within a block comes
-from a keyed hash of the whole answer, so that nobody without the salt knows which words count. A search hashes every
-shingle of its text. An edit spoils the shingles that it touches and no other.
+Only letters and digits are compared, normalised (NFKC, case folded), so that white space, punctuation and markup may
+change. A shingle is SHINGLE consecutive characters (Broder 1997). An answer is divided into at most PRINTS blocks of
+equal length, and a keyed 32-bit hash of one shingle in each block is recorded. A passage of two blocks therefore always
+contains a recorded shingle, as in winnowing (Schleimer, Wilkerson and Aiken 2003, MOSS), and the number of hashes is
+bounded. The position within a block is derived from a keyed hash of the whole answer, so it is unknown without the
+salt. A search hashes every shingle of its text. An edit affects only the shingles that contain it.
 
-Without the salt a fingerprint says nothing of the text. With it, a text can be tested, and no text can be read.
+Without the salt a fingerprint reveals nothing about the text. With the salt, a given text can be tested, but no text
+can be recovered.
 """
 
 import unicodedata
@@ -19,32 +20,32 @@ from math import comb
 
 SCHEME = "shingles-1"
 SHINGLE = 32
-"""Letters and digits: some six words."""
+"""Letters and digits in a shingle, about six words."""
 PRINTS = 48
-"""An answer has at most so many: 192 bytes, whatever its length."""
+"""Most fingerprints of an answer: 192 bytes, for every length."""
 LEAST_BLOCK = 16
 LEAST = 3
-"""Fewer common fingerprints are no match."""
+"""Least number of common fingerprints of a match."""
 SHORTEST = SHINGLE + LEAST * LEAST_BLOCK - 1
-"""Letters and digits of the shortest text that has LEAST fingerprints."""
+"""Letters and digits in the shortest text that has LEAST fingerprints."""
 MAX_CHARACTERS = 1 << 18
-"""Of an answer, those from here on are not fingerprinted."""
+"""Letters and digits of an answer after this number are not fingerprinted."""
 EXPECTED_FALSE = 1e-6
-"""Records that a search says to match by chance of the hash, expected over all that it compares."""
+"""Upper bound on the expected number of matches by hash collision in a search, over all compared records."""
 
 _BITS = 32
 
 
 def letters_of(text: str) -> str:
-    """Return the letters and digits of `text`, in the form in which they are compared."""
+    """Return the letters and digits of `text`, normalised for comparison."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
 
 
 def prints_of(salt: bytes, texts: Iterable[str]) -> tuple[bytes, int]:
-    """Return the fingerprints of one answer, 4 bytes each in the order of the answer, and its letters and digits.
+    """Return the fingerprints of one answer, 4 bytes each in text order, and its number of letters and digits.
 
-    salt: 32 bytes. texts: of its choices; no shingle reaches from one into the next. No fingerprints where all
-    together are shorter than SHORTEST.
+    salt: 32 bytes. texts: texts of its choices; a shingle lies within one choice. There are no fingerprints if all
+    texts together are shorter than SHORTEST.
     """
     parts = _bounded(texts)
     counts = [max(0, len(part) - SHINGLE + 1) for part in parts]
@@ -64,35 +65,35 @@ def prints_of(salt: bytes, texts: Iterable[str]) -> tuple[bytes, int]:
 
 
 def shingles_of(salt: bytes, text: str) -> frozenset[int]:
-    """Return the hashes of all shingles of a text that is searched for."""
+    """Return the hashes of all shingles of a text to search for."""
     letters = letters_of(text)
     hashed = b"".join(_print(salt, letters[at : at + SHINGLE]) for at in range(len(letters) - SHINGLE + 1))
     return frozenset(_numbers(hashed))
 
 
 def written(prints: bytes) -> str:
-    """Return fingerprints as a record has them: base64url without padding, at most 256 characters."""
+    """Return fingerprints in the form used in records: base64url without padding, at most 256 characters."""
     return urlsafe_b64encode(prints).decode().rstrip("=")
 
 
 def read(said: str) -> Sequence[int]:
-    """Return the fingerprints of a record. Raises ValueError for what is none."""
+    """Return the fingerprints of a record. Raises ValueError if `said` is malformed."""
     return _numbers(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
 
 
 def needed(prints: int, shingles: int, records: int) -> int:
-    """Return how many common fingerprints are a match, so that of `records` answers of other texts at most
-    EXPECTED_FALSE are expected to match by chance; more than `prints` where no number would do.
+    """Return the number of common fingerprints that counts as a match, so that at most EXPECTED_FALSE of `records`
+    answers with other texts are expected to match by chance. The result exceeds `prints` if no number suffices.
 
-    The chance that r of m fingerprints are among q hashes is at most comb(m, r) * (q / 2**32)**r (union bound). It does
-    not cover texts that share words: who quotes the same sentence has the same shingles.
+    The probability that r of m fingerprints are among q hashes is at most comb(m, r) * (q / 2**32)**r (union bound).
+    The bound does not cover texts with common passages, which have the same shingles.
     """
     enough = (r for r in range(LEAST, prints + 1) if chance(r, prints, shingles) * records <= EXPECTED_FALSE)
     return next(enough, prints + 1)
 
 
 def chance(common: int, prints: int, shingles: int) -> float:
-    """Return the bound on the chance that an answer of another text has `common` of its fingerprints in common."""
+    """Return an upper bound on the probability that an answer with another text has `common` fingerprints in common."""
     share: float = shingles / 2**_BITS
     return min(1.0, comb(prints, common) * float(share**common))
 
@@ -110,5 +111,5 @@ def _print(salt: bytes, shingle: str) -> bytes:
 
 
 def _numbers(hashed: bytes) -> Sequence[int]:
-    """As 32-bit integers, in this machine's order of bytes: they are compared and never kept."""
+    """Return hashes as 32-bit integers in native byte order; they are compared and never stored."""
     return array("I", hashed)

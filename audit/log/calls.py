@@ -1,7 +1,7 @@
-"""Calls of models as the record has them: the newest first, a page at a time, and one call with all of its records.
+"""Recorded model calls: pages of calls, newest first, and a single call with all of its records.
 
-A page reads the log backwards from its end, so what it costs does not depend on how long the log is. A record is not
-checked here (`audit.log.walk`).
+A page reads the log backwards from its end, so its cost does not depend on the length of the log. Records are not
+verified here (see `audit.log.walk`).
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from audit.storage.store import Reader
 
 CHUNK: Final = 256
 MAX_READ: Final = 8192
-"""Records that one page reads at most; a filter that matches little goes on from there."""
+"""Most records read for one page; if a filter matches few of them, the next page continues from there."""
 MAX_CALL: Final = 8192
-"""Records after a call's first one in which its others are looked for."""
+"""Records after the first record of a call in which its other records are searched."""
 PLACE: Final = (
     "region", "inference_country", "storage_country", "operator_entity", "ultimate_parent_country", "transfer_basis"
 )  # fmt: skip
@@ -28,9 +28,8 @@ ENDS: Final = {"inference.completed": "completed", "inference.aborted": "aborted
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """What is looked for; None matches any. `outcome`: completed, aborted, denied or running. `since`, `until`: RFC
-    3339 UTC or a prefix, the second not included. `subject`: the commitment to the person concerned that one of the
-    call's records holds."""
+    """Filter for calls; None matches every value. `outcome`: completed, aborted, denied or running. `since`, `until`:
+    RFC 3339 UTC or a prefix; `until` is exclusive. `subject`: commitment to the data subject in one of the records."""
 
     project: str | None = None
     outcome: str | None = None
@@ -51,7 +50,8 @@ class CallFilter:
 
 @dataclass(frozen=True, slots=True)
 class CallLine:
-    """One call. `seq`: of its first record. `masked`: findings treated in its prompt. Times in milliseconds."""
+    """A call in short form. `seq`: number of its first record. `masked`: number of values masked in the prompt. Times
+    in milliseconds."""
 
     seq: int
     ts: str
@@ -73,15 +73,15 @@ class CallLine:
 
 
 def _subject(event: Mapping[str, Any]) -> str | None:
-    """The commitment to the person concerned."""
+    """Return the commitment to the data subject."""
     found = (event.get("commits") or {}).get("subject")
     return found if isinstance(found, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CallPage:
-    """`before`: the next page continues with calls before this record; None at the end. `first`, `end`: what was read
-    of the log."""
+    """A page of calls. `before`: the next page has calls before this record; None for the last page. `first`, `end`:
+    range of records read."""
 
     calls: tuple[CallLine, ...]
     before: int | None
@@ -90,7 +90,7 @@ class CallPage:
 
 
 def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None = None, limit: int = 50) -> CallPage:
-    """The newest calls that match, of those whose first record has a number less than `before`. Raises StoreError."""
+    """Return the newest matching calls whose first record is before number `before`. Raises StoreError."""
     size = size_of(reader, tenant)
     stop = min(size, size if before is None else before)
     if wanted.until is not None:
@@ -117,11 +117,11 @@ def calls(reader: Reader, tenant: str, wanted: CallFilter, *, before: int | None
 
 @dataclass(frozen=True, slots=True)
 class CallSummary:
-    """Counts of the newest calls, without any one of them. `since`: when the oldest of them began; `calls`: how many.
+    """Counts of the newest calls, without individual calls. `since`: start of the oldest; `calls`: their number.
 
-    `outcomes`, `rules` (of those that were refused or broke off), `places` (region, its country, country of storage,
-    operator, country of the operator's parent, basis of the transfer): how often each. Times in milliseconds, None
-    where none was measured.
+    `outcomes`, `rules` (of refused and aborted calls) and `places` (region, its country, country of storage, operator,
+    country of the operator's parent, basis of the transfer) are numbers of calls by value. Times in milliseconds, None
+    if none was measured.
     """
 
     calls: int
@@ -137,7 +137,7 @@ class CallSummary:
 
 
 def summary(reader: Reader, tenant: str, newest: int = 1000) -> CallSummary:
-    """Of the calls in the last `newest` records of the log. Raises StoreError."""
+    """Return the summary of the calls in the last `newest` records of the log. Raises StoreError."""
     size = size_of(reader, tenant)
     events = [event for _, event in _of_calls(reader, tenant, max(0, size - newest), size)]
     ends = {event["request_id"]: event for event in events if event["type"] not in BEGINS}
@@ -164,7 +164,7 @@ def _places(begun: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, ...]]:
 
 
 def _masked(begun: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Masked values by kind."""
+    """Count masked values by kind."""
     masked = Counter[str]()
     for event in begun:
         masked.update((event.get("redaction") or {}).get("counts_by_type", {}))
@@ -172,12 +172,12 @@ def _masked(begun: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def _measured(events: Iterable[Mapping[str, Any]], name: str) -> list[int]:
-    """Values of one field where it was measured, sorted."""
+    """Return the measured values of a field, sorted."""
     return sorted(event[name] for event in events if name in event)
 
 
 def call(reader: Reader, tenant: str, seq: int) -> list[tuple[int, dict[str, Any]]]:
-    """The records of the call that begins with record `seq`, by number; empty if that begins none."""
+    """Return the numbered records of the call that begins with record `seq`; empty if no call begins there."""
     if seq >= size_of(reader, tenant):
         return []
     first = next(_of_calls(reader, tenant, seq, seq + 1), None)
@@ -198,7 +198,7 @@ def call(reader: Reader, tenant: str, seq: int) -> list[tuple[int, dict[str, Any
 
 
 def call_line(seq: int, begun: Mapping[str, Any], ended: Mapping[str, Any]) -> CallLine:
-    """`ended`: the record that closes the call, empty while it runs."""
+    """Return a call in short form. `begun`: its first record. `ended`: its closing record, empty while it runs."""
     denied = begun["type"] == "inference.denied"
     outcome = "denied" if denied else ENDS.get(ended.get("type", ""), "running")
     decision = begun.get("decision", {}) if denied else ended.get("decision", {})
@@ -223,12 +223,12 @@ def call_line(seq: int, begun: Mapping[str, Any], ended: Mapping[str, Any]) -> C
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int | None:
-    """The smallest that at least `share` of them do not exceed."""
+    """Return the smallest value that at least the fraction `share` of the values do not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def _of_calls(reader: Reader, tenant: str, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and record of those from `start` to before `end` that are of calls."""
+    """Yield number and record of each record of a call from `start` to before `end`."""
     if start >= end:
         return
     for leaf in reader.leaves(tenant, start, end):

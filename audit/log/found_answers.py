@@ -1,6 +1,7 @@
-"""Which answers on record a text is from, by their fingerprints (`audit.log.answer_prints`).
+"""Search for the recorded answers that a text comes from, by fingerprints (`audit.log.answer_prints`).
 
-The whole log of a tenant is read once. A record is not checked here (`audit.log.walk`): its receipt proves it.
+A search reads the whole log of a tenant once. Records are not verified here (see `audit.log.walk`); the receipt of a
+record proves it.
 """
 
 import re
@@ -17,21 +18,26 @@ from audit.storage.store import Reader, StoredLeaf
 from audit.tree.merkle import leaf_hash
 
 MOST: Final = 20
-"""Answers that a search names; the best ones where there are more."""
+"""Most answers in the result of a search, the best first."""
 _PRINTS: Final = re.compile(
     rb'"answer_prints":\{"letters":[0-9]{1,16},"period":"([0-9]{4}-[0-9]{2})","prints":"([A-Za-z0-9_-]{16,256})",'
     rb'"scheme":"' + answer_prints.SCHEME.encode() + rb'"'
 )
-"""As canonical JSON has it: members in the order of their names."""
+"""Form in canonical JSON, which sorts members by name."""
 
 Verdict = Literal["found", "not_found", "too_short", "unsearched"]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAnswer:
-    """seq: of the record that closes the call, with its `receipt`. project, key_id: of the intent, None where that is
-    too far from it. common: fingerprints that the text has, of `prints`. chance: bound on the chance that an answer of
-    another text has so many."""
+    """A matching answer.
+
+    Attributes:
+        seq, receipt: number and receipt of the record that closes the call.
+        project, key_id: from the intent record, None if it is too far from the closing record.
+        common: number of the answer's `prints` fingerprints that the text has.
+        chance: upper bound on the probability that an answer with another text has as many in common.
+    """
 
     seq: int
     ts: str
@@ -49,8 +55,14 @@ class FoundAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSearch:
-    """answers: the best first. matches: how many there are. compared: answers with fingerprints, of records before
-    `end`. letters: of the text. periods, unsearched_periods: whose salt there is, and whose there is not any more."""
+    """Result of a search.
+
+    Attributes:
+        answers: the best matches, best first. matches: number of all matches.
+        compared: number of answers with fingerprints in records before `end`.
+        letters: letters and digits in the text.
+        periods, unsearched_periods: months with a salt, and months whose salt was destroyed.
+    """
 
     verdict: Verdict
     answers: tuple[FoundAnswer, ...]
@@ -63,7 +75,7 @@ class AnswerSearch:
 
 
 def find_answers(reader: Reader, tenant: str, text: str, salts: Mapping[str, bytes]) -> AnswerSearch:
-    """Return the answers that `text` has a passage of. salts: by period. Raises StoreError."""
+    """Return the answers that have a passage in common with `text`. salts: by period. Raises StoreError."""
     letters, end = len(answer_prints.letters_of(text)), size_of(reader, tenant)
     periods = tuple(sorted(salts))
     if letters < answer_prints.SHORTEST:
@@ -114,7 +126,7 @@ def _described(reader: Reader, tenant: str, leaf: StoredLeaf, common: int, shing
 
 
 def _intent(reader: Reader, tenant: str, seq: int, request_id: str) -> Mapping[str, Any]:
-    """Return the record that opened a call, of the MAX_CALL records before `seq`; empty if it is not among them."""
+    """Return the intent record of a call from the MAX_CALL records before `seq`; empty if it is not among them."""
     wanted, end = request_id.encode(), seq
     while request_id and end > max(0, seq - MAX_CALL):
         start = max(0, end - CHUNK)

@@ -1,8 +1,8 @@
-"""Evidence packs made in the background: asked for, made, verified and handed out, each with a state to look at.
+"""Evidence packs created, verified and provided in the background, each with a stored state.
 
-A pack has a folder of its own: FOLDER/TENANT/ID with `state.json` and `pack.zip`. Who makes or verifies it holds the
-lock of that folder, so that other processes of the same machine see that it is in work, and that it is not once the
-process is gone. A pack made here holds no private values, and is removed after KEPT_DAYS.
+A pack has its own folder FOLDER/TENANT/ID with `state.json` and `pack.zip`. The process that creates or verifies it
+holds the folder's lock, so that other processes on the machine see whether work is in progress; the lock ends with the
+process. These packs contain no private values and are removed after KEPT_DAYS.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ logger = logging.getLogger("domicile.audit")
 
 KEPT_DAYS: Final = 7
 KEPT_PACKS: Final = 10
-"""Of one tenant; the oldest makes room."""
+"""Most packs of a tenant; the oldest is removed for a new one."""
 VERIFY_TIMEOUT_S: Final = 1800
 SHOWN_FINDINGS: Final = 20
 PROGRESS_EVERY_S: Final = 1.0
@@ -47,11 +47,11 @@ _DAY_MS: Final = 86_400_000
 
 
 class PackUnknown(AuditError):
-    """There is no such pack, or no longer."""
+    """The pack does not exist, or not any more."""
 
 
 class PackBusy(AuditError):
-    """What was asked for has to wait for something under way."""
+    """The request has to wait for work in progress."""
 
 
 class _Plain(BaseModel):
@@ -59,8 +59,8 @@ class _Plain(BaseModel):
 
 
 class Verification(_Plain):
-    """What ``verify.py`` said. `ok` None: it runs, or ended without a verdict, as `why` says. `findings`: the first of
-    `faults`; `at`: when it ended."""
+    """Result of ``verify.py``. `ok` is None while it runs, and if it gave no result, for the reason `why`. `findings`:
+    the first of `faults`. `at`: time of its end."""
 
     ok: bool | None = None
     faults: int = 0
@@ -72,8 +72,8 @@ class Verification(_Plain):
 
 
 class PackState(_Plain):
-    """One pack. `done`: records written so far; `first`, `end`: its records; `missing`: what a law asks for and no
-    register says; `why`: it failed. Times in RFC 3339."""
+    """A pack. `done`: records written so far. `first`, `end`: range of its records. `missing`: information that a law
+    requires and no register has. `why`: reason of a failure. Times in RFC 3339."""
 
     id: str
     tenant: str
@@ -98,8 +98,8 @@ class PackState(_Plain):
 
 @dataclass(slots=True)
 class PackShelf:
-    """The packs below `folder`. `evidence`: the registers of a tenant; `attestations`: what stands for the log from
-    outside. Both may block."""
+    """The packs in `folder`. `evidence` returns the registers of a tenant, `attestations` the external attestations of
+    the log. Both may block."""
 
     folder: Path
     context: AuditContext
@@ -109,7 +109,7 @@ class PackShelf:
     _closing: bool = False
 
     def packs(self, tenant: str) -> list[PackState]:
-        """The newest first. Those over their time are removed. Raises OSError."""
+        """Return the packs of a tenant, newest first, after removing expired ones. Raises OSError."""
         found = sorted(self._states(tenant), key=lambda one: one.asked_ms, reverse=True)
         old = self.context.now() - KEPT_DAYS * _DAY_MS
         kept = []
@@ -120,7 +120,7 @@ class PackShelf:
         return kept
 
     def pack(self, tenant: str, pack_id: str) -> PackState:
-        """Raises PackUnknown."""
+        """Return the state of a pack. Raises PackUnknown."""
         found = next((one for one in self.packs(tenant) if one.id == pack_id), None)
         if found is None:
             raise PackUnknown(
@@ -129,7 +129,7 @@ class PackShelf:
         return found
 
     def file(self, tenant: str, pack_id: str) -> Path:
-        """The zip of a pack that is made. Raises PackUnknown, PackBusy."""
+        """Return the path of a complete pack's zip file. Raises PackUnknown, and PackBusy if it is not complete."""
         found = self.pack(tenant, pack_id)
         if found.state != "made":
             raise PackBusy(f"the pack is not made ({found.state}); wait until it is, or make another")
@@ -138,8 +138,8 @@ class PackShelf:
     async def make(
         self, tenant: str, *, since: str | None, until: str | None, actor: str, reason: str
     ) -> PackState:  # fmt: skip
-        """Begin to make a pack and return its state at once. Raises PackBusy while another of the tenant is made,
-        OSError."""
+        """Start to create a pack and return its state at once. Raises PackBusy while another pack of the tenant is
+        created, and OSError."""
         if any(one.state == "making" for one in await asyncio.to_thread(self.packs, tenant)):
             raise PackBusy(f"a pack of {tenant!r} is being made; wait until it is done")
         now = self.context.now()
@@ -151,7 +151,7 @@ class PackShelf:
         return state
 
     async def verify(self, tenant: str, pack_id: str) -> PackState:
-        """Begin to verify a pack that is made, and return its state at once. Raises PackUnknown, PackBusy, OSError."""
+        """Start to verify a complete pack and return its state at once. Raises PackUnknown, PackBusy, OSError."""
         await asyncio.to_thread(self.file, tenant, pack_id)
         state = await asyncio.to_thread(self.pack, tenant, pack_id)
         if state.verification is not None and state.verification.at is None:
@@ -161,14 +161,14 @@ class PackShelf:
         return state
 
     async def close(self) -> None:
-        """End what is under way, within a thousand records. A pack that was being made is found as failed."""
+        """Stop running work, within a thousand records. A pack that was being created has failed then."""
         self._closing = True
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self, state: PackState, work: Coroutine[Any, Any, PackState]) -> None:
-        """Run `work` with the pack's lock held; what it returns is the pack's last state."""
+        """Run `work` while holding the pack's lock. It returns the pack's final state."""
         locked = asyncio.get_running_loop().create_future()
         place = self._place(state.tenant, state.id)
 
@@ -226,7 +226,7 @@ class PackShelf:
         return _made(state, made, size, digest)
 
     async def _verify(self, state: PackState) -> PackState:
-        """By the program that an auditor is given, in a process of its own: it takes a minute for a million records."""
+        """Verify a pack with the auditor's verifier in a separate process; a million records take a minute."""
         key = VerifierKey(self.context.origin(state.tenant), key_of(self.context.signer).public_key)
         target = self._place(state.tenant, state.id) / "pack.zip"
         verdict = await _run_verifier(target, str(key))
@@ -242,11 +242,11 @@ class PackShelf:
 
     def _states(self, tenant: str) -> Iterator[PackState]:
         for file in (self.folder / tenant).glob("*/state.json"):
-            with suppress(OSError, ValidationError):  # removed meanwhile, or by hand
+            with suppress(OSError, ValidationError):  # removed in between, or manually
                 yield self._present(file.parent, PackState.model_validate_json(file.read_bytes()))
 
     def _present(self, place: Path, state: PackState) -> PackState:
-        """The state, unless the process that worked on it is gone."""
+        """Return the state, changed to a failure if the process that worked on the pack has ended."""
         verifying = state.verification is not None and state.verification.at is None
         if state.state != "making" and not verifying:
             return state
@@ -255,7 +255,7 @@ class PackShelf:
                 pass
         except FolderInUse:
             return state
-        state = PackState.model_validate_json((place / "state.json").read_bytes())  # it may have ended just now
+        state = PackState.model_validate_json((place / "state.json").read_bytes())  # the work may have ended in between
         if state.state == "making":
             return state.model_copy(
                 update={"state": "failed", "why": "the process that made it has ended; make it again"}
@@ -265,7 +265,7 @@ class PackShelf:
         return state
 
     def _removed(self, state: PackState) -> bool:
-        """Remove a pack that nobody works on."""
+        """Remove a pack unless work on it is in progress. Returns whether it was removed."""
         place = self._place(state.tenant, state.id)
         try:
             with lock_folder_now(place):
@@ -277,7 +277,7 @@ class PackShelf:
 
 @dataclass(slots=True)
 class _Progress:
-    """Counts records for `tell`, which asks whether it is time to write the count down."""
+    """Counts written records, and limits how often the count is stored."""
 
     tell: Callable[[int], None]
     done: int = 0
@@ -288,7 +288,7 @@ class _Progress:
         self.tell(self.done)
 
     def is_due(self) -> bool:
-        """Whether PROGRESS_EVERY_S have passed since it was last due."""
+        """Whether PROGRESS_EVERY_S seconds have passed since it was last due."""
         if time.monotonic() - self.told < PROGRESS_EVERY_S:
             return False
         self.told = time.monotonic()
@@ -296,7 +296,7 @@ class _Progress:
 
 
 def _digest(path: Path) -> tuple[int, str]:
-    """Size and SHA-256 of a file."""
+    """Return size and SHA-256 of a file."""
     digest, size = sha256(), 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -322,7 +322,7 @@ def _made(state: PackState, made: Summary, size: int, digest: str) -> PackState:
 
 
 async def _run_verifier(target: Path, key: str) -> Verification:
-    """What ``verify.py TARGET --key KEY --json`` says. The program is ours, not the one in the pack."""
+    """Return the result of ``verify.py TARGET --key KEY --json``, with the installed verifier, not the pack's."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-", str(target), "--key", key, "--json", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """Digests of the checkpoint that a backend runs, measured while it loads, for ``GET /weights``.
 
-The engine reads the files itself, so what was hashed is what was loaded only if no file changed in between. Each file's
-identity (device, inode, size, modification and change time) is noted before the load begins and compared at each
-report. A file that is another by then leaves no digest, until the backend is started anew: an engine process that is
-replaced reads the files again.
+The engine reads the files separately, so the digest is that of the loaded weights only if no file changed in between.
+The identity of each file (device, inode, size, modification and change time) is recorded before the load and compared
+at each report. After a change no digest is reported until the backend is restarted, because a replaced engine process
+reads the files again.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ log = logging.getLogger(__name__)
 THREADS = 4
 CHUNK = 4 << 20
 MAX_SIGNATURE = 512 << 10
-"""Bytes of a signature or a key that is handed on; what is larger is left out."""
+"""Largest size in bytes of a signature or key file in the report; a larger file is left out."""
 
 FileIdentity = tuple[int, int, int, int, int]
 
 
 class Stopped(Exception):
-    """The backend ends before its checkpoint was read."""
+    """The backend stopped before the whole checkpoint was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`sha256`: of the checkpoint, 64 hexadecimal digits (`checkpoint_digest`). `files`: SHA-256 by name."""
+    """sha256: digest of the checkpoint, 64 hexadecimal digits (`checkpoint_digest`). files: SHA-256 by file name."""
 
     sha256: str
     files: dict[str, str]
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that make a checkpoint, in the order of their names; a GGUF file is all of its own."""
+    """Return the files of a checkpoint in the order of their names. A GGUF checkpoint is a single file."""
     if not path.is_dir():
         return [path]
     found = (file for pattern in ("*", "*/*") for file in path.glob(pattern))
@@ -50,12 +50,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def identities(path: Path) -> dict[str, FileIdentity]:
-    """By name. Raises OSError where one cannot be looked at."""
+    """Return the identity of each file by name. Raises OSError if a file cannot be examined."""
     return {_name(path, file): _identity(file.stat()) for file in files_of(path)}
 
 
 def measure(path: Path, stop: Callable[[], bool] = lambda: False) -> Measured:
-    """Read all of the checkpoint: seconds for gigabytes. Raises OSError, and Stopped when `stop` says so."""
+    """Hash the whole checkpoint, which takes seconds for gigabytes. Raises OSError, and Stopped once `stop` is true."""
     files = files_of(path)
     with ThreadPoolExecutor(THREADS, thread_name_prefix="weights") as threads:
         digests = list(threads.map(lambda file: _file_digest(file, stop), files))
@@ -64,8 +64,8 @@ def measure(path: Path, stop: Callable[[], bool] = lambda: False) -> Measured:
 
 
 def checkpoint_digest(path: Path, files: dict[str, str]) -> str:
-    """SHA-256 over name and SHA-256 of each file, in the order of their names; of a GGUF file its own, for its name
-    says nothing."""
+    """Return the SHA-256 over the name and the SHA-256 of each file, in the order of the names. The digest of a GGUF
+    checkpoint is that of its file, without the name."""
     if not path.is_dir():
         return files[path.name]
     lines = (f"{digest}  {name}\n" for name, digest in sorted(files.items(), key=lambda each: Path(each[0])))
@@ -73,10 +73,10 @@ def checkpoint_digest(path: Path, files: dict[str, str]) -> str:
 
 
 class Weights:
-    """The measurement of one backend. `begin` before the engine starts; then `measure` beside it."""
+    """Measurement of one backend's checkpoint. Call `begin` before the engine starts, then run `measure` beside it."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path`: None for weights that are drawn and not read, which have no digest."""
+        """path: None for random weights, which have no digest."""
         self._path = path
         self._before: dict[str, FileIdentity] | None = None
         self._measured: Measured | None = None
@@ -84,13 +84,13 @@ class Weights:
         self._done = asyncio.Event()
 
     def begin(self) -> None:
-        """Note what the files are before the engine reads them."""
+        """Record the identity of the files before the engine reads them."""
         if self._path is not None:
-            with suppress(OSError):  # said by `measure`
+            with suppress(OSError):  # reported by `measure`
                 self._before = identities(self._path)
 
     async def measure(self) -> Measured | None:
-        """Hash the files; None where they cannot be read, are none, or are not what `begin` saw."""
+        """Hash the files. Returns None if there are none, one cannot be read, or one changed since `begin`."""
         try:
             if self._path is None:
                 return None
@@ -109,11 +109,11 @@ class Weights:
         return None
 
     def stop(self) -> None:
-        """End a measurement that is under way."""
+        """Stop a running measurement."""
         self._stop.set()
 
     async def report(self) -> WeightsReport:
-        """What the backend runs; waits for the measurement."""
+        """Return the report on the running checkpoint, after waiting for the measurement."""
         await self._done.wait()
         return await asyncio.to_thread(self._report)
 

@@ -1,4 +1,4 @@
-"""Slots of adapters on one rank: reading one from the folder of adapters into its slot."""
+"""Adapter slots of one rank: reads an adapter from the folder of adapters into a slot."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class OwnPlaces:
-    """Those of this rank. model: its share. root: the folder that adapters lie in."""
+    """Slots of this rank. model: this rank's share. root: the folder of adapters."""
 
     bank: AdapterBank
     model: ModelConfig

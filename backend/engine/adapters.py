@@ -1,7 +1,7 @@
-"""The adapters that an engine has loaded: which slot each is in, whose it is, and who uses it.
+"""Adapters loaded by an engine: slot, project and use of each.
 
-Nothing is evicted by itself: a slot becomes free when its adapter is unloaded, which is refused while a sequence runs
-or waits with it. An adapter that has the same name is another one if its digest differs.
+No adapter is evicted automatically. A slot becomes free when its adapter is unloaded, which is refused while a running
+or waiting sequence uses it. Two adapters of one name with different digests are different adapters.
 """
 
 import re
@@ -34,18 +34,20 @@ class AdapterPlaces(Protocol):
     def count(self) -> int: ...
 
     def place(self, slot: int, path: str, digest: str) -> Placed:
-        """Read it and put it there. digest: that it has to have; "": any. Raises AdapterRefused; the slot is zeroed
-        then."""
+        """Read the adapter at `path` into the slot. digest: required digest; "": any.
+
+        Raises AdapterRefused; the slot is then zeroed.
+        """
         ...
 
     def clear(self, slot: int) -> None:
-        """Zero it."""
+        """Zero the slot."""
         ...
 
 
 @dataclass(frozen=True)
 class LeadingPlaces:
-    """Those of all ranks."""
+    """Slots on all ranks, controlled by the leading rank."""
 
     own: AdapterPlaces
     followers: Followers
@@ -70,7 +72,7 @@ class LeadingPlaces:
 
 @dataclass
 class Adapters:
-    """places: None of an engine that takes no adapters."""
+    """Table of loaded adapters. places: None for an engine without adapters."""
 
     places: AdapterPlaces | None = None
     _by_name: dict[tuple[str, str], tuple[int, LoadedAdapter]] = field(default_factory=dict)
@@ -80,10 +82,13 @@ class Adapters:
         return [adapter for _, adapter in self._by_name.values()]
 
     def load(self, name: str, path: str, project: str = "", digest: str = "") -> LoadedAdapter:
-        """Harmless for one that is there already with that digest.
+        """Load an adapter and return its description. Idempotent for an adapter that is loaded with that digest.
 
-        Raises InvalidRequest for a bad name, AdapterInUse for one that another adapter has, AdaptersFull,
-        AdapterRefused.
+        Raises:
+            InvalidRequest: the name is not valid, or the engine has no slots.
+            AdapterInUse: another adapter has the name.
+            AdaptersFull: no slot is free.
+            AdapterRefused: the adapter cannot be read or used.
         """
         places = self._require()
         if not NAME.fullmatch(name):
@@ -106,7 +111,10 @@ class Adapters:
         return loaded
 
     def unload(self, name: str, project: str, sequences: Iterable[Sequence]) -> None:
-        """sequences: that run or wait. Raises AdapterUnknown, AdapterInUse."""
+        """Unload an adapter and zero its slot. sequences: all running and waiting sequences.
+
+        Raises AdapterUnknown, or AdapterInUse if a sequence uses it.
+        """
         places = self._require()
         slot, _ = self._named(name, project)
         users = sum(sequence.adapter == slot for sequence in sequences)
@@ -116,9 +124,9 @@ class Adapters:
         del self._by_name[project, name]
 
     def take(self, name: str, project: bytes) -> tuple[int, Callable[[bytes], bytes]]:
-        """(slot, what makes the root of a sequence's prefix cache that of this adapter alone). "": none.
+        """Return the slot and the function that binds the root of a prefix cache to this adapter. name "": no adapter.
 
-        Raises AdapterUnknown for one that is not loaded, and in the same words for another project's.
+        Raises AdapterUnknown for an adapter that is not loaded, and with the same message for another project's.
         """
         if not name:
             return NONE, lambda root: root
@@ -132,7 +140,7 @@ class Adapters:
         return self.places
 
     def _of(self, name: str, project: str) -> tuple[int, LoadedAdapter]:
-        """What a request of that project means by the name: an adapter of its own, or one of all."""
+        """Resolve a name for a request of that project: the project's own adapter, otherwise a shared one."""
         return self._named(name, project if (project, name) in self._by_name else "")
 
     def _named(self, name: str, project: str) -> tuple[int, LoadedAdapter]:

@@ -4,8 +4,14 @@ import msgspec
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """project: whose requests alone may use it, and within which its name is unique; "": those of all. path: in the
-    folder of adapters. digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`). size: bytes of its files."""
+    """A loaded adapter.
+
+    Attributes:
+        project: the only project that may use it; names are unique within a project. "": every project.
+        path: relative to the folder of adapters.
+        digest: SHA-256 in hexadecimal (`models.adapters.peft.digest_of`).
+        size: bytes of its files.
+    """
 
     name: str
     path: str

@@ -1,9 +1,9 @@
 """Watermark test: computes an exact p-value from token ids and keys, for any text.
 
-Each pair of (context, token) in the text has one random number u, uniform for a text that was not drawn with the key.
-Of a marked text the drawn tokens' are small. The statistic is the sum of -ln u over distinct pairs: for unmarked text a
-sum of independent Exp(1), so that P(sum ≥ s) of n pairs is the probability of fewer than n events of a Poisson process
-of mean s (Aaronson 2022; Fernandez et al. 2023 for distinct pairs).
+Each pair of (context, token) in the text has one random number u. It is uniform for a text that was not sampled with
+the key, and small for the tokens of a marked text. The statistic is the sum of -ln u over the distinct pairs. For
+unmarked text it is a sum of independent Exp(1) variables: P(sum ≥ s) for n pairs is the probability of fewer than n
+events of a Poisson process of mean s (Aaronson 2022; Fernandez et al. 2023 for distinct pairs).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ import numpy as np
 from backend.marks.scheme import CONTEXT, SHARDS, MarkKey, random_word, shard_key, word_table
 
 DETECTABLE = 1e-6
-"""The p-value for its own key from which on an answer counts as marked: for the keys of a year it is below 1e-3."""
-FIRST_LOOK = 32  # pairs between two looks at whether an answer is detectable already
+"""Largest p-value under its own key at which an answer counts as marked; over the keys of a year it is below 1e-3."""
+FIRST_LOOK = 32  # pairs between two tests of detectability
 MOST_LOOKED_AT = 512
 MOST_PAIRS = 8192
-"""Of a text, from its beginning on. A text with a mark is found by a few hundred."""
+"""Most pairs of a text that are tested, from its beginning. A few hundred suffice to find a mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """pairs: that were looked at. total: of -ln u. p_value: of the total, for unmarked text."""
+    """pairs: number of pairs tested. total: sum of -ln u. p_value: of the total, for unmarked text."""
 
     pairs: int
     total: float
@@ -75,7 +75,7 @@ def _surprises(key: MarkKey, pairs: Sequence[tuple[Sequence[int], int]]) -> Iter
 
 
 def gamma_tail(n: int, total: float) -> float:
-    """P(sum of n independent Exp(1) ≥ total)."""
+    """Return P(sum of n independent Exp(1) variables ≥ total)."""
     if n == 0 or total <= 0:
         return 1.0
     logs = [i * log(total) - total - lgamma(i + 1) for i in range(n)]

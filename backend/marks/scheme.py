@@ -1,17 +1,17 @@
 """Watermark scheme: the keyed random numbers used to sample marked tokens (docs/adr/0122).
 
-A token is drawn by Gumbel-max (Aaronson 2022) with noise that a cryptographic PRF gives for (key, the CONTEXT tokens
-before it, the token). The PRF is ChaCha20 (RFC 8439): the context is its nonce, a word a token, and each candidate
-token owns one word of the key stream. Over keys every draw has the model's own distribution.
+A token is sampled by Gumbel-max (Aaronson 2022). The noise is a cryptographic PRF of the key, the CONTEXT previous
+tokens and the token. The PRF is ChaCha20 (RFC 8439): the context is the nonce, one word per token, and each candidate
+token has one word of the key stream. Averaged over keys, every sample has the model's distribution.
 
-A position is marked if its whole context lies in the answer, so that a detector that has only the answer can look it
-up, and if the same context did not come before in the answer: its noise would repeat, and the answer with it. Other
-positions are drawn with the request's seed.
+A position is marked if its whole context is within the answer, so that a detector needs only the answer, and if the
+same context did not occur before in the answer, because repeated noise would repeat the text. All other positions are
+sampled with the request's seed.
 
-Each answer is drawn with one of SHARDS keys that are derived from the tenant's, so that several answers to one prompt
+Each answer is sampled with one of SHARDS keys derived from the tenant's key, so that several answers to one prompt
 differ. The detector tries all of them.
 
-`backend.kernels.sampling` has the same on a device.
+`backend.kernels.sampling` implements the same scheme on a device.
 """
 
 import hmac
@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 SCHEME = "gumbel-chacha20/1"
 CONTEXT = 3  # tokens, as many as the nonce has words; ADR 122 has the measurement
 SHARDS = 16
-HISTORY = 8192  # positions that are searched for an earlier context
+HISTORY = 8192  # positions searched for an earlier occurrence of the context
 KEY_BYTES = 32
 TOKEN_BYTES = 4
 BLOCK_WORDS, TILE_BLOCKS = 16, 256
 TILE = BLOCK_WORDS * TILE_BLOCKS
-"""Tokens are dealt to key stream words so that 256 neighbours have the same word of 256 blocks: a GPU reads them in one
-piece. Which word a token has does not depend on the size of the vocabulary."""
+"""256 neighbouring tokens have the same word of 256 key stream blocks, so that a GPU reads them in one access. The word
+of a token does not depend on the size of the vocabulary."""
 
 Words = NDArray[np.uint32]
 
@@ -76,7 +76,7 @@ def random_word(key: MarkKey, context: Sequence[int], token: int) -> int:
 
 
 def word_table(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int]]) -> Words:
-    """[len(keys), len(pairs)]: `random_word` of each key and pair of (context, token), computed together."""
+    """Return `random_word` of each key and each (context, token) pair, [len(keys), len(pairs)], in one computation."""
     count = len(pairs)
     placed = np.array([word_of(token) for _, token in pairs], dtype=np.uint32).reshape(count, 2)
     nonces = np.frombuffer(b"".join(nonce(context) for context, _ in pairs), dtype="<u4").reshape(count, 3)
@@ -88,7 +88,7 @@ def word_table(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int
 
 
 def _blocks(key: Words, counters: Words, nonces: Words) -> Words:
-    """[16, n]: ChaCha20 (RFC 8439, section 2.3) of one key, n counters and nonces [n, 3]."""
+    """Return the ChaCha20 blocks [16, n] (RFC 8439, section 2.3) of one key, n counters and nonces [n, 3]."""
     start = np.empty((BLOCK_WORDS, len(counters)), dtype=np.uint32)
     start[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
     start[4:12], start[12], start[13:] = key[:, None], counters, nonces.T
@@ -101,7 +101,7 @@ def _blocks(key: Words, counters: Words, nonces: Words) -> Words:
 
 
 def _quarters(a: Words, b: Words, c: Words, d: Words) -> tuple[Words, Words, Words, Words]:
-    """Four quarter rounds, one a row."""
+    """Compute four quarter rounds, one for each row."""
     for first, second in ((16, 12), (8, 7)):
         a = a + b
         d = _rotated(d ^ a, first)

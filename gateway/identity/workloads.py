@@ -1,7 +1,7 @@
-"""Workload identity: machines that show a token of the place where they run, in place of a secret.
+"""Workload identity: machines authenticate with a token from their platform instead of a secret.
 
-A Kubernetes service account or a job of a CI has a token that its issuer signs and that ends soon. Each is admitted by
-issuer, audience and subject together, as the configuration pins them; nothing else in the token grants anything.
+A Kubernetes service account or a CI job has a short-lived token signed by its issuer. A token is accepted if issuer,
+audience and subject match the configuration; no other claim grants anything.
 """
 
 import ssl
@@ -27,24 +27,24 @@ Make = Callable[[WorkloadIssuer], IdentityProvider]
 
 
 def provider_of(settings: WorkloadIssuer) -> IdentityProvider:
-    """Raises OSError for a CA that cannot be read."""
+    """Return the provider for an issuer. Raises OSError if its CA file cannot be read."""
     tls = None if settings.ca_file is None else ssl.create_default_context(cafile=str(settings.ca_file))
     oidc = Oidc(issuer=settings.issuer, audience=settings.audience)
     return IdentityProvider(oidc, tls=tls, bearer_file=settings.token_file)
 
 
 class Workloads:
-    """Called from threads, of which several may come at once."""
+    """Verification of workload tokens. Thread-safe."""
 
     def __init__(self, issuers: Sequence[WorkloadIssuer], make: Make = provider_of) -> None:
         self._issuers = {each.issuer: _Issuer(each, make(each)) for each in issuers}
 
     def issued(self, token: str) -> bool:
-        """Whether it says that it is of one of these issuers; it is not believed by that."""
+        """Whether a token claims one of these issuers. The token is not verified."""
         return stated_issuer(token) in self._issuers
 
     def roles(self, token: str) -> tuple[dict[str, Any], Grants]:
-        """The claims of a token that is to be believed, and the roles that its subject is pinned to, by tenant.
+        """Verify a token. Returns its claims and the roles that are configured for its subject, by tenant.
 
         Raises JwtRefused, ProviderUnavailable.
         """
@@ -58,7 +58,7 @@ class Workloads:
         return claims, roles
 
     def project(self, token: str) -> tuple[dict[str, Any], str, str]:
-        """The claims, and the tenant and project that its subject calls models for. Raises as `roles`."""
+        """Verify a token. Returns its claims, and the tenant and project of its subject. Raises as `roles`."""
         claims, pinned = self._pinned(token)
         projects = {(grant.tenant, grant.project) for grant in pinned if grant.tenant and grant.project}
         if len(projects) != 1:

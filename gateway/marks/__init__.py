@@ -1,3 +1,3 @@
-"""Detection of a tenant's watermarks in a text: keys to try, backends that may read the text, and the reported result.
+"""Marks of answers: watermark detection, search by fingerprints, and signed manifests.
 
-Imported by the admin API, the command and what puts a gateway together."""
+Imported by the admin API, the commands, the request pipeline and the gateway's assembly."""

@@ -1,4 +1,4 @@
-"""Rate-limited search for the answers that a text is from, by the fingerprints on record. It is itself on record."""
+"""Rate-limited search for the recorded answers that a text comes from, by fingerprints. Every search is recorded."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,8 @@ Record = Callable[[AnswerSearched], Awaitable[object]]
 
 
 class AnswerFinder:
-    """`open_reader`: of the log. `bound`: None for a command, whose caller holds the keys anyway."""
+    """Search in one log. `open_reader`: opens a reader of the log. `bound`: rate limit; None for a command, whose
+    caller has the keys anyway."""
 
     def __init__(
         self, salts: AnswerSalts, open_reader: Callable[[], Reader], record: Record, bound: TestsPerHour | None = None
@@ -25,8 +26,8 @@ class AnswerFinder:
         self._bound = bound
 
     async def __call__(self, tenant: str, text: str, reason: str, actor: str) -> AnswerSearch:
-        """The search is on record before its result is returned. Raises TooManyTests, and what salts, the log and the
-        record raise."""
+        """Search, and record the search before returning its result. Raises TooManyTests, and the errors of salts, log
+        and record."""
         if self._bound is not None:
             self._bound.take(tenant)
         found = await asyncio.to_thread(self._found, tenant, text)

@@ -9,10 +9,10 @@ from gateway.store.marks import MarkKeys
 from regions.fleet.fleet import Backend
 
 Allowed = Callable[[str, str, str], Sequence[Backend | None]]
-"""Of tenant, project and model: the backends of our own that the project's policy allows, None for a test without one.
-Blocks; raises NotFound, PolicyError."""
+"""Returns, for tenant, project and model, the Domicile backends that the project's policy allows; None stands for a
+test without a backend. Blocks. Raises NotFound, PolicyError."""
 Fetch = Callable[[Backend | None, bytes], Awaitable[bytes | None]]
-"""What a backend answers to a body of POST /marks; None where it does not."""
+"""Sends a body to a backend's POST /marks and returns the response body, None without one."""
 
 Record = Callable[[MarkTested], Awaitable[object]]
 
@@ -30,7 +30,7 @@ class Detection:
         self._bound = bound
 
     async def __call__(self, tenant: str, project: str, text: str, actor: str) -> Detected:
-        """Raises TooManyTests, NotFound, PolicyError, and what keys and the record raise."""
+        """Test a text. Raises TooManyTests, NotFound, PolicyError, and the errors of keys and record."""
         if self._bound is not None:
             self._bound.take(tenant)
         keys = await asyncio.to_thread(self._keys.all, tenant)

@@ -1,8 +1,9 @@
 """Detection of the watermarks of all months of a tenant in a text.
 
-Only an engine knows its tokenizer. So for each marked model, the text and the keys are sent to a backend of the tenant
-that the policy of the named project allows, which returns p-values. The p-values are corrected for the number of keys
-and models tried (Bonferroni) and reported in coarse steps, so that repeated tests do not guide the removal of a mark.
+Only an engine has the tokenizer of its model. For each marked model, the text and the keys are therefore sent to a
+backend of the tenant that the policy of the given project allows, and the backend returns p-values. They are corrected
+for the number of keys and models tried (Bonferroni) and reported in coarse steps, so that repeated tests do not help to
+remove a mark.
 """
 
 from base64 import b64encode
@@ -19,24 +20,31 @@ from gateway.database.errors import NotReady
 from gateway.store.marks import PeriodKey
 
 ALPHA = 1e-3
-"""A text counts as marked from this corrected p-value on: of a thousand texts of others, one."""
+"""Largest corrected p-value of a marked text: one in a thousand unmarked texts is reported as marked."""
 STEPS = (1e-12, 1e-9, 1e-6, ALPHA)
 LEAST_PAIRS = 40
-"""Below so many pairs of context and token no text is said to be without a mark."""
+"""Least number of (context, token) pairs for which a text can be reported as unmarked."""
 PERIODS_AT_ONCE = 120
-"""Ten years of keys of one model. Older ones are named as untested."""
+"""Ten years of keys of one model. Models with older keys only are reported as untested."""
 TESTS_AN_HOUR = 60
 
 Verdict = Literal["marked", "not_found", "too_short", "untested"]
 Ask = Callable[[str, bytes], Awaitable[bytes | None]]
-"""Of a model: what a backend answers to a body of POST /marks; None where none that may be asked is up."""
+"""Sends a body to POST /marks of a model's backend and returns the response; None if no allowed backend is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """verdict: ``untested`` where no model could be tried. period: of the key that fits best, where marked. p_below:
-    the step that the corrected p-value is under. tests: keys times models that were tried. tokens: of the text.
-    models, untested_models: that were and that could not be tried."""
+    """Result of a test.
+
+    Attributes:
+        verdict: ``untested`` if no model could be tried.
+        period: month of the best matching key, None unless the text is marked.
+        p_below: step that the corrected p-value is below.
+        tests: number of (key, model) pairs tried.
+        tokens: tokens of the text.
+        models, untested_models: models that were tried, and that could not be tried.
+    """
 
     verdict: Verdict
     period: str | None
@@ -104,7 +112,7 @@ class TestsPerHour:
         self._made: dict[str, deque[float]] = {}
 
     def take(self, tenant: str) -> None:
-        """Raises TooManyTests."""
+        """Count a test. Raises TooManyTests."""
         made, now = self._made.setdefault(tenant, deque()), self._now()
         while made and made[0] <= now - 3600:
             made.popleft()

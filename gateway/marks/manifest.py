@@ -1,8 +1,8 @@
-"""Manifests of answers by C2PA 2.4: signed statements that a text was generated, by which model, for which request.
+"""Manifests of answers (C2PA 2.4): signed statements that a model generated a text, with the model and the request.
 
-A manifest is external to its text: its hash binds it to the text's bytes in UTF-8, to the last one. It is made and
-verified by the library of the Content Authenticity Initiative (``c2pa-python``, extra ``c2pa``). Its digital source
-type is IPTC's for generated media; the assertion RECORD names the request, by which the tenant finds the call.
+A manifest is external to its text and bound to it by a hash of all its UTF-8 bytes. It is created and verified with the
+library of the Content Authenticity Initiative (``c2pa-python``, extra ``c2pa``). Its digital source type is IPTC's for
+generated media. The assertion RECORD contains the request id, by which the tenant finds the recorded call.
 """
 
 import io
@@ -21,14 +21,20 @@ RECORD: Final = "eu.domicile.record"
 
 
 class ManifestError(ControlError):
-    """No manifest can be made or read."""
+    """A manifest cannot be created or read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """verdict: ``trusted`` (intact, of this text, by a certificate under the roots that were given), ``untrusted``
-    (intact and of this text, by another certificate), ``invalid``. problems: status codes of C2PA 2.4, 15.2.
-    generated: whether it says that a model made the text. model, request_id, signer: as the manifest says."""
+    """Result of a verification.
+
+    Attributes:
+        verdict: ``trusted`` (intact, matches the text, signed under one of the given roots), ``untrusted`` (intact and
+            matches the text, but signed by another certificate) or ``invalid``.
+        problems: status codes of C2PA 2.4, 15.2.
+        generated: whether the manifest states that a model generated the text.
+        model, request_id, signer: as stated in the manifest.
+    """
 
     verdict: str
     problems: tuple[str, ...]
@@ -39,14 +45,14 @@ class Verified:
 
 
 class ManifestSigner:
-    """Any thread may use it. Raises ManifestError where the extra is not installed."""
+    """Signer of manifests, thread-safe. Raises ManifestError if the extra is not installed."""
 
     def __init__(self, key: ManifestKey) -> None:
         self._c2pa = _library()
         self._key = key
 
     def signed(self, text: str, model: str, request_id: str) -> bytes:
-        """The manifest store of a text. Some milliseconds, most of them outside of the interpreter's lock."""
+        """Return the manifest store of a text. It takes milliseconds, mostly without the GIL. Raises ManifestError."""
         made = {
             "claim_generator_info": [{"name": "Domicile", "version": build().partition(" ")[2]}],
             "title": "answer",
@@ -77,9 +83,9 @@ class ManifestSigner:
 
 
 def verified(text: bytes, store: bytes, roots: str) -> Verified:
-    """Return what a manifest store says of a text, and whether that holds. roots: PEM certificates to trust.
+    """Verify a manifest store against a text. roots: PEM certificates to trust.
 
-    Raises ManifestError where the extra is not installed.
+    Raises ManifestError if the extra is not installed.
     """
     c2pa = _library()
     settings = {"verify": {"verify_trust": True, "remote_manifest_fetch": False}, "trust": {"trust_anchors": roots}}
@@ -114,7 +120,7 @@ def _judged(said: dict[str, Any]) -> Verified:
 
 
 def _created(actions: Iterable[Any]) -> tuple[bool, str | None]:
-    """Whether it was created by a model, and by which."""
+    """Return whether the text was created by a model, and the model."""
     for one in actions:
         if isinstance(one, dict) and one.get("action") == "c2pa.created":
             agent = one.get("softwareAgent")

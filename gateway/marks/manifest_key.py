@@ -1,8 +1,8 @@
-"""The key and certificate by which this installation signs manifests of answers.
+"""Key and certificates with which this installation signs manifests of answers.
 
-One secret of 32 bytes, of which HKDF (RFC 5869) makes two Ed25519 keys: that of the installation's own root, and the
-one that signs. The certificates follow from the keys, in C2PA's profile of certificates: the chain in
-``ca/manifests.pem``, the signing certificate first. Whoever is to trust manifests is given its last certificate.
+HKDF (RFC 5869) derives two Ed25519 keys from one secret of 32 bytes: the key of the installation's root certificate and
+the signing key. Their certificates follow C2PA's certificate profile. The chain is in ``ca/manifests.pem``, signing
+certificate first. A party that is to trust the manifests receives the last certificate.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -23,11 +23,11 @@ SECRET_SIZE = 32
 VALID = timedelta(days=3650)
 ROOT_VALID = timedelta(days=7300)
 EARLIER = timedelta(minutes=10)
-"""Clocks of others may be behind."""
+"""Certificates are backdated by this, because other clocks may be behind."""
 
 
 class ManifestKey:
-    """`chain`: PEM, the signing certificate first, the root last."""
+    """Signing key with its certificates. `chain`: PEM, signing certificate first, root last."""
 
     def __init__(self, key: Ed25519PrivateKey, chain: str) -> None:
         self._key = key
@@ -35,8 +35,8 @@ class ManifestKey:
 
     @classmethod
     def open(cls, secret: Path, chain: Path, files: SecretFiles, cell: str) -> "ManifestKey":
-        """Over the secret at `secret`, made on first use, with the certificates in `chain`, made where they are not of
-        this key. Raises LoosePermissions, KeyProviderError, OSError."""
+        """Open the key from the secret at `secret`, which is created on first use, with the certificates in `chain`,
+        which are created if they do not belong to the key. Raises LoosePermissions, KeyProviderError, OSError."""
         if secret.exists():
             content = files.read(secret)
         else:
@@ -50,7 +50,7 @@ class ManifestKey:
 
     @property
     def root(self) -> str:
-        """PEM."""
+        """The root certificate in PEM."""
         return root_of(self.chain)
 
     def sign(self, message: bytes) -> bytes:
@@ -58,7 +58,7 @@ class ManifestKey:
 
 
 def root_of(chain: str) -> str:
-    """The last certificate of a chain. Raises ValueError for what is none."""
+    """Return the last certificate of a PEM chain. Raises ValueError if it is not one."""
     certificates = x509.load_pem_x509_certificates(chain.encode())
     return certificates[-1].public_bytes(Encoding.PEM).decode()
 

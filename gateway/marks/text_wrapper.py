@@ -1,7 +1,7 @@
-"""The manifest inside of a text that has one: ``C2PATextManifestWrapper`` of C2PA 2.4, A.8.
+"""Reader of a manifest embedded in a text: ``C2PATextManifestWrapper`` of C2PA 2.4, A.8.
 
-After U+FEFF each byte is a variation selector: 0 to 15 are U+FE00 to U+FE0F, 16 to 255 U+E0100 to U+E01EF. The bytes
-are a magic number, a version, the length (4 bytes, big-endian) and the manifest store.
+After U+FEFF, each byte is encoded as a variation selector: 0 to 15 as U+FE00 to U+FE0F, 16 to 255 as U+E0100 to
+U+E01EF. The bytes are a magic number, a version, the length (4 bytes, big-endian) and the manifest store.
 """
 
 import re
@@ -14,7 +14,7 @@ _RUN: Final = re.compile("\ufeff([\ufe00-\ufe0f\U000e0100-\U000e01ef]+)")
 
 
 class WrapperError(ValueError):
-    """`code`: the status code of C2PA 2.4."""
+    """The wrapper is invalid. `code`: status code of C2PA 2.4."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"the text has no usable manifest inside: {code}; give its manifest with --manifest")
@@ -22,7 +22,7 @@ class WrapperError(ValueError):
 
 
 def manifest_in(text: str) -> bytes | None:
-    """Return the manifest store inside of a text; None where there is none. Raises WrapperError."""
+    """Return the manifest store embedded in a text, or None. Raises WrapperError for an invalid wrapper."""
     found = []
     for run in _RUN.finditer(text):
         raw = bytes(_byte(char) for char in run[1])

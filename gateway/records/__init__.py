@@ -1,4 +1,4 @@
-"""Frozen values of the domain: tenants, keys, deployments, usage, prices, and bundles of cells.
+"""Immutable domain records: tenants, keys, deployments, usage, prices, and configuration bundles between cells.
 
-Everything in `gateway` may import it; it imports `gateway.limits` for the kinds of limits.
+Every package of `gateway` may import it. It imports `gateway.limits` for the kinds of limits.
 """

@@ -1,4 +1,4 @@
-"""LoRA adapters of a project: on which model, from which folder of the backends, and with which weights."""
+"""LoRA adapters of a project: base model, folder on the backends and digest of the weights."""
 
 import re
 from datetime import datetime
@@ -15,9 +15,9 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class AdapterSetting(BaseModel):
-    """What an administrator says of an adapter. `model`: of the tenant, that it is an adapter of. `path`: of its
-    folder, below the one that backends keep adapters in. `sha256`: of its weights and configuration, as
-    `backend.wire.Adapter` has it: nothing else is loaded under this name."""
+    """Settings of an adapter. `model`: its base model, one of the tenant's. `path`: its folder, relative to the folder
+    of adapters on the backends. `sha256`: digest of its weights and configuration, as in `backend.wire.Adapter`; only
+    an adapter with this digest is loaded under the name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,7 +27,7 @@ class AdapterSetting(BaseModel):
 
 
 class AdapterRecord(Record):
-    """`deleted_at`: calls do not find it since then."""
+    """An adapter as stored. `deleted_at`: calls cannot use it from then on."""
 
     tenant: str
     project: str
@@ -40,7 +40,7 @@ class AdapterRecord(Record):
 
     @property
     def called(self) -> str:
-        """As calls name it, in `model`."""
+        """The name of the adapter in the `model` field of a call."""
         return f"{self.model}{ADAPTER_SEPARATOR}{self.name}"
 
 

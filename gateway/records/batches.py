@@ -7,26 +7,26 @@ Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]  # fmt: skip
 ACTIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-"""The states in which a batch is worked on."""
+"""States in which a batch is processed."""
 Part = Literal["output", "error"]
 
 
 class Owner(NamedTuple):
-    """Whose file or batch it is: another project's is as good as none."""
+    """Owner of a file or batch. For every other project it does not exist."""
 
     tenant: str
     project: str
 
 
 class Sealed(NamedTuple):
-    """Nonce and ciphertext, and the id of the data key that it is sealed under."""
+    """Nonce and ciphertext, and the id of the data key that encrypts them."""
 
     data_key: str
     content: bytes
 
 
 class SealedPart(NamedTuple):
-    """Consecutive lines of a file, the first of which has the number `first`; `lines` of them are not blank."""
+    """Consecutive lines of a file. `first`: number of the first line. `lines`: count of lines that are not blank."""
 
     number: int
     first: int
@@ -35,7 +35,7 @@ class SealedPart(NamedTuple):
 
 
 class SealedResult(NamedTuple):
-    """The result of a line. `size`: its bytes, opened."""
+    """The result of a line. `size`: its plaintext size in bytes."""
 
     line: int
     part: Part
@@ -45,7 +45,8 @@ class SealedResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """`size` in bytes; times in seconds since 1970. `batch` and `part`: of a result file. `sealed`: its name."""
+    """A file. `size` in bytes; times in seconds since 1970. `batch` and `part` are set for a result file. `sealed`: the
+    encrypted file name."""
 
     id: str
     owner: Owner
@@ -62,8 +63,8 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """Times in seconds since 1970; `ended_at` of any end. `sealed`: metadata and errors. `kept_until`: when the batch
-    itself is deleted."""
+    """A batch. Times in seconds since 1970. `ended_at`: when it completed, failed, expired or was cancelled. `sealed`:
+    encrypted metadata and errors. `kept_until`: when the batch itself is deleted."""
 
     id: str
     owner: Owner

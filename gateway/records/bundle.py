@@ -1,10 +1,10 @@
-"""What one cell sends another: the configuration of tenants that are allowed there, as one signed file.
+"""Configuration bundle that a cell sends to another: the tenants allowed in that cell, as one signed file.
 
     {"note": "<signed note>", "content": {...}}
 
-The note (C2SP signed-note, the key that signs the cell's record) names the cell that speaks, the cell addressed, as of
-which configuration epoch, and the SHA-256 of the content's canonical JSON (RFC 8785). Content is tenants, projects,
-hashes of keys, active policies and limits; no record, no usage, no person, no kept value has a place in it.
+The note (C2SP signed-note, signed with the key of the cell's record) names the sending cell, the receiving cell, the
+configuration epoch and the SHA-256 of the content's canonical JSON (RFC 8785). The content has tenants, projects,
+hashes of keys, active policies and limits. It has no audit records, usage, people or stored content.
 """
 
 import json
@@ -24,7 +24,7 @@ MAX_BYTES = 256 << 20
 
 
 class BundleError(ValueError):
-    """Not a bundle, not of that cell, not for this one, or not as it was signed."""
+    """The file is not a bundle, has another sender or receiver, or does not match its signature."""
 
     fix = "ask that cell for a new bundle, and check its key"
 
@@ -55,7 +55,7 @@ class BundledProject(_Part):
 
 
 class BundledKey(_Part):
-    """`digest`: the keyed hash, in hex, under generation `pepper` of the pepper that the cells share."""
+    """An API key. `digest`: its keyed hash in hexadecimal. `pepper`: generation of the shared pepper that was used."""
 
     id: str
     tenant: str
@@ -71,7 +71,7 @@ class BundledKey(_Part):
 
 
 class BundledPolicy(_Part):
-    """The active version of a tenant's policy ('') or of a project's."""
+    """The active version of a project's policy, or, with an empty project, of the tenant's."""
 
     tenant: str
     project: str
@@ -81,8 +81,8 @@ class BundledPolicy(_Part):
 
 
 class BundledLimits(_Part):
-    """The columns of limits. `others` is in the bundle only where it is set, so that cells of earlier releases take
-    the bundles that they can apply, and refuse the others."""
+    """Limits. `others` is left out of the bundle unless it is set, so that a cell of an earlier release accepts the
+    bundles that it can apply and refuses the rest."""
 
     tenant: str
     project: str
@@ -96,7 +96,7 @@ class BundledLimits(_Part):
 
 
 class Bundle(_Part):
-    """`home` speaks to `peer`, as of its configuration `epoch`."""
+    """Bundle from cell `home` to cell `peer`. `epoch`: configuration epoch of `home`."""
 
     home: str
     peer: str
@@ -113,13 +113,16 @@ class Bundle(_Part):
 
 
 def sign_bundle(bundle: Bundle, name: str, signer: NoteSigner) -> bytes:
-    """Raises SignerError."""
+    """Return the signed bundle as a file. name: name in the signature. Raises SignerError."""
     note = sign_note(_statement(bundle, bundle.sha256), name, signer)
     return json.dumps({"note": note, "content": json.loads(_canonical(bundle))}, ensure_ascii=False).encode()
 
 
 def open_bundle(data: bytes, key: VerifierKey, *, home: str, peer: str) -> Bundle:
-    """The bundle in `data`, signed by cell `home` to cell `peer` under `key`. Raises BundleError otherwise."""
+    """Return the bundle in `data` after checking its signature under `key`, its sender `home` and its receiver `peer`.
+
+    Raises BundleError if a check fails.
+    """
     if len(data) > MAX_BYTES:
         raise BundleError("the bundle is too large")
     try:

@@ -1,7 +1,7 @@
-"""How a cell asks another for its bundle: a request signed with the key of its own record.
+"""Request of a cell for another cell's bundle, signed with the key of the requesting cell's record.
 
-Neither cell keeps a secret of the other: each knows the other's verifier key. A request is valid for a minute and for
-the one answer that its asker may have; overheard and repeated it yields what TLS kept to itself the first time.
+The cells share no secret; each knows the other's verifier key. A request is valid for one minute and only for the
+bundle addressed to the requesting cell, so a replay returns only that bundle.
 """
 
 from secrets import token_hex
@@ -17,7 +17,7 @@ MAX_QUESTION = 2048
 
 
 class PullRefused(ValueError):
-    """The question is not of that cell, not for this one, or not of now."""
+    """The request has another sender or receiver, a bad signature, or a time outside the accepted window."""
 
     fix = "check the key and the name of the cell"
 
@@ -31,12 +31,12 @@ def key_name(cell: str) -> str:
 
 
 def ask(peer: str, home: str, at: float, signer: NoteSigner) -> str:
-    """`peer` asks `home`, at `at` seconds since 1970. Raises SignerError."""
+    """Return the signed request of cell `peer` to cell `home`. at: seconds since 1970. Raises SignerError."""
     return sign_note(f"{KIND}\n{peer}\n{home}\n{int(at)}\n{token_hex(16)}\n", key_name(peer), signer)
 
 
 def asker(question: str) -> str:
-    """Who asks, before anything is known to be true of it. Raises PullRefused."""
+    """Return the cell that the request names as its sender, unverified. Raises PullRefused for a malformed request."""
     lines = question.split("\n", 3)
     if len(lines) < 4 or lines[0] != KIND:
         raise PullRefused("not a question for a bundle")
@@ -44,7 +44,7 @@ def asker(question: str) -> str:
 
 
 def check_question(question: str, key: VerifierKey, *, peer: str, home: str, now: float) -> None:
-    """Raises PullRefused."""
+    """Check signature, sender, receiver and time of a request. now: seconds since 1970. Raises PullRefused."""
     try:
         lines = open_note(question, [key]).split("\n")
     except NoteError as error:

@@ -1,4 +1,4 @@
-"""Rows as the control store returns them: frozen values that cross boundaries. None holds a key or its hash."""
+"""Immutable records returned by the control store. None contains a key or the hash of a key."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +18,7 @@ LegalBasis = Literal[
 """GDPR 6(1)(a) to (f)."""
 
 RiskClass = Literal["minimal", "limited", "high"]
-"""AI Act: what is prohibited (Art. 5) has no class here."""
+"""Risk classes of the AI Act. Prohibited practices (Art. 5) have none."""
 
 
 class Record(BaseModel):
@@ -31,7 +31,7 @@ class Record(BaseModel):
     """What is observed rather than configured, and what is personal: a bare hash of a name can be guessed."""
 
     def digest(self) -> str:
-        """SHA-256 of the record's canonical JSON (RFC 8785): which an admin event holds of the row before and after."""
+        """SHA-256 of the record's canonical JSON (RFC 8785), used in admin events for the row before and after."""
         return sha256(rfc8785.dumps(self.model_dump(mode="json", exclude=set(self.undigested)))).hexdigest()
 
 
@@ -45,7 +45,7 @@ Origins = Annotated[tuple[str, ...], BeforeValidator(lambda value: () if value i
 
 
 class ProjectRecord(Record):
-    """`origins`: of web pages whose scripts may call for it (Fetch Standard, CORS)."""
+    """A project. `origins`: web origins whose scripts may call the API for it (Fetch Standard, CORS)."""
 
     tenant: str
     id: str
@@ -59,7 +59,8 @@ class ProjectRecord(Record):
 
 
 def _network(value: object) -> IPv4Network | IPv6Network:
-    """Only from text: `ipaddress` also takes numbers, booleans and pairs, and ``true`` would be 0.0.0.1/32."""
+    """Parse a network from text only: `ipaddress` also accepts numbers, booleans and pairs, and reads ``true`` as
+    0.0.0.1/32."""
     if isinstance(value, IPv4Network | IPv6Network):
         return value
     if isinstance(value, str):
@@ -72,10 +73,10 @@ Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class Scopes(BaseModel):
-    """What a key may be used for, and from where. ``None`` sets no bound; an empty tuple allows nothing.
+    """Restrictions of a key. ``None`` restricts nothing; an empty tuple allows nothing.
 
-    `regions` narrows where its calls may be processed, below what the policy allows. `networks` are the callers'
-    addresses (IPv4 or IPv6 networks).
+    `regions`: regions that may process its calls, among those that the policy allows. `networks`: IPv4 and IPv6
+    networks that callers may have their address in.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -86,14 +87,15 @@ class Scopes(BaseModel):
     networks: tuple[Network, ...] | None = None
 
     def allows(self, *, model: str, endpoint: str) -> bool:
-        """`endpoint` as in ``chat/completions``."""
+        """Whether a call of that model and endpoint is allowed. endpoint: for example ``chat/completions``."""
         return (self.models is None or model in self.models) and (self.endpoints is None or endpoint in self.endpoints)
 
     def allows_region(self, region: str | None) -> bool:
         return self.regions is None or region in self.regions
 
     def allows_address(self, address: IPv4Address | IPv6Address | None) -> bool:
-        """An address that is not known is in no network. ``::ffff:10.0.0.1`` counts as 10.0.0.1."""
+        """Whether a caller's address is allowed. An unknown address is in no network; ``::ffff:10.0.0.1`` counts as
+        10.0.0.1."""
         if self.networks is None:
             return True
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
@@ -105,7 +107,7 @@ UNBOUNDED = Scopes()
 
 
 class KeyRecord(Record):
-    """`replaced_by`: the key that took over when this one was rotated."""
+    """An API key. `replaced_by`: its successor after a rotation."""
 
     undigested = frozenset({"last_used_at"})
 
@@ -125,10 +127,10 @@ Role = Literal["operator", "tenant-admin", "developer", "dpo", "auditor", "billi
 
 
 class PersonRecord(Record):
-    """`tenant` is None for the installation's own staff, whose roles hold in every tenant.
+    """A person. `tenant` is None for the operator's staff, whose roles apply in every tenant.
 
-    `federated`: they come in through the identity provider, whose groups give them their roles at each login.
-    `vouched_by`: the id of who vouched for them as a second person, ``cli`` for the host's shell.
+    `federated`: the person logs in through the identity provider, and its groups determine the roles at each login.
+    `vouched_by`: id of the second person who vouched for this one, ``cli`` for the host's shell.
     """
 
     undigested = frozenset({"display_name"})
@@ -144,8 +146,8 @@ class PersonRecord(Record):
 
 
 class AccessTokenRecord(Record):
-    """`person` is None for a bootstrap token. `authenticated_at`: of a session, when the person last showed who they
-    are; None where that is not known, and of other tokens."""
+    """A token of the admin API. `person` is None for a bootstrap token. `authenticated_at`: for a session, the time of
+    the last authentication; None where it is unknown, and for other tokens."""
 
     undigested = frozenset({"label"})
 
@@ -159,7 +161,7 @@ class AccessTokenRecord(Record):
 
 
 class PolicyVersionRecord(Record):
-    """`project` is None for the tenant's own document, `tenant` for the operator's."""
+    """A version of a policy. `project` is None for the tenant's document; `tenant` is None for the operator's."""
 
     tenant: str | None
     project: str | None
@@ -171,9 +173,10 @@ class PolicyVersionRecord(Record):
 
 
 class PolicyProposalRecord(Record):
-    """A proposed document. `project` is None for the tenant's own, `tenant` for the operator's.
+    """A proposed policy. `project` is None for the tenant's document; `tenant` is None for the operator's.
 
-    People appear by their ids. `activates_at`: from when on, if not at once; `version`: what it became.
+    People are given by id. `activates_at`: start of a scheduled activation, None for immediate activation. `version`:
+    the version that was created from it.
     """
 
     tenant: str | None
@@ -191,7 +194,7 @@ class PolicyProposalRecord(Record):
 
     @property
     def state(self) -> Literal["submitted", "approved", "scheduled", "active", "withdrawn"]:
-        """``active``: it was put in force; another may be by now."""
+        """State of the proposal. ``active``: it was activated; a later version may have replaced it since."""
         if self.withdrawn_at is not None:
             return "withdrawn"
         if self.version is not None:
@@ -202,8 +205,8 @@ class PolicyProposalRecord(Record):
 
 
 class BackendRecord(Record):
-    """`cost`: micro-euros that a million tokens cost there; None where no price is known. `weights_sha256`: what our
-    engine has to run; of another server, what it is declared to run."""
+    """A backend. `cost`: micro-euros per million tokens, None if unknown. `weights_sha256`: digest of the checkpoint
+    that Domicile's engine is required to run; for another server, the declared digest."""
 
     id: str
     tenant: str
@@ -220,11 +223,11 @@ class BackendRecord(Record):
 
 
 class AdminEvent(BaseModel):
-    """One administrator's change, offered to the record before it is committed.
+    """An administrative change, written to the audit record before it is committed.
 
-    `action` reads ``<what>.<done>``; `target` names the object within `tenant`. `before` and `after` are record
-    digests, None where there was or is nothing. `epoch` is the configuration epoch the change makes. `models`: of a
-    backend, those that are ``deployed``, ``withdrawn`` or ``moved`` by it.
+    `action` has the form ``<object>.<verb>``; `target` names the object within `tenant`. `before` and `after` are
+    record digests, None where the object does not exist. `epoch`: configuration epoch after the change. `models`: for a
+    change of a backend, the models that it has ``deployed``, ``withdrawn`` or ``moved``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""Deployments and replicas as the control store returns them: frozen values that cross boundaries."""
+"""Immutable records of deployments and replicas, returned by the control store."""
 
 from datetime import UTC, datetime
 
@@ -11,8 +11,8 @@ from regions.fleet.deployment import Deployment, Replica, ReplicaState, Scale
 
 
 class DeploymentRecord(Record, Scale):
-    """What shall run of a tenant's model. `eur_per_hour`: of one replica. `failures`: starts that failed since the last
-    one that succeeded; `failure` and `failed_at`: the last of them."""
+    """Desired state of a tenant's model. `eur_per_hour`: price of one replica. `failures`: failed starts since the last
+    successful one; `failure` and `failed_at` describe the latest of them."""
 
     undigested = frozenset({"failures", "failure", "failed_at"})
 
@@ -33,7 +33,7 @@ class DeploymentRecord(Record, Scale):
 
 
 class ReplicaRecord(Record):
-    """One replica, from its start to its end and after."""
+    """A replica, running or ended."""
 
     undigested = frozenset({"metered_until"})
 
@@ -56,7 +56,7 @@ def deployment_record(row: DeploymentRow) -> DeploymentRecord:
 
 
 def deployment_of(row: DeploymentRow) -> Deployment:
-    """As the fleet works with it."""
+    """Return the deployment in the form used by the fleet's reconciliation."""
     return Deployment.model_validate({name: getattr(row, name) for name in Deployment.model_fields})
 
 

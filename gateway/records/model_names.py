@@ -1,4 +1,4 @@
-"""What a name of a model stands for in a project: models in order of preference, defaults, and when it ends."""
+"""Model names of a project: target models in order of preference, default parameters and deprecation."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ DEFAULTS: Final = frozenset(
     {"frequency_penalty", "max_tokens", "min_p", "presence_penalty", "repetition_penalty", "seed", "temperature",
      "top_k", "top_p"}
 )  # fmt: skip
-"""Parameters that may have a default. All are numbers."""
+"""Parameters that may have a default. All are numeric."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 ModelName = Annotated[str, StringConstraints(pattern=f"^{_NAME.pattern}$")]
-"""Of a model, as a project names it."""
+"""Pattern of a project's model names."""
 Number = int | float
 
 
 class ModelNaming(BaseModel):
-    """What an administrator says of a name. `targets`: models, the preferred one first. `defaults`: parameters of calls
-    that do not set them. `other_vectors`: embeddings may come from another model than the first. `sunset_at`: when the
-    name is to end; `replacement`: what to use then."""
+    """Settings of a model name. `targets`: models, the preferred one first. `defaults`: values of parameters that a
+    call does not set. `other_vectors`: embeddings may come from a model other than the first. `sunset_at`: planned end
+    of the name; `replacement`: the name to use after it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,7 +55,7 @@ class ModelNaming(BaseModel):
 
 
 class ModelNameRecord(Record):
-    """A name of a project, with what it stands for; `deleted_at`: it stands for nothing since then."""
+    """A model name as stored. `deleted_at`: calls cannot use it from then on."""
 
     tenant: str
     project: str
@@ -74,7 +74,7 @@ def is_model_name(name: str) -> bool:
 
 
 def naming_problem(error: ValidationError) -> str:
-    """What is wrong, and how to mend it, in one sentence."""
+    """Return the first validation error as one message of the form `<what>; <how to fix it>`."""
     first: Any = error.errors(include_url=False, include_input=False)[0]
     said = str(first["msg"]).removeprefix("Value error, ")
     place: Sequence[Any] = first["loc"]

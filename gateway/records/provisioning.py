@@ -1,4 +1,4 @@
-"""People and groups as an identity provider provisions them by SCIM, as they cross from the store."""
+"""Immutable records of users and groups provisioned by an identity provider through SCIM."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from gateway.records.control import Role
 
 @dataclass(frozen=True, slots=True)
 class ProvisionedUser:
-    """`name`: SCIM's ``userName``. `groups`: (id, name) of those that the user is in."""
+    """A provisioned user. `name`: SCIM's ``userName``. `groups`: (id, name) of the user's groups."""
 
     id: str
     name: str
@@ -24,7 +24,7 @@ class ProvisionedUser:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionedGroup:
-    """`members`: (id, name) of users."""
+    """A provisioned group. `members`: (id, name) of its users."""
 
     id: str
     name: str
@@ -37,7 +37,7 @@ class ProvisionedGroup:
 
 @dataclass(frozen=True, slots=True)
 class UserFields:
-    """What a client may set of a user."""
+    """Attributes of a user that a client may set."""
 
     name: str
     external_id: str | None
@@ -47,7 +47,7 @@ class UserFields:
 
 @dataclass(frozen=True, slots=True)
 class GroupFields:
-    """What a client may set of a group; `members` are ids of users."""
+    """Attributes of a group that a client may set. `members`: ids of users."""
 
     name: str
     external_id: str | None
@@ -56,8 +56,8 @@ class GroupFields:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """How provisioned people become persons here. `subject_of`: the digest by which a person is known, None for one who
-    cannot log in; `grants_of`: roles by tenant (None: as staff) of groups."""
+    """Mapping of provisioned users to persons. `subject_of`: the digest that identifies a person, None for a user who
+    cannot log in. `grants_of`: roles by tenant (None: operator's staff) that groups grant."""
 
     subject_of: Callable[[UserFields], str | None]
     grants_of: Callable[[frozenset[str]], Mapping[str | None, tuple[Role, ...]]]

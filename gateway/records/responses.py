@@ -1,4 +1,4 @@
-"""Kept responses as the store returns them. Content stays sealed under the data key that `data_key` names."""
+"""Stored responses. Their content is encrypted under the data key that `data_key` names."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -7,15 +7,15 @@ from gateway.records.batches import Owner
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 WAITING: tuple[ResponseStatus, ...] = ("queued", "in_progress")
-"""The states of a response in the background that is not over."""
+"""States of a background response that has not ended."""
 ANSWERED: tuple[ResponseStatus, ...] = ("completed", "incomplete")
-"""The states of a response that has an answer, and can be gone on with."""
+"""States of a response that has an answer and can be continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseRecord:
-    """Times in seconds since 1970. `previous`: the response that it goes on with. `asked`: sealed, what was asked;
-    `answered`: sealed, the response, once there is one."""
+    """A stored response. Times in seconds since 1970. `previous`: the response that it continues. `asked`: encrypted
+    request. `answered`: encrypted response, None until there is one."""
 
     id: str
     owner: Owner
@@ -31,7 +31,7 @@ class ResponseRecord:
 
 
 class QueuedResponse(NamedTuple):
-    """A response in the background that is not over, without its content."""
+    """A background response that has not ended, without its content."""
 
     id: str
     status: ResponseStatus
@@ -40,7 +40,7 @@ class QueuedResponse(NamedTuple):
 
 
 class DueResponse(NamedTuple):
-    """One to be deleted. `expired`: by its time, and not on the project's word."""
+    """A response to be deleted. `expired`: its retention ended; False if the project requested the deletion."""
 
     id: str
     tenant: str

@@ -1,4 +1,4 @@
-"""Limits, prices and usage as the control store returns them: frozen values that cross boundaries."""
+"""Immutable records of limits, prices and usage, returned by the control store."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from gateway.records.prices import MICRO, Price
 
 
 class LimitsRecord(Record, LimitFigures):
-    """`project` and `key` are None for the levels above."""
+    """Limits of a tenant, project or key. `project` and `key` are None for a level above."""
 
     tenant: str
     project: str | None
@@ -19,7 +19,8 @@ class LimitsRecord(Record, LimitFigures):
 
 
 class PriceRecord(Record):
-    """Euros a million tokens, from `valid_from` until the next version is; `batch_discount`: percent off in batches."""
+    """A price in euros per million tokens, valid from `valid_from` until the next version. `batch_discount`: discount
+    in batches, in percent."""
 
     model: str
     number: int
@@ -31,7 +32,7 @@ class PriceRecord(Record):
 
 
 def limits_record(row: LimitSettingRow) -> LimitsRecord:
-    """Raises StoreError for a limit of a kind that this release does not know."""
+    """Return the record of a row. Raises StoreError for a kind of limit that this release does not know."""
     return LimitsRecord(
         cell=row.cell,
         created_at=row.created_at,
@@ -43,14 +44,14 @@ def limits_record(row: LimitSettingRow) -> LimitsRecord:
 
 
 def no_limits(owner: Changed, tenant: str, project: str, key: str) -> LimitsRecord:
-    """Of a tenant, project or key, `owner`, for which nothing was ever set."""
+    """Return the record of a tenant, project or key, `owner`, for which no limit was ever set."""
     return LimitsRecord(
         cell=owner.cell, created_at=owner.created_at, tenant=tenant, project=project or None, key=key or None
     )
 
 
 def limits_of(row: LimitSettingRow) -> Limits:
-    """As they are counted. Raises as `limits_record`."""
+    """Return the limits in the form used by the limiter. Raises StoreError as `limits_record` does."""
     amounts = figures(row)
     return Limits.of(**{kind.name: amounts[kind.field] for kind in KINDS})
 
@@ -70,7 +71,7 @@ def price_record(row: PriceRow) -> PriceRecord:
 
 
 def price_of(row: PriceRow) -> Price:
-    """As it is counted."""
+    """Return the price in the form used by the ledger."""
     return Price(
         row.model, row.number, row.valid_from.timestamp(), row.input, row.output, row.cached, row.batch_discount
     )

@@ -1,4 +1,4 @@
-"""SCIM 2.0 (RFC 7643, RFC 7644): the identity provider provisions people and groups.
+"""SCIM 2.0 (RFC 7643, RFC 7644): provisioning of users and groups by the identity provider.
 
 `gateway.server` may import it.
 """

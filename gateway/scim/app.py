@@ -1,4 +1,4 @@
-"""``/scim/v2``: the routes, who may call them, and every error as the standard has it (RFC 7644)."""
+"""Routes, authentication and error responses of ``/scim/v2`` (RFC 7644)."""
 
 import hmac
 import json
@@ -56,8 +56,8 @@ Handler = Callable[[Request, Any], Answer]
 def build_scim(
     people: Callable[[], Provisioning], token: bytes, refused: Callable[[Request], None], base: str
 ) -> Starlette:
-    """To be mounted at PREFIX. `token`: what callers show as bearer; `refused` is told of those that do not. `base`:
-    the address of this server in what it answers, up to PREFIX."""
+    """Return the application, to be mounted at PREFIX. `token`: required bearer token. `refused` is called for requests
+    without it. `base`: URL of this server in responses, up to PREFIX."""
     users = _Resources(
         people,
         base,
@@ -153,7 +153,7 @@ class _Resources:
         return self._said(200, self._replace(self._people(), request.path_params["id"], body, _version(request)))
 
     def patch(self, request: Request, body: Any) -> Answer:
-        """Read, changed and put as a whole, if nobody else changed it meanwhile."""
+        """Read the resource, apply the operations and replace it, unless it was changed in between."""
         store, key = self._people(), request.path_params["id"]
         before = self._show(store, key)
         if (version := _version(request)) not in (None, before.version):
@@ -240,7 +240,7 @@ async def _body(request: Request) -> Any:
 
 
 def _version(request: Request) -> int | None:
-    """The version in ``If-Match``; None where any will do. Raises Stale for a tag that is none of ours."""
+    """Return the version in ``If-Match``, or None if every version matches. Raises Stale for another kind of tag."""
     sent = request.headers.get("if-match")
     if sent is None or sent.strip() == "*":
         return None
@@ -255,7 +255,7 @@ def _chosen(said: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
         written = query.get(parameter)
         if not written:
             return None
-        # an attribute's part (members.value) wants the attribute; a name may have its schema in front
+        # a sub-attribute (members.value) selects the attribute; a name may have its schema as prefix
         return frozenset(each.strip().lower().rpartition(":")[2].partition(".")[0] for each in written.split(","))
 
     return chosen(said, names("attributes"), names("excludedAttributes") or frozenset())

@@ -1,10 +1,10 @@
-"""What a SCIM client is told when a request is refused (RFC 7644 §3.12)."""
+"""Error responses of SCIM (RFC 7644 §3.12)."""
 
 ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
 
 
 class ScimError(Exception):
-    """`kind`: the standard's ``scimType``, where it has one for the case."""
+    """A refused request. `kind`: the standard's ``scimType``, if it defines one for the case."""
 
     def __init__(self, status: int, detail: str, kind: str | None = None) -> None:
         super().__init__(detail)

@@ -1,4 +1,4 @@
-"""Filters of SCIM (RFC 7644 §3.4.2.2): one comparison by ``eq``, which is what provisioning asks."""
+"""Filters of SCIM (RFC 7644 §3.4.2.2), limited to one ``eq`` comparison, which is what provisioning clients use."""
 
 import json
 import re
@@ -13,7 +13,7 @@ Field = TypeVar("Field", bound=str)
 
 
 def equality(text: str) -> tuple[str, str]:
-    """Attribute, in lower case, and value of ``attribute eq "value"``. Raises ScimError (invalidFilter)."""
+    """Return attribute, in lower case, and value of ``attribute eq "value"``. Raises ScimError (invalidFilter)."""
     found = _FILTER.fullmatch(text) if len(text) <= MAX else None
     if found is None:
         raise invalid(
@@ -28,7 +28,8 @@ def equality(text: str) -> tuple[str, str]:
 
 
 def searched(text: str, fields: Mapping[str, Field]) -> tuple[Field, str]:
-    """The field by which to look, of `fields` by attribute in lower case. Raises ScimError (invalidFilter)."""
+    """Return the field and the value to search for. fields: by attribute in lower case. Raises ScimError
+    (invalidFilter)."""
     attribute, value = equality(text)
     attribute = attribute.rpartition(":")[2]
     if attribute not in fields:

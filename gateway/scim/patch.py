@@ -1,7 +1,7 @@
-"""PATCH of SCIM (RFC 7644 §3.5.2): operations on a resource as JSON, which is then checked and put as a whole.
+"""PATCH of SCIM (RFC 7644 §3.5.2): operations on a resource in JSON, which is then validated and replaced as a whole.
 
-Attribute names are compared without case (RFC 7643 §2.1), and so are operations, which Microsoft Entra ID writes in
-capitals.
+Attribute names are case-insensitive (RFC 7643 §2.1). Operation names are too, because Microsoft Entra ID capitalises
+them.
 """
 
 import re
@@ -19,10 +19,10 @@ Resource = dict[str, Any]
 
 
 def patched(resource: Mapping[str, Any], body: Any, known: Mapping[str, str]) -> Resource:
-    """`resource` after the operations in `body`. `known`: names of attributes by their lower case; others are ignored
-    where they are added, as RFC 7644 §3.3 has it for attributes that a server does not keep.
+    """Return `resource` after the operations in `body`. Raises ScimError.
 
-    Raises ScimError.
+    known: attribute names by their lower-case form. Other attributes are ignored when added, as RFC 7644 §3.3 specifies
+    for attributes that a server does not store.
     """
     operations = _member(body, "operations") if isinstance(body, dict) else None
     if not isinstance(operations, list) or not 0 < len(operations) <= MAX_OPERATIONS or not _is_patch(body):
@@ -65,7 +65,7 @@ def _remove(result: Resource, path: Any, value: Any, known: Mapping[str, str]) -
     for name, condition, each in _targets(path, value, known):
         if condition is not None:
             result[name] = _divided(result.get(name), condition)[0]
-        elif each is not None and isinstance(result.get(name), list):  # as Microsoft Entra ID names members
+        elif each is not None and isinstance(result.get(name), list):  # Microsoft Entra ID names members this way
             named = {str(item.get("value")) for item in _items(each)}
             result[name] = [item for item in result[name] if str(item.get("value")) not in named]
         else:
@@ -80,7 +80,7 @@ _ACTS: Mapping[str, Callable[[Resource, Any, Any, Mapping[str, str]], None]] = {
 
 
 def _targets(path: Any, value: Any, known: Mapping[str, str]) -> list[tuple[str, str | None, Any]]:
-    """(attribute, filter or None, value) of an operation; none for attributes that are not kept."""
+    """Return (attribute, filter or None, value) for each stored attribute of an operation."""
     if path is None:
         if not isinstance(value, dict):
             raise invalid("an operation without a path needs an object as its value; name a path", "invalidValue")
@@ -89,13 +89,13 @@ def _targets(path: Any, value: Any, known: Mapping[str, str]) -> list[tuple[str,
     if found is None:
         raise invalid('the path is not attribute, attribute[value eq "…"] or attribute.part; correct it', "invalidPath")
     name = known.get(found[1].lower())
-    if name is None or found[3] is not None:  # parts of what is kept as a whole are not kept
+    if name is None or found[3] is not None:  # sub-attributes are not stored
         return []
     return [(name, found[2], value)]
 
 
 def _divided(items: Any, condition: str) -> tuple[list[Any], list[Any]]:
-    """Those that a filter on ``value`` does not mean, and those that it does."""
+    """Split items by a filter on ``value``: return those that do not match, and those that do."""
     attribute, wanted = equality(condition)
     if attribute != "value":
         raise invalid("items of a list are chosen by value alone; use value eq", "invalidFilter")

@@ -1,4 +1,4 @@
-"""Users and groups of SCIM (RFC 7643 §4) as JSON, read and written; and what this server publishes of itself (§5-7)."""
+"""SCIM users and groups (RFC 7643 §4) from and to JSON, and the published metadata of this server (§5-7)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +16,13 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def user_fields(body: Any) -> UserFields:
-    """Of a whole user; attributes that are not kept are ignored. Raises ScimError."""
+    """Return the attributes of a complete user; attributes that are not stored are ignored. Raises ScimError."""
     said = _kept(body, USER_KNOWN, USER)
     name = _text(said, "userName")
     if name is None:
         raise invalid("userName is missing; send it")
     active = said.get("active", True)
-    if isinstance(active, str):  # as Microsoft Entra ID writes it
+    if isinstance(active, str):  # Microsoft Entra ID sends text
         active = _BOOLEANS.get(active.lower(), active)
     if not isinstance(active, bool):
         raise invalid("active is not true or false; send one of these")
@@ -30,7 +30,7 @@ def user_fields(body: Any) -> UserFields:
 
 
 def group_fields(body: Any) -> GroupFields:
-    """As `user_fields`, of a group."""
+    """As `user_fields`, for a group."""
     said = _kept(body, GROUP_KNOWN, GROUP)
     name = _text(said, "displayName")
     if name is None:
@@ -45,7 +45,7 @@ def group_fields(body: Any) -> GroupFields:
 
 
 def user_json(user: ProvisionedUser, base: str) -> dict[str, Any]:
-    """`base`: where this server is, up to ``/scim/v2``."""
+    """Return a user as JSON. base: URL of this server, up to ``/scim/v2``."""
     said: dict[str, Any] = {
         "schemas": [USER],
         "id": user.id,
@@ -66,7 +66,7 @@ def user_json(user: ProvisionedUser, base: str) -> dict[str, Any]:
 
 
 def group_json(group: ProvisionedGroup, base: str) -> dict[str, Any]:
-    """As `user_json`."""
+    """As `user_json`, for a group."""
     said: dict[str, Any] = {
         "schemas": [GROUP],
         "id": group.id,
@@ -83,8 +83,8 @@ def group_json(group: ProvisionedGroup, base: str) -> dict[str, Any]:
 
 
 def chosen(said: dict[str, Any], only: frozenset[str] | None, without: frozenset[str]) -> dict[str, Any]:
-    """The attributes of a resource that a client wants (RFC 7644 §3.9), by names in lower case; what identifies it is
-    always there."""
+    """Return the attributes of a resource that a client selected (RFC 7644 §3.9), by names in lower case. Identifying
+    attributes are always included."""
 
     def is_wanted(name: str) -> bool:
         if name in ("schemas", "id"):
@@ -109,7 +109,7 @@ def _meta(resource: ProvisionedUser | ProvisionedGroup, kind: str, base: str) ->
 
 
 def _kept(body: Any, known: Mapping[str, str], schema: str) -> dict[str, Any]:
-    """Members of `body` that are kept, by their right names. A name that stands twice is refused."""
+    """Return the stored attributes in `body` under their canonical names. A duplicate name is refused."""
     if not isinstance(body, dict):
         raise invalid("the body is no JSON object; send a resource", "invalidSyntax")
     schemas = next((value for name, value in body.items() if name.lower() == "schemas"), None)
@@ -126,14 +126,14 @@ def _kept(body: Any, known: Mapping[str, str], schema: str) -> dict[str, Any]:
 
 def _text(said: Mapping[str, Any], name: str) -> str | None:
     value = said.get(name)
-    if value is None or value == "":  # both are no value (RFC 7643 §2.5)
+    if value is None or value == "":  # both mean unassigned (RFC 7643 §2.5)
         return None
     if not isinstance(value, str):
         raise invalid(f"{name} is no text; send one")
     return value
 
 
-# What is published
+# Published metadata
 
 
 def service_provider_config(base: str) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def resource_types(base: str) -> list[dict[str, Any]]:
 
 
 def schemas(base: str) -> list[dict[str, Any]]:
-    """Of what is kept, and no more."""
+    """Return the schemas, with stored attributes only."""
     user = [
         _attribute("userName", "Who it is, unique without case", required=True, uniqueness="server"),
         _attribute("displayName", "What the person is called"),

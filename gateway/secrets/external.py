@@ -1,4 +1,4 @@
-"""Tenants' own keys, in their own Vault or HSM, as the configuration names them (``secrets.external``)."""
+"""Tenants' own master keys in their Vault or HSM, from the configuration (``secrets.external``)."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -9,7 +9,8 @@ from gateway.configuration.settings import ExternalKey
 
 
 def external_keys(configured: Mapping[str, ExternalKey]) -> ExternalKeys:
-    """None of them is asked before it is used, and none is ever made here: its holder makes it, and takes it away."""
+    """Return the configured keys. A key is contacted at its first use and never created here: its holder creates and
+    withdraws it."""
     return ExternalKeys({name: ExternalMaster(name, partial(_open, one)) for name, one in configured.items()})
 
 
@@ -19,6 +20,6 @@ def _open(settings: ExternalKey) -> Master:
 
         return Pkcs11Master.open(Pkcs11Client(settings.pkcs11), make=False)
     from gateway.secrets.transit import VaultMaster
-    from gateway.secrets.vault import VaultClient  # with its HTTP client, only where there is a Vault
+    from gateway.secrets.vault import VaultClient  # imports its HTTP client only if a Vault is configured
 
     return VaultMaster.open(VaultClient(settings.vault), settings.vault.key, make=False)

@@ -1,8 +1,8 @@
-"""The master key in an HSM, over PKCS#11 (OASIS, PKCS #11 Specification 3.1): an AES-256 key that never leaves it.
+"""Master key in an HSM, through PKCS#11 (OASIS, PKCS #11 Specification 3.1): an AES-256 key that never leaves the HSM.
 
-Version 1 of the key NAME has this label, version n the label ``NAME.n``. What is wrapped is AES-GCM with the context as
-additional data: ``pkcs11:v<version>:<base64 of nonce and ciphertext>``. The manufacturer's library runs in a process of
-its own (`gateway.secrets.pkcs11_process`), which is killed when it does not answer in time.
+Version 1 of the key NAME has the label NAME, version n the label ``NAME.n``. A wrapped key is encrypted with AES-GCM,
+with the context as additional data: ``pkcs11:v<version>:<base64 of nonce and ciphertext>``. The manufacturer's library
+runs in a separate process (`gateway.secrets.pkcs11_process`), which is killed if it does not respond in time.
 """
 
 import json
@@ -27,7 +27,7 @@ FAILURES, PAUSE_S, LONGEST_S = 2, 1.0, 8.0
 
 
 class Pkcs11Client:
-    """Questions to one key of one token, one at a time. Any thread may use it."""
+    """Requests to one key of one token, one at a time. Thread-safe."""
 
     def __init__(self, settings: Pkcs11) -> None:
         """Raises KeyProviderError if settings are missing or the extra is not installed."""
@@ -46,8 +46,13 @@ class Pkcs11Client:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, what: str, **more: object) -> Any:
-        """Raises KeyRefused where the PIN or the key is not accepted, KeyLost where nothing will ever open it,
-        KeyProviderError where the token does not answer in time."""
+        """Send a request and return its result.
+
+        Raises:
+            KeyRefused: the PIN or the key is not accepted.
+            KeyLost: the wrapped key can no longer be opened.
+            KeyProviderError: the token does not respond in time, or the key is unsuitable.
+        """
         ends = time.monotonic() + self._settings.timeout_s
         if not self._lock.acquire(timeout=self._settings.timeout_s):
             raise KeyProviderError(f"{self.place} is busy; see why it does not answer")
@@ -90,7 +95,7 @@ class Pkcs11Client:
             self._end()
             command = [sys.executable, "-m", "gateway.secrets.pkcs11_process"]
             pin = _pin(self._pin_file)
-            self._process = subprocess.Popen(  # noqa: S603  # our own module
+            self._process = subprocess.Popen(  # noqa: S603  # a module of this package
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
             )
             weakref.finalize(self, _kill, self._process)
@@ -119,7 +124,7 @@ class Pkcs11Client:
 
 
 class Pkcs11Master:
-    """An `audit.keys.master.Master`."""
+    """`audit.keys.master.Master` with a key in an HSM."""
 
     provider = "pkcs11"
 
@@ -128,8 +133,10 @@ class Pkcs11Master:
 
     @classmethod
     def open(cls, client: Pkcs11Client, *, make: bool = True) -> "Pkcs11Master":
-        """With the key that the settings name, made if there is none and `make`. Raises KeyProviderError if it is
-        unsuited: one that may leave the token."""
+        """Open the key that the settings name, and create it if it is missing and `make` is set.
+
+        Raises KeyProviderError if the key is unsuitable because it can leave the token.
+        """
         try:
             client.ask("state")
         except KeyRefused:
@@ -177,7 +184,8 @@ def _is_installed() -> bool:
 
 
 def _pin(path: Path) -> str:
-    """May be a link or another user's, so agents and Kubernetes write it, but not the world's. Raises KeyRefused."""
+    """Return the PIN from a file. The file may be a link or belong to another user, as with agents and Kubernetes, but
+    must not be accessible to everyone. Raises KeyRefused."""
     try:
         if path.stat().st_mode & 0o007:
             raise KeyRefused(f"others than its owner may touch {path}; run chmod o-rwx on it")
@@ -190,7 +198,7 @@ def _pin(path: Path) -> str:
 
 
 def _line(fd: int, ends: float) -> bytes:
-    """The next line. Raises TimeoutError; EOFError at the end."""
+    """Return the next line. Raises TimeoutError, and EOFError at the end."""
     read = b""
     while not read.endswith(b"\n"):
         if not select.select([fd], [], [], max(0.0, ends - time.monotonic()))[0]:

@@ -1,8 +1,8 @@
-"""The process that talks to an HSM: ``python -m gateway.secrets.pkcs11_process``, started by `gateway.secrets.pkcs11`.
+"""Process that accesses an HSM: ``python -m gateway.secrets.pkcs11_process``, started by `gateway.secrets.pkcs11`.
 
-The manufacturer's library runs here, so that one that hangs is killed with this process and one that crashes takes
-nothing else along. One JSON object a line: the settings first, then a question each; answers are ``{"value": …}`` or
-``{"error": kind, "says": …}``, kind one of lost, missing, denied, unsuited, unavailable.
+The manufacturer's library runs here, so that a hanging library is killed with this process and a crash affects nothing
+else. The protocol is one JSON object per line: first the settings, then requests. Responses are ``{"value": …}`` or
+``{"error": kind, "says": …}``, where kind is one of lost, missing, denied, unsuited, unavailable.
 """
 
 import json
@@ -24,7 +24,7 @@ PROBE = bytes(32)
 
 
 class Failure(Exception):
-    """`kind` as in the module's docstring."""
+    """A failed request. `kind`: see the module's docstring."""
 
     def __init__(self, kind: str, says: str) -> None:
         super().__init__(says)
@@ -32,7 +32,7 @@ class Failure(Exception):
 
 
 class Token:
-    """One session on one token. Keys are found anew for each use, since they may have been taken away meanwhile."""
+    """A session on a token. Keys are looked up at each use, because they may have been deleted in between."""
 
     def __init__(self, module: str, label: str, pin: str, key: str) -> None:
         self._key = key
@@ -47,7 +47,7 @@ class Token:
         self._session = self._open()
 
     def versions(self) -> dict[int, Any]:
-        """Secret keys of the name, by version: NAME is version 1, NAME.2 the next."""
+        """Return the secret keys of the name by version: NAME is version 1, NAME.2 is version 2."""
         found = {}
         for one in self._session.get_objects({Attribute.CLASS: ObjectClass.SECRET_KEY}):
             match = self._versions.fullmatch(one[Attribute.LABEL] or "")
@@ -65,7 +65,7 @@ class Token:
         return sorted(found)
 
     def make(self, version: int) -> int:
-        """Make this version of the key, unless it is there. Its value is made in the token and never leaves it."""
+        """Create this version of the key unless it exists. Its value is generated in the token and never leaves it."""
         self._writable()
         if version not in self.versions():
             template = {Attribute.EXTRACTABLE: False, Attribute.SENSITIVE: True}
@@ -98,7 +98,7 @@ class Token:
         try:
             opened = _opened(found[version], raw[:NONCE_SIZE], context.encode(), raw[NONCE_SIZE:])
         except pkcs11.PKCS11Error as error:
-            if self._works(found[version]):  # libraries differ in the error for a wrong tag, SoftHSM says "general"
+            if self._works(found[version]):  # libraries differ in the error for a wrong tag; SoftHSM reports "general"
                 raise Failure("lost", "it does not open under this key") from error
             raise
         return b64encode(opened).decode()
@@ -134,14 +134,14 @@ def _opened(key: Any, nonce: bytes, context: bytes, sealed: bytes) -> bytes:
 
 
 def _end_with(parent: int) -> None:
-    """Also where the library hangs: it runs outside of the interpreter's lock."""
+    """Exit when the parent process ends, even if the library hangs: it runs without the GIL."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 
 
 def _answered(ask: Callable[[], object]) -> tuple[dict[str, object], bool]:
-    """The answer, and whether the session can be used on."""
+    """Return the response, and whether the session is still usable."""
     try:
         return {"value": ask()}, True
     except Failure as failure:
@@ -165,7 +165,7 @@ def main() -> None:
             return asked(**question)
 
         answer, goes_on = _answered(ask)
-        print(json.dumps(answer), flush=True)  # it is the protocol
+        print(json.dumps(answer), flush=True)  # part of the protocol
         if not goes_on:
             return
 

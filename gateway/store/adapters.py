@@ -1,4 +1,4 @@
-"""Adapters of projects, as records."""
+"""Queries for the adapters of projects."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from gateway.records.adapters import AdapterRecord
 from gateway.store import lookup
 
 AdaptersByProject = Mapping[tuple[str, str], Mapping[str, AdapterRecord]]
-"""By (tenant, project), then by name; those that were deleted, too, as long as they are changes."""
+"""Adapters by (tenant, project), then by name. A set of changes also has the deleted adapters."""
 
 
 def adapter_record(row: AdapterRow) -> AdapterRecord:
@@ -19,7 +19,7 @@ def adapter_record(row: AdapterRow) -> AdapterRecord:
 
 
 def adapter_row(session: Session, tenant: str, project: str, name: str) -> AdapterRow:
-    """Raises NotFound, also for one that was deleted."""
+    """Return the row of an adapter. Raises NotFound if it does not exist or was deleted."""
     lookup.project(session, tenant, project)
     row = session.get(AdapterRow, (tenant, project, name))
     if row is None or row.deleted_at is not None:
@@ -28,7 +28,7 @@ def adapter_row(session: Session, tenant: str, project: str, name: str) -> Adapt
 
 
 def adapters_in(database: Database, tenant: str, project: str | None = None) -> list[AdapterRecord]:
-    """Those of the tenant, or of one project. Raises NotFound."""
+    """Return the adapters of the tenant, or of one project. Raises NotFound for an unknown tenant or project."""
     with database.read() as session:
         query = select(AdapterRow).where(AdapterRow.tenant == tenant, col(AdapterRow.deleted_at).is_(None))
         if project is None:
@@ -40,13 +40,13 @@ def adapters_in(database: Database, tenant: str, project: str | None = None) -> 
 
 
 def adapter_at(database: Database, tenant: str, project: str, name: str) -> AdapterRecord:
-    """Raises NotFound."""
+    """Return an adapter. Raises NotFound."""
     with database.read() as session:
         return adapter_record(adapter_row(session, tenant, project, name))
 
 
 def read_adapters(session: Session, cell: str, since: int) -> AdaptersByProject:
-    """Those that changed after epoch `since`."""
+    """Return the adapters that changed after epoch `since`, including deleted ones."""
     found: dict[tuple[str, str], dict[str, AdapterRecord]] = {}
     for row in session.exec(select(AdapterRow).where(AdapterRow.cell == cell, AdapterRow.epoch > since)):
         found.setdefault((row.tenant, row.project), {})[row.name] = adapter_record(row)
@@ -54,7 +54,7 @@ def read_adapters(session: Session, cell: str, since: int) -> AdaptersByProject:
 
 
 def merged_adapters(before: AdaptersByProject, changes: AdaptersByProject) -> AdaptersByProject:
-    """`before` with `changes`, without those that were deleted."""
+    """Return `before` updated with `changes`, without deleted adapters."""
     after = dict(before)
     for place, adapters in changes.items():
         known = {**after.get(place, {}), **adapters}

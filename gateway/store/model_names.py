@@ -1,4 +1,4 @@
-"""Names that projects give to models, as records."""
+"""Queries for the model names of projects."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from gateway.records.model_names import ModelNameRecord
 from gateway.store import lookup
 
 NamesByProject = Mapping[tuple[str, str], Mapping[str, ModelNameRecord]]
-"""By (tenant, project), then by name."""
+"""Model names by (tenant, project), then by name."""
 
 
 def model_name_record(row: ModelNameRow) -> ModelNameRecord:
@@ -19,7 +19,7 @@ def model_name_record(row: ModelNameRow) -> ModelNameRecord:
 
 
 def model_name(session: Session, tenant: str, project: str, name: str) -> ModelNameRow:
-    """Raises NotFound, also for one that was deleted."""
+    """Return the row of a model name. Raises NotFound if it does not exist or was deleted."""
     lookup.project(session, tenant, project)
     row = session.get(ModelNameRow, (tenant, project, name))
     if row is None or row.deleted_at is not None:
@@ -28,7 +28,8 @@ def model_name(session: Session, tenant: str, project: str, name: str) -> ModelN
 
 
 def model_names_in(database: Database, tenant: str, project: str | None = None) -> list[ModelNameRecord]:
-    """Those of the tenant, or of one project; without those that were deleted. Raises NotFound."""
+    """Return the model names of the tenant, or of one project, without deleted ones. Raises NotFound for an unknown
+    tenant or project."""
     with database.read() as session:
         query = select(ModelNameRow).where(ModelNameRow.tenant == tenant, col(ModelNameRow.deleted_at).is_(None))
         if project is None:
@@ -40,13 +41,13 @@ def model_names_in(database: Database, tenant: str, project: str | None = None) 
 
 
 def model_name_at(database: Database, tenant: str, project: str, name: str) -> ModelNameRecord:
-    """Raises NotFound."""
+    """Return a model name. Raises NotFound."""
     with database.read() as session:
         return model_name_record(model_name(session, tenant, project, name))
 
 
 def read_model_names(session: Session, cell: str, since: int) -> NamesByProject:
-    """Those that changed after epoch `since`, those that were deleted too."""
+    """Return the model names that changed after epoch `since`, including deleted ones."""
     rows = session.exec(select(ModelNameRow).where(ModelNameRow.cell == cell, ModelNameRow.epoch > since))
     found: dict[tuple[str, str], dict[str, ModelNameRecord]] = {}
     for row in rows:
@@ -55,7 +56,7 @@ def read_model_names(session: Session, cell: str, since: int) -> NamesByProject:
 
 
 def merged(before: NamesByProject, changes: NamesByProject) -> NamesByProject:
-    """`before` with `changes`, without those that were deleted."""
+    """Return `before` updated with `changes`, without deleted names."""
     after = dict(before)
     for place, names in changes.items():
         known = {**after.get(place, {}), **names}

@@ -1,7 +1,8 @@
-"""The adapters that backends of our own have loaded: each is loaded before the first call that names it.
+"""Adapters loaded on Domicile backends. An adapter is loaded before the first call that names it.
 
-What is asked for is the digest on record; a backend that has another adapter under the name is told to drop it. Where a
-backend has no place left, the adapter that this gateway used least recently there goes, unless calls run with it.
+The gateway requests the digest that is configured; if a backend has another adapter under the name, that one is
+unloaded first. If a backend has no free slot, the adapter that this gateway used least recently there is unloaded,
+unless running calls use it.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ _Held = tuple[str, str]  # project, name
 class BackendAdapters:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._known: dict[str, tuple[Backend | None, OrderedDict[_Held, str]]] = {}  # digests, the newest use last
+        self._known: dict[str, tuple[Backend | None, OrderedDict[_Held, str]]] = {}  # digests, most recently used last
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def ensure(self, target: Target, adapter: AdapterRecord) -> None:
-        """Return when the backend has it. Raises BackendUnavailable: nothing was sent of the call."""
+        """Load the adapter unless the backend has it. Raises BackendUnavailable; the call has then not been sent."""
         if target.backend is None or target.backend.kind != "domicile":
             raise BackendUnavailable("Adapters are loaded by backends of our own only; name the model itself")
         held = self._held(target)
@@ -40,11 +41,11 @@ class BackendAdapters:
         held.move_to_end(key)
 
     def forget(self, target: Target, adapter: AdapterRecord) -> None:
-        """The backend said that it does not have it."""
+        """Note that the backend reported the adapter as missing."""
         self._held(target).pop((adapter.project, adapter.name), None)
 
     def _held(self, target: Target) -> OrderedDict[_Held, str]:
-        """Of the process that is there now: one that was started again has none."""
+        """Return the adapters of the current backend process. A restarted process has none."""
         known = self._known.get(target.backend_id)
         if known is None or known[0] is not target.backend:
             known = self._known[target.backend_id] = target.backend, OrderedDict()
@@ -66,7 +67,7 @@ class BackendAdapters:
     async def _make_room(
         self, target: Target, code: Any, adapter: AdapterRecord, held: OrderedDict[_Held, str]
     ) -> None:
-        """Unload what has the name, or what was used least recently of what nobody uses."""
+        """Unload the adapter that has the name, or else the least recently used adapter that no call uses."""
         if code == "adapter_in_use":
             await self._unload(target, (adapter.project, adapter.name), held)
             return
@@ -84,7 +85,7 @@ class BackendAdapters:
         return status == 200
 
     async def _ask(self, target: Target, path: str, body: dict[str, str] | None) -> tuple[int, dict[str, Any]]:
-        """Status and answer. Raises BackendUnavailable."""
+        """Return the status and the JSON object of the response. Raises BackendUnavailable."""
         sent = None if body is None else json.dumps(body).encode()
         try:
             status, said = await self._upstream.ask(target, path, LOAD_TIMEOUT_S, sent)

@@ -1,8 +1,8 @@
-"""Calls to backends: mutual TLS with an exact identity, bytes in and bytes out.
+"""Client for calls to backends: mutual TLS with an exact peer identity; request and response bodies are bytes.
 
-Over `gateway.upstream.http1`; docs/adr/0003 says why not over a library. Every backend has a TLS context of its own
-that completes the handshake only with that backend's URI, so a wrong machine never receives a request byte; and the
-client certificate is the tenant's, so a backend of another tenant refuses us as well.
+It uses `gateway.upstream.http1`; docs/adr/0003 explains why not a library. Every backend has its own TLS context, which
+completes the handshake only with that backend's URI, so another machine never receives a byte of a request. The client
+certificate is the tenant's, so a backend of another tenant refuses the connection too.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ MAX_ERROR_BYTES = 64 << 10
 ERROR_BODY_S = 10.0
 LONGEST_RETRY_S = 86400.0
 LOOK_FOR_SIGNER_S = 1.0
-"""Between two looks for the key of request tokens, while no backend of our own has been started. A new backend is
-looked for at once (`Upstream.forget`)."""
+"""Seconds between two attempts to find the key for request tokens while no Domicile backend was started. The key is
+looked up at once after a change of backends (`Upstream.forget`)."""
 INLINE_DIGEST = 256 << 10
 MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 NOT_EVERYWHERE = frozenset({"/tokenize"})
-"""Paths that our engine and vLLM have, and other servers may not."""
+"""Paths that Domicile's engine and vLLM have and other servers may lack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend as the client sees it: where it listens and who it must prove to be.
+    """Address of a backend and the identity that it must prove.
 
-    `backend`: whose connections are reported; None in tests of the client alone.
+    `backend`: the backend that new connections are reported for; None in tests of the client alone.
     """
 
     backend_id: str
@@ -62,7 +62,7 @@ class Target:
 
 
 Connected = Callable[[Backend, Peer], Awaitable[None]]
-"""Told of every new connection before a request is sent on it; what it raises keeps the request from being sent."""
+"""Called for every new connection before a request is sent on it. If it raises, the request is not sent."""
 
 
 async def _no_token(backend: Backend, peer: Peer) -> None:
@@ -70,14 +70,14 @@ async def _no_token(backend: Backend, peer: Peer) -> None:
 
 
 async def digest_of(body: bytes) -> bytes:
-    """Its SHA-256; of a large one in a thread, for which the interpreter's lock is released."""
+    """Return the SHA-256 of a body. A large body is hashed in a thread, where hashing releases the GIL."""
     return (
         sha256(body).digest() if len(body) <= INLINE_DIGEST else await asyncio.to_thread(lambda: sha256(body).digest())
     )
 
 
 class BackendAnswer:
-    """A backend's answer that has begun: status 200, body not yet read."""
+    """A backend's response with status 200 whose body is not yet read."""
 
     def __init__(self, response: Response, silence_s: float) -> None:
         self._response = response
@@ -88,7 +88,8 @@ class BackendAnswer:
         return self._response.header("content-type").partition(";")[0].strip().lower() == "text/event-stream"
 
     async def body(self, max_bytes: int) -> bytes:
-        """The whole body. Raises BackendFailed when it breaks off or is larger than `max_bytes`."""
+        """Return the whole body. Raises BackendFailed if it is truncated or larger than `max_bytes`, and BackendTimeout
+        if the backend stops sending."""
         pieces, size = [], 0
         async for piece in self.pieces():
             size += len(piece)
@@ -98,8 +99,10 @@ class BackendAnswer:
         return b"".join(pieces)
 
     def pieces(self, silence: Silence | None = None) -> AsyncIterator[bytes]:
-        """The body as it comes; `silence` is called while nothing does. Raises BackendTimeout where that lasts too
-        long, BackendFailed when the connection breaks."""
+        """Yield the body as it arrives. `silence` is called while nothing arrives.
+
+        Raises BackendTimeout if nothing arrives for too long, and BackendFailed if the connection breaks.
+        """
         return self._response.pieces(self._silence_s, _broken, silence)
 
 
@@ -110,7 +113,7 @@ def _broken(error: Exception) -> GatewayError:
 
 
 class Upstream:
-    """The one HTTP client. Use as an async context manager."""
+    """The HTTP client for all backends. Use it as an async context manager."""
 
     def __init__(
         self,
@@ -118,10 +121,11 @@ class Upstream:
         connected: Connected = _no_token,
         find_signer: Callable[[], RequestSigner | None] = lambda: None,
     ) -> None:
-        """`find_signer` looks for the key that tokens are signed by; the first backend started here makes it."""
+        """`find_signer` returns the signer of request tokens, or None until the first backend on this host is started,
+        which creates the key."""
         self._find_signer = find_signer
         self._signer: RequestSigner | None = None
-        self._next_look = 0.0  # for a signer, by the loop's clock
+        self._next_look = 0.0  # next call of find_signer, by the loop's clock
         self._bounds = bounds
         self._connected = connected
         self._pools: dict[str, tuple[Target, Pool]] = {}
@@ -137,7 +141,7 @@ class Upstream:
             pool.close()
 
     def forget(self, living: Collection[str]) -> None:
-        """Let go of the connections to backends that are not among `living`, by id; answers that run go on."""
+        """Close idle connections to backends whose ids are not in `living`. Running responses continue."""
         self._next_look = 0.0
         for backend_id in [each for each in self._pools if each not in living]:
             self._pools.pop(backend_id)[1].close_idle()
@@ -154,23 +158,24 @@ class Upstream:
         silence: Silence | None = None,
         mark_key: bytes | None = None,
     ) -> "AnsweredCall":
-        """POST `body`, with a token of `decision` to a backend of our own; the block begins once it has answered 200.
-        Leaving it early closes the connection, which cancels the sequence in the engine.
+        """POST `body` to a backend. Returns an async context manager that is entered once the status is 200.
 
-        `check` is called immediately before a connection is opened and before the first byte of the request is written
-        to one; what it raises prevents that. `silence` is called while the backend does not begin to answer.
-        `mark_key`: what a backend of our own is to watermark its answer with; BackendUnavailable where no token can
-        carry it.
+        A Domicile backend also receives a request token with `decision`. Leaving the context early closes the
+        connection, which cancels the sequence in the engine.
+
+        `check` is called immediately before a connection is opened and before the first byte of the request is written;
+        if it raises, neither happens. `silence` is called while the backend has not begun to respond. `mark_key`: key
+        of the watermark for a Domicile backend; BackendUnavailable is raised if no token can carry it.
 
         Entering raises:
-            BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
-            BackendRefused: a 4xx about the request itself, or 429, with the backend's error body.
-            BackendFailed, BackendTimeout: anything else that is not an answer.
+            BackendUnavailable: no connection, or status 503. Nothing was processed; another backend may be tried.
+            BackendRefused: a 4xx status about the request itself, or 429, with the backend's error body.
+            BackendFailed, BackendTimeout: any other failure.
         """
         return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key))
 
     async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
-        """Whatever the status is, the connection has to be released."""
+        """Send a call. The caller has to release the connection for every status."""
         target, path, body = outgoing.target, outgoing.path, outgoing.body
         pool = self._pool(target)
         digest = await digest_of(body)
@@ -186,22 +191,28 @@ class Upstream:
         return pool, *await self._send(target, pool, head, body, outgoing.check, outgoing.silence)
 
     async def ready(self, target: Target, path: str, timeout_s: float) -> bool:
-        """Whether `path` answers 200. Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError where there is
-        no answer within `timeout_s` seconds: silence is not the same as a backend that says it is not ready."""
+        """Whether a GET of `path` has status 200.
+
+        Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError if there is no response within `timeout_s`
+        seconds, which is different from a backend that reports that it is not ready.
+        """
         status, _ = await self._exchange(target, path, timeout_s, None)
         return status == 200
 
     async def ask(
         self, target: Target, path: str, timeout_s: float, body: bytes | None = None
     ) -> tuple[int, bytes | None]:
-        """Status and body of what `path` answers, to a POST if there is a `body`; None for a body of more than 1 MiB.
+        """Send a GET, or a POST if there is a `body`. Returns status and body, with None for a body above 1 MiB.
 
-        Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError where there is no answer."""
+        Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError if there is no response.
+        """
         return await self._exchange(target, path, timeout_s, body)
 
     async def fetch(self, target: Target, path: str, timeout_s: float, body: bytes | None = None) -> bytes | None:
-        """What `path` answers, to a POST if there is a `body`, up to 1 MiB; None where that is not 200, more, or not
-        there in `timeout_s` seconds."""
+        """Send a GET, or a POST if there is a `body`, and return the response body of at most 1 MiB.
+
+        Returns None if the status is not 200, the body is larger, or there is no response within `timeout_s` seconds.
+        """
         try:
             status, said = await self._exchange(target, path, timeout_s, body)
         except (GatewayError, ConnectionLost, ProtocolError, TimeoutError):
@@ -211,7 +222,7 @@ class Upstream:
     async def _exchange(
         self, target: Target, path: str, timeout_s: float, body: bytes | None
     ) -> tuple[int, bytes | None]:
-        """Status and body of one answer; None for a body of more than 1 MiB."""
+        """Return status and body of one response, with None for a body above 1 MiB."""
         pieces, size = [], 0
         async with asyncio.timeout(timeout_s):
             pool = self._pool(target)
@@ -243,8 +254,10 @@ class Upstream:
         check: Callable[[], None] = lambda: None,
         silence: Silence | None = None,
     ) -> tuple[Connection, Response]:
-        """Send on a kept connection, or on a new one where the backend has closed that meanwhile. `head`: made for
-        each, since its token is taken once."""
+        """Send a request on a pooled connection, or on a new one if the backend has closed it meanwhile.
+
+        `head` is called for each attempt, because a request token is accepted once.
+        """
         while True:
             try:
                 connection, kept = await pool.acquire(check)
@@ -262,7 +275,7 @@ class Upstream:
             except ConnectionLost as error:
                 pool.release(connection)
                 if not kept:
-                    # Inference changes nothing, so another backend may be tried even if this one has begun.
+                    # Inference has no side effects, so another backend may be tried even if this one has begun.
                     raise BackendUnavailable("The backend closed the connection", retry_after_s=1) from error
             except BaseException as error:
                 connection.close()
@@ -341,7 +354,7 @@ class Outgoing(NamedTuple):
 
 
 class AnsweredCall:
-    """The block of `Upstream.call`."""
+    """The async context manager returned by `Upstream.call`."""
 
     __slots__ = ("_connection", "_outgoing", "_pool", "_upstream")
 
@@ -366,7 +379,7 @@ class AnsweredCall:
 
 
 def _bearer(trust: Trust | None) -> str | None:
-    """Raises BackendUnavailable where the file with the key cannot be read: without it nothing would be answered."""
+    """Return the API key of a backend, or None. Raises BackendUnavailable if its file cannot be read or is empty."""
     if trust is None or trust.key_file is None:
         return None
     try:
@@ -390,16 +403,16 @@ async def _refusal(response: Response, path: str) -> GatewayError:
         error = await _error_body(response)
         if error is not None:
             return BackendRefused(response.status, error, retry_after)
-        if response.status == 429:  # regardless of its text, the client has to know that it may retry
+        if response.status == 429:  # whatever the body says, the client must learn that it may retry
             return BackendRefused(429, {"message": "The backend is busy", "type": "rate_limit_error"}, retry_after)
-    if response.status in (404, 405) and path in NOT_EVERYWHERE:  # the server is well, it only lacks the route
+    if response.status in (404, 405) and path in NOT_EVERYWHERE:  # the server works and only lacks the route
         told = {"message": f"This model's server has no {path}; leave the call out", "type": "not_found_error"}
         return BackendRefused(404, told | {"code": "unknown_url"})
     return BackendFailed(f"The backend answered {response.status}", elsewhere=True)
 
 
 async def _error_body(response: Response) -> Mapping[str, Any] | None:
-    """None if it is not an error body, is too large, or does not arrive within ERROR_BODY_S seconds."""
+    """Return the error body, or None if it is malformed, too large, or not received within ERROR_BODY_S seconds."""
     body = bytearray()
     try:
         async with asyncio.timeout(ERROR_BODY_S):
@@ -413,7 +426,7 @@ async def _error_body(response: Response) -> Mapping[str, Any] | None:
 
 
 def _seconds(value: str) -> float | None:
-    """The seconds of a ``retry-after`` field, at most a day; None where it holds none (it may be a date)."""
+    """Return the seconds of a ``retry-after`` field, at most a day, or None if it has no number (it may be a date)."""
     try:
         seconds = float(value) if value else None
     except ValueError:

@@ -1,7 +1,7 @@
-"""The gateway's own certificates: one identity a tenant, renewed before they end.
+"""The gateway's client certificates: one identity per tenant, renewed before it expires.
 
-Where the cell's authority lies on this host (the demo, single-host installations), leaves are issued here. Elsewhere
-they are put into the folder from outside, and read again from time to time.
+If the cell's certificate authority is on this host (the demo, single-host installations), certificates are issued here.
+Otherwise the operator puts them into the folder, which is read again periodically.
 """
 
 import logging
@@ -24,7 +24,7 @@ logger = logging.getLogger("domicile.gateway")
 
 
 def certificate_end(file: Path) -> datetime | None:
-    """Not after, of the first certificate in `file` (PEM); None where there is none to read."""
+    """Return the expiry (notAfter) of the first certificate in `file` (PEM), or None if none can be read."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     except (OSError, ValueError):
@@ -32,7 +32,7 @@ def certificate_end(file: Path) -> datetime | None:
 
 
 class TenantCredentials:
-    """TLS contexts for calls to backends: one each, pinned to that backend, showing its tenant's certificate."""
+    """TLS contexts for calls to backends, one per backend: pinned to it, with its tenant's client certificate."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class TenantCredentials:
         authority: CertificateAuthority | None,
         find: Callable[[], CertificateAuthority | None] = lambda: None,
     ) -> None:
-        """`folder` holds a subfolder a tenant; `root` is the certificate that backends are judged by. `find` looks for
-        an authority again where there was none: the first backend that is started here makes it."""
+        """`folder` has a subfolder for each tenant. `root`: CA certificate that backends are verified against. `find`
+        returns the authority if there was none before: the first backend started on this host creates it."""
         self._find = find
         self._folder = folder
         self._cell = cell
@@ -52,7 +52,11 @@ class TenantCredentials:
         self._contexts: dict[str, tuple[str, ssl.SSLContext]] = {}
 
     def context_for(self, backend: Backend) -> ssl.SSLContext:
-        """The context for `backend`. Raises BackendUnavailable when this gateway has no certificate for its tenant."""
+        """Return the TLS context for `backend`.
+
+        Raises BackendUnavailable if the gateway has no certificate for its tenant, or if the backend is registered
+        without a CA or pin, or with a gateway's identity.
+        """
         if backend.kind != "domicile":
             if backend.trust is None or not backend.trust.proves:
                 raise BackendUnavailable(
@@ -80,15 +84,15 @@ class TenantCredentials:
         return context
 
     def forget(self, living: Collection[str]) -> None:
-        """Let go of the contexts for backends that are not among `living`, by id."""
+        """Drop the contexts of backends whose ids are not in `living`."""
         self._contexts = {name: kept for name, kept in self._contexts.items() if name in living}
 
     def renew(self) -> None:
-        """Renew what is in its last third. Called from time to time; connections to come use the new ones.
+        """Renew certificates in the last third of their validity. Called periodically; new connections use the result.
 
-        Does not raise: one tenant's broken file must not keep the others from being renewed, now or the next time.
+        Does not raise: a broken file of one tenant must not prevent the renewal for others.
         """
-        for uri, context in list(self._contexts.values()):  # a thread runs this, while calls may add to it
+        for uri, context in list(self._contexts.values()):  # runs in a thread while calls may add entries
             tenant = parse_identity(uri).tenant
             try:
                 files = self._files(tenant)
@@ -102,7 +106,7 @@ class TenantCredentials:
                 )
 
     def first_end(self) -> datetime | None:
-        """When the first of the certificates in use ends; None before the first call to a backend."""
+        """Earliest expiry of the certificates in use; None before the first call to a backend."""
         tenants = {parse_identity(uri).tenant for uri, _ in list(self._contexts.values())}
         ends = (certificate_end(self._folder / tenant / "cert.pem") for tenant in tenants)
         return min((end for end in ends if end is not None), default=None)

@@ -1,8 +1,8 @@
-"""HTTP/1.1 to one backend (RFC 9112): a pool of kept connections, one request at a time on each.
+"""HTTP/1.1 client for one backend (RFC 9112): a pool of persistent connections, one request at a time on each.
 
-As little as the way to a backend needs: POST with a body, GET without, no redirects, no cookies, no proxies, no
-compression. httptools parses, as on the server's side. Bytes of an answer are handed on as they arrive; a reader that
-is slow stops the connection from being read.
+It supports what calls to a backend need: POST with a body and GET without, no redirects, cookies, proxies or
+compression. The parser is httptools, as in the server. Bytes of a response are forwarded as they arrive, and a slow
+reader pauses reading from the connection.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from urllib.parse import quote, urlsplit
 import httptools
 
 HIGH_WATER = 16 << 10
-"""Bytes that may wait for their reader before the connection is no longer read."""
+"""Buffered bytes at which reading from the connection is paused."""
 READ_SIZE = 16 << 10
-"""Bytes read at once. With HIGH_WATER it bounds what a client who does not read costs (docs/operations.md)."""
+"""Bytes per read. With HIGH_WATER it bounds the memory for a client that does not read (docs/operations.md)."""
 MAX_HEAD = 64 << 10
-LATE_S = 0.25  # a timer that fires this much after its time was held up by ourselves
-IDLE_S = 30.0  # a kept connection older than this is not used again: the other side may be about to close it
+LATE_S = 0.25  # a timer this late was delayed by this process
+IDLE_S = 30.0  # an idle connection older than this is not reused: the peer may be about to close it
 
 
 class ConnectError(Exception):
-    """No connection: nothing was sent. `identity`: the peer could not prove who it is."""
+    """No connection was made and nothing was sent. `identity`: the peer could not prove its identity."""
 
     def __init__(self, identity: bool = False) -> None:
         super().__init__("no connection")
@@ -32,7 +32,7 @@ class ConnectError(Exception):
 
 
 class ConnectionLost(Exception):
-    """The connection ended; `answered` tells whether an answer had begun."""
+    """The connection ended. `answered`: whether a response had begun."""
 
     def __init__(self, answered: bool) -> None:
         super().__init__("the connection was lost")
@@ -40,13 +40,12 @@ class ConnectionLost(Exception):
 
 
 class ProtocolError(Exception):
-    """What came is not HTTP/1.1."""
+    """The received bytes are not valid HTTP/1.1."""
 
 
 class Peer(NamedTuple):
-    """The other end of a connection as it showed itself: address and port, SHA-256 of its certificate (DER) in hex, the
-    URI in that, the version of TLS, the certificate itself. All but the address are None without TLS; the URI also
-    where there is none."""
+    """Identity of a connection's peer: address and port, SHA-256 of its certificate (DER) in hexadecimal, URI in the
+    certificate, TLS version and certificate. All but the address are None without TLS; the URI is None if absent."""
 
     address: str
     certificate_sha256: str | None
@@ -56,18 +55,18 @@ class Peer(NamedTuple):
 
 
 class Silence(Protocol):
-    """What is to happen while a backend sends nothing."""
+    """Callback for the time in which a backend sends nothing."""
 
     @property
     def every_s(self) -> float:
-        """How long nothing has to come before each call of `silent`."""
+        """Seconds without a byte before each call of `silent`."""
 
     async def silent(self, for_s: float = 0.0) -> None:
-        """Nothing has come for `for_s` seconds; what this raises ends the wait."""
+        """Called after `for_s` seconds without a byte. An exception ends the wait."""
 
 
 class Response:
-    """An answer whose head is here."""
+    """A response whose head has been received."""
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
@@ -77,7 +76,7 @@ class Response:
         return self._connection.status
 
     def header(self, name: str) -> str:
-        """The value of a field by its lower-case name; empty if absent."""
+        """Return the value of a header field by its lower-case name, empty if absent."""
         return self._connection.fields.get(name.encode("latin-1"), b"").decode("latin-1")
 
     @property
@@ -91,9 +90,11 @@ class Response:
         as_error: Callable[[Exception], Exception] | None = None,
         silence: Silence | None = None,
     ) -> AsyncIterator[bytes]:
-        """The body as it comes; `silence` is called meanwhile. Raises TimeoutError after `silence_s` seconds without a
-        byte, ConnectionLost, ProtocolError; or what `as_error` makes of them, which saves the caller a generator
-        around this one."""
+        """Yield the body as it arrives. `silence` is called while nothing arrives.
+
+        Raises TimeoutError after `silence_s` seconds without a byte, ConnectionLost and ProtocolError. `as_error` maps
+        them to other exceptions, so that the caller needs no wrapping generator.
+        """
         connection = self._connection
         wait_s = silence_s if silence is None else min(silence_s, silence.every_s)
         silent_s = 0.0
@@ -119,12 +120,12 @@ class Response:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One TCP or TLS connection. Only `Pool` makes them."""
+    """One TCP or TLS connection. Created by `Pool` only."""
 
     def __init__(self) -> None:
         self.status = 0
         self.fields: dict[bytes, bytes] = {}
-        self.pending = bytearray()  # one buffer: a small object for each HTTP chunk would fragment the heap
+        self.pending = bytearray()  # one buffer: a small object per HTTP chunk would fragment the heap
         self.complete = True
         self.head_here = False
         self.usable = False
@@ -132,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head_size = self._arrived = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._until = 0.0  # when what is waited for is overdue
+        self._until = 0.0  # deadline of the current wait
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._loop = asyncio.get_running_loop()
@@ -141,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> Peer:
-        """Who is at the other end."""
+        """Identity of the peer."""
         transport = self._transport
         address = transport.get_extra_info("peername") if transport is not None else None
         tls = transport.get_extra_info("ssl_object") if transport is not None else None
@@ -156,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
             certificate=certificate,
         )
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -166,14 +167,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.complete:  # there is no request, so this connection is not to be trusted with the next one
+        if self.complete:  # bytes without a request: do not reuse this connection
             self.close()
             return
         if not self.head_here:
             self._arrived += nbytes
         try:
             self._parser.feed_data(bytes(self._buffer[:nbytes]))
-            if not self.head_here and self._arrived > MAX_HEAD:  # a field without end, or interim answers
+            if not self.head_here and self._arrived > MAX_HEAD:  # an endless field, or interim responses
                 self._fail(ProtocolError("the answer's head is too long"))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail(ProtocolError("the answer is not HTTP/1.1"))
@@ -189,10 +190,10 @@ class Connection(asyncio.BufferedProtocol):
         self._stop_timer()
         self._wake()
 
-    # What the parser calls
+    # Called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.head_here:  # a trailer, which is no header field (RFC 9110 §6.5.1)
+        if self.head_here:  # a trailer field, not a header field (RFC 9110 §6.5.1)
             return
         self._head_size += len(name) + len(value)
         if self._head_size > MAX_HEAD:
@@ -202,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self.fields[name.lower()] = value
 
     def on_message_begin(self) -> None:
-        if self.complete:  # a second answer at once: to a request that was not made
+        if self.complete:  # a second response without a request
             self._fail(ProtocolError("there are two answers to one request"))
 
     def on_headers_complete(self) -> None:
@@ -224,18 +225,20 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         if self.complete:
             return
-        if self.status < 200:  # an interim answer (RFC 9110 §15.2); the real one follows
+        if self.status < 200:  # an interim response (RFC 9110 §15.2); the final one follows
             self.fields.clear()
             return
         self.complete = True
         self.usable = self.usable and self._parser.should_keep_alive()
 
-    # What the pool and the response call
+    # Called by the pool and the response
 
     async def request(self, head: bytes, body: bytes, head_s: float, silence: Silence | None = None) -> Response:
-        """Send one request and wait for the answer's head: `head_s` seconds for all of it, however often a part of it
-        or an interim answer arrives; `silence` is called meanwhile. Raises TimeoutError, ConnectionLost, ProtocolError,
-        and what `silence` raises."""
+        """Send a request and wait for the head of the response. `silence` is called during the wait.
+
+        `head_s`: seconds for the whole head; parts of it and interim responses do not extend the time. Raises
+        TimeoutError, ConnectionLost, ProtocolError, and the exceptions of `silence`.
+        """
         self._parser = httptools.HttpResponseParser(self)
         self.status, self.fields, self._head_size, self._arrived = 0, {}, 0, 0
         self.complete, self.head_here, self._failure = False, False, None
@@ -255,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         return Response(self)
 
     def take(self) -> bytes:
-        """All of the body that has arrived."""
+        """Return and clear the buffered part of the body."""
         data = bytes(self.pending)
         self.pending.clear()
         if self._paused:
@@ -265,18 +268,21 @@ class Connection(asyncio.BufferedProtocol):
         return data
 
     def progress(self, silence_s: float) -> "asyncio.Future[None]":
-        """Done when anything happens. Raises what ended the connection; awaiting it raises TimeoutError."""
+        """Return a future that completes at the next event of the connection.
+
+        Raises the error that ended the connection. Awaiting the future raises TimeoutError after `silence_s` seconds.
+        """
         if self._failure is not None:
             raise self._failure
         self._waiter = waiter = self._loop.create_future()
         self._until = until = self._loop.time() + silence_s
-        if (timer := self._timer) is None or timer.when() > until:  # mostly the one of an earlier wait still runs
+        if (timer := self._timer) is None or timer.when() > until:  # usually the timer of an earlier wait still runs
             self._stop_timer()
             self._timer = self._loop.call_at(until, self._look)
         return waiter
 
     def _look(self) -> None:
-        """The timer: end the wait if it is overdue. One timer serves many waits, so it may come before its time."""
+        """Timer callback: end the wait if its deadline has passed. One timer serves many waits and may fire early."""
         self._timer = None
         waiter = self._waiter
         if waiter is None or waiter.done():
@@ -292,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = None
 
     def close(self) -> None:
-        """Close at once, also during an exchange: the backend sees its client disconnect."""
+        """Close at once, even during an exchange; the backend then sees that its client disconnected."""
         self.usable = False
         self._stop_timer()
         if self._transport is not None:
@@ -311,8 +317,8 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Pool:
-    """Connections to one address. `tls`: made once, used for all of them, for `server_name` (by default the host).
-    `bearer`: sent as token with each request."""
+    """Connections to one address. `tls`: context for all of them, with `server_name` (default: the host). `bearer`:
+    token sent with each request."""
 
     def __init__(
         self,
@@ -337,8 +343,8 @@ class Pool:
         self._retired = False
 
     def head(self, method: str, path: str, length: int, request_id: str, more: str = "", *, project: str = "") -> bytes:
-        """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words;
-        `project` lets a backend share its queue fairly between projects."""
+        """Return the request line and the header fields. `path`, `request_id` and `more` (whole lines) come from the
+        gateway and never from a caller. `project` lets a backend share its queue fairly between projects."""
         of_project = f"x-domicile-project: {quote(project, safe='')}\r\n" if project else ""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
@@ -347,8 +353,11 @@ class Pool:
         ).encode("latin-1")
 
     async def acquire(self, before_connect: Callable[[], None] = lambda: None) -> tuple[Connection, bool]:
-        """An idle connection, and whether it has been used before. `before_connect` is called immediately before each
-        new connection is opened; what it raises prevents that. Raises ConnectError, TimeoutError."""
+        """Return a connection, and whether it has been used before.
+
+        `before_connect` is called immediately before a new connection is opened; if it raises, none is opened. Raises
+        ConnectError and TimeoutError.
+        """
         loop = asyncio.get_running_loop()
         while self._idle:
             kept = self._idle.pop()
@@ -366,15 +375,15 @@ class Pool:
                 break
             except ssl.SSLError as error:
                 raise ConnectError(identity=True) from error
-            except OSError as error:  # TimeoutError is one; nothing was sent in any case
+            except OSError as error:  # includes TimeoutError; nothing was sent
                 late = isinstance(error, TimeoutError) and loop.time() - until >= LATE_S
-                if again or not late:  # this process stood still: the backend may have answered all the while
+                if again or not late:  # this process was stalled: the backend may have accepted in time
                     raise ConnectError from error
         self._all.add(made)
         return made, False
 
     def release(self, connection: Connection) -> None:
-        """Give a connection back; one with an unfinished answer is closed."""
+        """Return a connection to the pool. A connection with an unfinished response is closed."""
         if not self._retired and connection.usable and connection.complete and not connection.pending:
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
@@ -382,7 +391,7 @@ class Pool:
             self._drop(connection)
 
     def close_idle(self) -> None:
-        """Keep none any more; those in use are closed when they are given back."""
+        """Close the idle connections and stop pooling; connections in use are closed when they are released."""
         self._retired = True
         while self._idle:
             self._drop(self._idle.pop())

@@ -1,10 +1,10 @@
-"""The second lock on a backend: each call carries a token that the cell signed for it, its tenant and this backend.
+"""Request tokens: each call to a backend carries a token that the cell signed for the call, its tenant and the backend.
 
-Mutual TLS says which gateway speaks; the token says that this call was decided and is on record: `decision` is the
-receipt of its intent, empty for what the gateway itself asks, such as metrics or sleep. It holds for a minute, once,
-and for this very method, path, project and body (its SHA-256), so that one that was overheard opens nothing else. A JWS
-in compact form, signed by Ed25519 (RFC 7515, 7519, 8037; ``htm`` and ``htu`` as in RFC 9449, the latter a path);
-`backend.server.request_lock` checks it.
+Mutual TLS authenticates the gateway; the token proves that the call was decided and recorded. `decision` is the receipt
+of its intent record, empty for requests of the gateway itself, such as metrics or sleep. A token is valid for one
+minute, once, and for one method, path, project and body (its SHA-256), so a captured token permits no other request. It
+is a JWS in compact form, signed with Ed25519 (RFC 7515, 7519, 8037; ``htm`` and ``htu`` as in RFC 9449, the latter a
+path). `backend.server.request_lock` verifies it.
 """
 
 import json
@@ -41,7 +41,10 @@ class RequestSigner:
 
     @classmethod
     def open(cls, path: Path, files: SecretFiles) -> "RequestSigner":
-        """Over the key at `path`, made on first use. Raises LoosePermissions, KeyProviderError, ValueError."""
+        """Open a signer with the key at `path`, which is created on first use.
+
+        Raises LoosePermissions, KeyProviderError, ValueError.
+        """
         if path.exists():
             content = files.read(path)
         else:
@@ -50,7 +53,7 @@ class RequestSigner:
         return cls(Ed25519PrivateKey.from_private_bytes(content))
 
     def write_public(self, path: Path) -> Path:
-        """Write the public key, PEM, to `path`; returns `path`."""
+        """Write the public key (PEM) to `path` and return `path`."""
         pem = self._key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -63,13 +66,13 @@ class RequestSigner:
         self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes,
         mark_key: bytes | None = None,
     ) -> str:  # fmt: skip
-        """The header line for one call, with its end. `project`: as the call's header names it, empty where none is.
-        `digest`: the body's SHA-256. `mark_key`: what the answer is to be watermarked with."""
+        """Return the header line of one call, with its line end. `project`: value of the call's project header, empty
+        if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark."""
         issued = int(self._now())
         claims = {
             "ten": tenant,
             "aud": backend,
-            "jti": _random_id().hex(),  # of its own: a request that is sent again on a new connection is another call
+            "jti": _random_id().hex(),  # unique: a request repeated on a new connection is a new call
             "htm": method,
             "htu": path,
             "prj": project,

@@ -1,4 +1,4 @@
-"""Evidence that a backend gives of itself, verified: signatures of its weights, and reports of its hardware.
+"""Verification of evidence from backends: signatures of weights and attestation reports of hardware.
 
-`gateway` may import it. Nothing here does I/O: chains, lists and times are arguments.
+`gateway` may import it. No function does I/O: certificate chains, revocation lists and times are arguments.
 """

@@ -1,8 +1,8 @@
-"""Evidence of a backend's hardware: what it is bound to, how it travels, and what it is compared with.
+"""Evidence of a backend's hardware: its binding, its transport format and its reference values.
 
-The gateway asks with a fresh nonce. Every technology signs 32 or 64 bytes that the guest chooses; ours are a hash over
-the nonce, the public key of the backend's TLS certificate and the digest of its weights. So evidence is neither old nor
-another machine's, and a backend that is started with other weights has to show anew.
+The gateway requests evidence with a fresh nonce. Every technology signs 32 or 64 bytes chosen by the guest. Here they
+are a hash of the nonce, the public key of the backend's TLS certificate and the digest of its weights. Evidence can
+therefore not be replayed or taken from another machine, and a backend restarted with other weights needs new evidence.
 """
 
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ MAX_CERTIFICATES = 64 << 10
 
 
 def binding(nonce: bytes, key_sha256: str, weights_sha256: str) -> bytes:
-    """The 64 bytes that evidence has to hold: REPORT_DATA of SEV-SNP and TDX; their first 32 are qualifyingData of a
-    TPM and the nonce of an NVIDIA GPU.
+    """Return the 64 bytes that evidence must contain: REPORT_DATA of SEV-SNP and TDX. The first 32 bytes are the
+    qualifyingData of a TPM and the nonce of an NVIDIA GPU.
 
-    `nonce`: 32 bytes. `key_sha256`: of the TLS public key (SubjectPublicKeyInfo, DER); `weights_sha256`: of the
-    checkpoint; both 64 hexadecimal digits.
+    nonce: 32 bytes. key_sha256: digest of the TLS public key (SubjectPublicKeyInfo, DER). weights_sha256: digest of the
+    checkpoint. Both digests are 64 hexadecimal digits.
     """
     return sha512(EVIDENCE_DOMAIN + nonce + bytes.fromhex(key_sha256) + bytes.fromhex(weights_sha256)).digest()
 
 
 class Evidence(BaseModel):
-    """One piece, as a backend sends it. report: base64, as the hardware made it. certificates: PEM, from the key that
-    signed it upwards. signature: of a TPM, which signs apart from its report."""
+    """Evidence as sent by a backend. report: the hardware's report in base64. certificates: PEM, from the signing key
+    upwards. signature: of a TPM only, whose signature is separate from its report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,17 +47,17 @@ class Evidence(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What evidence of one technology is compared with.
+    """Reference values for the evidence of one technology.
 
     Attributes:
         roots: fingerprints of the vendor's root keys (`certificates.fingerprint`).
-        measurements: accepted ones, in hexadecimal digits: of SEV-SNP the launch measurement, of TDX MRTD, of a TPM the
-            digest over its PCRs. None is accepted where it is empty.
-        golden: of an NVIDIA GPU, accepted values of each measurement by its index; those that are not listed vary.
-        minimum: the lowest security versions, by name; see each verifier.
-        pcrs: of a TPM, the registers that a quote has to be over.
-        collateral: of TDX, what Intel signed about platforms, by FMSPC.
-        revoked: lists of the authorities.
+        measurements: accepted measurements in hexadecimal digits: launch measurement (SEV-SNP), MRTD (TDX), or digest
+            of the PCRs (TPM). If empty, none is accepted.
+        golden: accepted values of an NVIDIA GPU's measurements by index; an index that is not listed may vary.
+        minimum: lowest accepted security versions by name; see each verifier.
+        pcrs: registers that a TPM quote must cover.
+        collateral: Intel's signed TDX collateral by FMSPC.
+        revoked: revocation lists of the authorities.
     """
 
     roots: frozenset[str] = frozenset()
@@ -71,8 +71,8 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What evidence that holds says, for the record. `measurement`: in hexadecimal digits. `versions`: security
-    versions by name."""
+    """Content of valid evidence, for the record. `measurement`: hexadecimal digits. `versions`: security versions by
+    name."""
 
     technology: Technology
     measurement: str
@@ -80,7 +80,7 @@ class Claims:
 
 
 def require_measurement(measurement: str, reference: Reference, what: str) -> None:
-    """Raises EvidenceRefused for one that is not on the list."""
+    """Raise EvidenceRefused for a measurement that is not accepted."""
     if measurement not in reference.measurements:
         raise EvidenceRefused(
             f"the {what} {measurement[:16]} is not one that is accepted; add it to the configuration if it is of the "
@@ -89,7 +89,7 @@ def require_measurement(measurement: str, reference: Reference, what: str) -> No
 
 
 def require_versions(found: Mapping[str, int], reference: Reference) -> None:
-    """Raises EvidenceRefused for a security version below the minimum, or one that evidence does not have."""
+    """Raise EvidenceRefused for a security version that is below the minimum or missing."""
     for name, least in sorted(reference.minimum.items()):
         if found.get(name, -1) < least:
             raise EvidenceRefused(
@@ -98,7 +98,7 @@ def require_versions(found: Mapping[str, int], reference: Reference) -> None:
 
 
 def require_binding(found: bytes, expected: bytes, what: str) -> None:
-    """Raises EvidenceRefused where evidence is not for this nonce, TLS key and weights."""
+    """Raise EvidenceRefused if evidence is not bound to the expected nonce, TLS key and weights."""
     if found != expected:
         raise EvidenceRefused(
             f"the {what} is not for this nonce, TLS key and weights: it is old, another machine's, or of another model"

@@ -1,7 +1,7 @@
-"""Chains of X.509 certificates (RFC 5280, section 6), from a leaf to a key that the caller trusts.
+"""Verification of X.509 certificate chains (RFC 5280, section 6), from a leaf to a key that the caller trusts.
 
-What hardware vendors and signers of models issue is checked the same way: each certificate signed by the next one,
-which is an authority and was valid at the time, with no critical extension that is not understood.
+Certificates of hardware vendors and of model signers are verified in the same way: each is signed by the next one,
+which is an authority; each is valid at the given time and has no unknown critical extension.
 """
 
 import warnings
@@ -22,22 +22,22 @@ UNDERSTOOD = frozenset({x509.BasicConstraints.oid, x509.KeyUsage.oid, x509.Exten
 
 
 def fingerprint(key: PublicKeyTypes) -> str:
-    """``sha256:`` and the SHA-256 of the key (SubjectPublicKeyInfo, DER) in hexadecimal digits."""
+    """Return ``sha256:`` and the SHA-256 of the key (SubjectPublicKeyInfo, DER) in hexadecimal digits."""
     return f"sha256:{sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()}"
 
 
 def read_pem(text: str | bytes) -> list[x509.Certificate]:
-    """Raises EvidenceRefused where these are no certificates."""
+    """Parse certificates in PEM. Raises EvidenceRefused if there are none or one is invalid."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # AMD gives its VCEKs the serial number 0
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # AMD's VCEKs have the serial number 0
             return x509.load_pem_x509_certificates(text.encode() if isinstance(text, str) else text)
     except ValueError as error:
         raise EvidenceRefused("a certificate chain is not in PEM; give certificates in PEM") from error
 
 
 def read_der(content: bytes) -> x509.Certificate:
-    """Raises EvidenceRefused where this is no certificate."""
+    """Parse a certificate in DER. Raises EvidenceRefused if it is invalid."""
     try:
         return x509.load_der_x509_certificate(content)
     except ValueError as error:
@@ -51,11 +51,11 @@ def chain_of(
     revoked: Iterable[x509.CertificateRevocationList] = (),
     understood: Collection[x509.ObjectIdentifier] = (),
 ) -> list[x509.Certificate]:
-    """`leaf` and the authorities above it among `others`, as far as they lead; each valid at `at` and in no list of
-    `revoked`. `understood`: critical extensions that the caller reads.
+    """Return `leaf` and the chain of authorities above it in `others`. Each certificate is valid at `at` and in none of
+    the lists `revoked`. `understood`: critical extensions that the caller handles.
 
-    Raises EvidenceRefused for a certificate on the way that is not valid. Whether the last one is trusted is the
-    caller's to say (`require_root`).
+    Raises EvidenceRefused for an invalid certificate in the chain. The caller has to check that the last one is trusted
+    (`require_root`).
     """
     candidates, lists = list(others), list(revoked)
     chain = [leaf]
@@ -71,8 +71,7 @@ def chain_of(
 
 
 def require_root(chain: Sequence[x509.Certificate], roots: Collection[str]) -> None:
-    """Raises EvidenceRefused unless the key of the last certificate is one of `roots` (`fingerprint`) and it signed
-    itself."""
+    """Raise EvidenceRefused unless the last certificate is self-signed and its key is in `roots` (`fingerprint`)."""
     last = chain[-1]
     if fingerprint(last.public_key()) not in roots:
         raise EvidenceRefused(
@@ -84,7 +83,7 @@ def require_root(chain: Sequence[x509.Certificate], roots: Collection[str]) -> N
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the names fit and the issuer's key made the signature."""
+    """Whether the names match and the issuer's key made the signature."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
@@ -111,7 +110,7 @@ def _check(certificate: x509.Certificate, at: datetime, understood: Collection[x
 
 
 def _check_authority(issuer: x509.Certificate, below: int) -> None:
-    """`below`: authorities between it and the leaf."""
+    """Check that a certificate may issue others. `below`: number of authorities between it and the leaf."""
     extensions = _extensions(issuer)
     try:
         constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -132,7 +131,7 @@ def _check_revoked(
     lists: list[x509.CertificateRevocationList],
     at: datetime,
 ) -> None:
-    """Of lists by this issuer; whether there has to be one is the caller's to say."""
+    """Check the issuer's revocation lists. The caller decides whether a list is required."""
     for each in lists:
         if each.issuer != issuer.subject:
             continue

@@ -1,4 +1,4 @@
-"""ECDSA signatures as hardware writes them: two integers of fixed width, instead of DER."""
+"""ECDSA signatures in the format of hardware: two integers of fixed width instead of DER."""
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -18,7 +18,7 @@ def require_signature(
     what: str,
     curve: type[ec.EllipticCurve],
 ) -> None:
-    """Raises EvidenceRefused unless `key`, on `curve`, made the signature (`r`, `s`) of `signed`."""
+    """Raise EvidenceRefused unless `key` is on `curve` and made the signature (`r`, `s`) of `signed`."""
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, curve):
         raise EvidenceRefused(f"the key of the {what} is not on {curve.name}; give the vendor's certificate")
     try:
@@ -28,6 +28,6 @@ def require_signature(
 
 
 def halves(signature: bytes) -> tuple[int, int]:
-    """Two big-endian integers of the same width."""
+    """Split a signature into two big-endian integers of the same width."""
     width = len(signature) // 2
     return int.from_bytes(signature[:width]), int.from_bytes(signature[width:])

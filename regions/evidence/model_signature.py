@@ -1,9 +1,9 @@
 """Signatures of models (OpenSSF Model Signing 1.0): a Sigstore bundle over the digest of each file, verified offline.
 
-A bundle (``model.sig``) holds a DSSE envelope with an in-toto statement, whose predicate lists the files. It is signed
-by a key, which the bundle names by a hint, or by the key of a certificate, whose chain the bundle holds. Identities of
-Sigstore's public instance are not verified, since that takes its transparency log. A certificate is judged at the
-beginning of its validity, as `model-signing` does: no time of signing is proven.
+A bundle (``model.sig``) contains a DSSE envelope with an in-toto statement, whose predicate lists the files. It is
+signed by a key, which the bundle names by a hint, or by the key of a certificate, whose chain is in the bundle.
+Identities of Sigstore's public instance are not supported, because they need its transparency log. A certificate is
+verified at the beginning of its validity, as `model-signing` does, because the time of signing is not proven.
 
 Sources: https://github.com/sigstore/model-transparency (model-signing 1.1), DSSE 1.0, in-toto Statement v1.
 """
@@ -41,16 +41,18 @@ _HASHES: Mapping[int, type[hashes.SHA256] | type[hashes.SHA384] | type[hashes.SH
 
 @dataclass(frozen=True, slots=True)
 class SignedModel:
-    """`files`: SHA-256 by name, as they were signed. `keys`: fingerprints of the key that signed, and of each authority
-    above it."""
+    """A verified signature. `files`: signed SHA-256 by name. `keys`: fingerprints of the signing key and of each
+    authority above it."""
 
     files: Mapping[str, str]
     keys: tuple[str, ...]
 
 
 def verified(bundle: str, signer_key: str | None) -> SignedModel:
-    """What a bundle says, if its signature holds. `signer_key`: PEM of the public key, for a bundle without
-    certificates; whether it is one to trust is the policy's to say. Raises EvidenceRefused."""
+    """Verify a bundle and return its content. Raises EvidenceRefused.
+
+    signer_key: PEM of the public key, for a bundle without certificates. The policy decides whether the key is trusted.
+    """
     try:
         return _verified(json.loads(bundle), signer_key)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError) as error:
@@ -60,9 +62,11 @@ def verified(bundle: str, signer_key: str | None) -> SignedModel:
 
 
 def check_files(signed: SignedModel, files: Mapping[str, str]) -> None:
-    """`files`: SHA-256 by name of what a backend loaded. Raises EvidenceRefused, naming the first file that was not
-    signed, is not the one that was, or is missing."""
-    if len(files) == 1 and set(signed.files) == {"."}:  # a signature of one file, which has no name in it
+    """Compare the files that a backend loaded with the signed ones. files: SHA-256 by name.
+
+    Raises EvidenceRefused, which names the first file that is unsigned, different or missing.
+    """
+    if len(files) == 1 and set(signed.files) == {"."}:  # a signature of a single file has no file name
         files = {".": next(iter(files.values()))}
     for name, digest in sorted(files.items()):
         wanted = signed.files.get(name)
@@ -106,7 +110,7 @@ def _verified(bundle: Any, signer_key: str | None) -> SignedModel:
 
 
 def _pre_authenticated(payload: bytes) -> bytes:
-    """DSSE 1.0, PAE."""
+    """Return the pre-authentication encoding (DSSE 1.0, PAE)."""
     return b"DSSEv1 %d %s %d %s" % (len(IN_TOTO), IN_TOTO.encode(), len(payload), payload)
 
 

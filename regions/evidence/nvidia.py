@@ -1,8 +1,8 @@
-"""Attestation reports of NVIDIA GPUs in confidential mode: SPDM measurements, signed by a key of the card.
+"""Attestation reports of NVIDIA GPUs in confidential mode: SPDM measurements, signed by a key of the GPU.
 
-A report is the request (GET_MEASUREMENTS with our nonce) and the answer (MEASUREMENTS), as the driver hands them out.
-Measurements are compared with golden values, which NVIDIA publishes for each driver and VBIOS (RIM); an index that has
-none varies. Sources: DMTF DSP0274 1.1, 10.11; NVIDIA nvtrust, guest_tools/gpu_verifiers.
+A report is the request (GET_MEASUREMENTS with the nonce) and the response (MEASUREMENTS), as provided by the driver.
+Measurements are compared with golden values, which NVIDIA publishes for each driver and VBIOS (RIM). An index without a
+golden value may vary. Sources: DMTF DSP0274 1.1, 10.11; NVIDIA nvtrust, guest_tools/gpu_verifiers.
 """
 
 from dataclasses import dataclass
@@ -24,19 +24,20 @@ SPDM_1_1, GET_MEASUREMENTS, MEASUREMENTS = 0x11, 0xE0, 0x60
 DMTF = 1
 NONCE = slice(4, 36)
 DICE_TCB_INFO = ObjectIdentifier("2.23.133.5.4.1")
-"""Critical in some device certificates; what it says of firmware is measured as well."""
+"""Critical in some device certificates. The firmware that it describes is measured as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`values`: by index. `record`: all of them, as they were signed."""
+    """Measurements. `values`: by index. `record`: the signed bytes of all measurements."""
 
     values: dict[int, bytes]
     record: bytes
 
 
 def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
-    """The measurement of the claims is the SHA-384 of the record. Raises EvidenceRefused, naming what does not hold."""
+    """Verify a report. The measurement in the claims is the SHA-384 of the measurement record. Raises EvidenceRefused,
+    which names the failed check."""
     certificates, report = read_pem(evidence.certificates), evidence.report
     chain = chain_of(certificates[0], certificates[1:], at, reference.revoked, (DICE_TCB_INFO,))
     require_root(chain, reference.roots)
@@ -56,7 +57,7 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
 
 
 def read_report(report: bytes) -> Measured:
-    """Raises EvidenceRefused for what is no request with its answer."""
+    """Parse a report. Raises EvidenceRefused unless it is a request with its response."""
     answer = report[REQUEST:]
     is_one = report[:2] == bytes((SPDM_1_1, GET_MEASUREMENTS)) and answer[:2] == bytes((SPDM_1_1, MEASUREMENTS))
     if not is_one or len(answer) < 8:

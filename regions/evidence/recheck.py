@@ -1,7 +1,7 @@
-"""Checks evidence in the record again, long after it was sent: what an auditor does with a pack of their own.
+"""Verifies recorded evidence again at a later time, as an auditor does with a pack.
 
-Times are those of the record. Measurements that the auditor does not name are those that the record says: then
-signature, chain and binding are checked, and whether the measurement is of the right image is left to compare.
+The time is that of the record. If the auditor gives no measurements, the recorded one is accepted: signature, chain and
+binding are verified, and the auditor has to compare the measurement with that of the expected image.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,8 @@ from regions.evidence.tpm import read_quote
 
 
 def rechecked(event: Mapping[str, Any], references: Mapping[Technology, Reference]) -> Claims:
-    """`event`: of type ``backend.attested``, as JSON. Raises EvidenceRefused, naming what does not hold."""
+    """Verify the evidence of an event. event: type ``backend.attested``, as JSON. Raises EvidenceRefused, which names
+    the failed check."""
     try:
         evidence = Evidence.model_validate(
             {name: event[name] for name in ("technology", "report", "signature", "certificates") if name in event}

@@ -1,7 +1,7 @@
-"""Why evidence does not hold."""
+"""Error of the verification of evidence."""
 
 from regions.errors import RegionsError
 
 
 class EvidenceRefused(RegionsError):
-    """Evidence of a backend that does not hold. The message names what is wrong with it, for people and the record."""
+    """Evidence of a backend is invalid. The message names the failed check, for people and the record."""

@@ -1,6 +1,6 @@
-"""Root keys of hardware vendors, by fingerprint, and which verifier reads which technology.
+"""Root keys of hardware vendors by fingerprint, and the verifier of each technology.
 
-Other roots are the configuration's: of Genoa and Turin, of TPMs, whose makers and clouds have their own.
+Other roots come from the configuration: those of Genoa and Turin, and of TPMs, whose makers and clouds have their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,5 +29,5 @@ VERIFIERS: Mapping[Technology, Verifier] = {
 
 
 def verified(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
-    """What the evidence says, if it holds. Raises EvidenceRefused, naming what does not."""
+    """Verify evidence and return its claims. Raises EvidenceRefused, which names the failed check."""
     return VERIFIERS[evidence.technology](evidence, binding, at, reference)

@@ -1,4 +1,4 @@
-"""Attestation reports of AMD SEV-SNP: signed by a key of the chip (VCEK) under AMD's root of its product line.
+"""Attestation reports of AMD SEV-SNP, signed by the chip's key (VCEK) under AMD's root of the product line.
 
 Sources: AMD, SEV Secure Nested Paging Firmware ABI (56860, revision 1.58), table 23, and VCEK Certificate and KDS
 Interface Specification (57230, revision 1.00). Security versions by name: bootloader, tee, snp, microcode, and fmc from
@@ -29,7 +29,7 @@ VERSIONS = range(2, 6)
 ECDSA_P384_SHA384 = 1
 DEBUG, MIGRATION, RESERVED_ONE = 1 << 19, 1 << 18, 1 << 17
 WIDTH = 72  # bytes of each half of a signature, little-endian
-TURIN = 0x1A  # its family; it has a layout of versions of its own
+TURIN = 0x1A  # CPU family; its TCB version has another layout
 PLACES = {"bootloader": 0, "tee": 1, "snp": 6, "microcode": 7}
 PLACES_OF_TURIN = {"fmc": 0, "bootloader": 1, "tee": 2, "snp": 3, "microcode": 7}
 _AMD = "1.3.6.1.4.1.3704.1"
@@ -39,7 +39,7 @@ CHIP = f"{_AMD}.4"
 
 
 def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
-    """Raises EvidenceRefused, naming what does not hold."""
+    """Verify a report and return its claims. Raises EvidenceRefused, which names the failed check."""
     report = evidence.report
     if len(report) != SIZE or _number(report, 0, 4) not in VERSIONS:
         raise EvidenceRefused("this is no SEV-SNP report of version 2 to 5; send it as the firmware gave it")
@@ -68,14 +68,14 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
 
 
 def _versions(report: bytes) -> dict[str, int]:
-    """Of the reported TCB, under which the key that signed was derived."""
+    """Return the security versions of the reported TCB, from which the signing key was derived."""
     is_turin = _number(report, 0, 4) >= 3 and report[0x188] >= TURIN
     places = PLACES_OF_TURIN if is_turin else PLACES
     return {name: report[0x180 + place] for name, place in places.items()}
 
 
 def _require_same_chip(vcek: x509.Certificate, report: bytes, versions: Mapping[str, int]) -> None:
-    """The certificate names the chip and the versions that its key stands for."""
+    """Check that the certificate is for the report's chip and security versions."""
     if _extension(vcek, CHIP)[-64:] != report[0x1A0:0x1E0] or not any(report[0x1A0:0x1E0]):
         raise EvidenceRefused("the SEV-SNP report is of another chip than its certificate; send that chip's VCEK")
     for name, version in versions.items():
@@ -92,7 +92,7 @@ def _extension(certificate: x509.Certificate, oid: str) -> bytes:
 
 
 def _integer(der: bytes) -> int:
-    """A DER INTEGER of one or two bytes."""
+    """Parse a DER INTEGER of one or two bytes."""
     return int.from_bytes(der[2:]) if der[:1] == b"\x02" and len(der) == 2 + der[1] else -1
 
 

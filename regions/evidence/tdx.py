@@ -1,8 +1,9 @@
-"""Quotes of Intel TDX, versions 4 and 5: signed by Intel's quoting enclave, whose platform (PCK) leads to Intel's root.
+"""Quotes of Intel TDX, versions 4 and 5, signed by Intel's quoting enclave. The chain of its platform key (PCK) ends at
+Intel's root.
 
-A quote says what it is of and which security versions the platform has; whether these are current is in the collateral
-that Intel signs, given as files: TCB info of the platform's family (FMSPC) and the identity of the quoting enclave
-(`regions.evidence.tdx_collateral`). Without it no quote is accepted.
+A quote contains measurements and the platform's security versions. Intel's signed collateral, given as files, states
+whether these versions are current: the TCB info of the platform's family (FMSPC) and the identity of the quoting
+enclave (`regions.evidence.tdx_collateral`). Without collateral no quote is accepted.
 
 Sources: Intel, TDX DCAP Quoting Library API (0.9), appendix A; SGX PCK Certificate Specification (1.5).
 """
@@ -29,7 +30,7 @@ from regions.evidence.refusal import EvidenceRefused
 from regions.evidence.tdx_collateral import Platform, QuotingEnclave, platform_of, require_current
 
 HEADER, BODY = 48, 584
-BODIES = {2: 584, 3: 648}  # of version 5: TD report of TDX 1.0 and 1.5
+BODIES = {2: 584, 3: 648}  # body sizes in version 5: TD reports of TDX 1.0 and 1.5
 ECDSA_P256, TDX = 2, 0x81
 INTEL = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
 QE_REPORT = 384
@@ -39,7 +40,8 @@ DEBUG = 1
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """`signed`: header and body. `svn`: of the TDX module and the platform (TEE_TCB_SVN). `chain`: PCK and above."""
+    """A quote. `signed`: header and body. `svn`: security versions of TDX module and platform (TEE_TCB_SVN). `chain`:
+    PCK certificate and its issuers."""
 
     signed: bytes
     svn: bytes
@@ -52,7 +54,10 @@ class Quote:
 
 
 def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
-    """Raises EvidenceRefused, naming what does not hold. Security version by name: tcb, the first of TEE_TCB_SVN."""
+    """Verify a quote and return its claims. Its security version is ``tcb``, the first byte of TEE_TCB_SVN.
+
+    Raises EvidenceRefused, which names the failed check.
+    """
     quote = signed_quote(evidence.report, at, reference)
     if quote.td_attributes[0] & DEBUG:
         raise EvidenceRefused("the trust domain may be debugged, so its memory can be read; start it without debug")
@@ -67,7 +72,7 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
 
 
 def signed_quote(content: bytes, at: datetime, reference: Reference) -> Quote:
-    """The quote, if its signatures hold up to a root of the reference. Raises EvidenceRefused."""
+    """Parse a quote and verify its signatures up to a root of the reference. Raises EvidenceRefused."""
     reader = _Reader(content)
     header = reader.take(HEADER)
     version, kind, tee = (int.from_bytes(header[a:b], "little") for a, b in ((0, 2), (2, 4), (4, 8)))
@@ -122,7 +127,7 @@ def _key(point: bytes) -> ec.EllipticCurvePublicKey:
 
 
 class _Reader:
-    """Fields in order; numbers are little-endian. Raises EvidenceRefused past the end."""
+    """Reads fields in order; numbers are little-endian. Raises EvidenceRefused past the end."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = content

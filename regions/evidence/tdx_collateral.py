@@ -1,8 +1,8 @@
-"""What Intel signs about platforms and quoting enclaves: whether the security versions of a TDX quote are current.
+"""Intel's signed collateral on platforms and quoting enclaves, which states whether a TDX quote's versions are current.
 
-Files are as Intel's provisioning service answers: ``tcbInfo`` and ``enclaveIdentity`` with a signature over the very
-bytes of that member, and the certificates that signed. `Reference.collateral` holds, by FMSPC in lower-case hexadecimal
-digits, ``{"tcb_info": text, "qe_identity": text, "certificates": PEM}``.
+The files are responses of Intel's provisioning service: ``tcbInfo`` and ``enclaveIdentity``, each with a signature over
+the bytes of that member, and the signing certificates. `Reference.collateral` maps an FMSPC in lower-case hexadecimal
+digits to ``{"tcb_info": text, "qe_identity": text, "certificates": PEM}``.
 
 Sources: Intel, SGX and TDX Provisioning Certification Service API (v4): TCB info V3, enclave identity V2; SGX PCK
 Certificate Specification (1.5), section 5.
@@ -27,12 +27,14 @@ SGX = "1.2.840.113741.1.13.1"
 TCB, PCEID, FMSPC = f"{SGX}.2", f"{SGX}.3", f"{SGX}.4"
 COMPONENTS = 16
 CURRENT = frozenset({"UpToDate", "SWHardeningNeeded"})
-"""Where its guest has to be hardened, the platform itself is current. Others need an update or other settings."""
+"""Accepted states. With SWHardeningNeeded the platform is current and the guest needs hardening. Other states need an
+update or other settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """`components`: 16 security versions of the processor; `pce`: of the provisioning enclave; `tdx`: TEE_TCB_SVN."""
+    """Security versions of a platform. `components`: 16 versions of the processor. `pce`: version of the provisioning
+    certification enclave. `tdx`: TEE_TCB_SVN."""
 
     fmspc: str
     pceid: str
@@ -43,7 +45,8 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class QuotingEnclave:
-    """Who signed the quote (SGX report body): `signer` MRSIGNER, `attributes` with flags and XFRM."""
+    """Identity of the enclave that signed the quote (SGX report body). `signer`: MRSIGNER. `attributes`: flags and
+    XFRM."""
 
     misc_select: bytes
     attributes: bytes
@@ -58,7 +61,7 @@ class QuotingEnclave:
 
 
 def platform_of(pck: x509.Certificate, tee_tcb_svn: bytes) -> Platform:
-    """By the extension of its PCK certificate. Raises EvidenceRefused for a certificate without one."""
+    """Return the platform from the extension of its PCK certificate. Raises EvidenceRefused if there is none."""
     try:
         found = pck.extensions.get_extension_for_oid(x509.ObjectIdentifier(SGX)).value
         fields = _by_oid(found.public_bytes())
@@ -72,7 +75,7 @@ def platform_of(pck: x509.Certificate, tee_tcb_svn: bytes) -> Platform:
 
 
 def require_current(platform: Platform, enclave: QuotingEnclave, at: datetime, reference: Reference) -> None:
-    """Raises EvidenceRefused unless Intel's collateral says that the platform and the enclave are current."""
+    """Raise EvidenceRefused unless Intel's collateral states that the platform and the enclave are current."""
     known = reference.collateral.get(platform.fmspc)
     if known is None:
         raise EvidenceRefused(
@@ -88,7 +91,7 @@ def require_current(platform: Platform, enclave: QuotingEnclave, at: datetime, r
 
 
 def _signed(text: str, member: str, certificates: str, at: datetime, reference: Reference) -> Mapping[str, Any]:
-    """The member of a file whose signature holds. The signed bytes are those of the member as they stand."""
+    """Verify the signature of a file and return its member. The signature covers the exact bytes of the member."""
     said = json.loads(text)
     begin = text.index(f'"{member}":') + len(member) + 3
     value, end = json.JSONDecoder().raw_decode(text[begin:].lstrip())
@@ -109,7 +112,7 @@ def _require_platform(platform: Platform, info: Mapping[str, Any]) -> None:
     if (info["id"], info["fmspc"].lower(), info["pceId"].lower()) != ("TDX", platform.fmspc, platform.pceid):
         raise EvidenceRefused("the TCB info is of another platform; fetch that of this one")
     tdx = list(platform.tdx)
-    if tdx[1] > 0:  # of the module's own version, whose identity says whether it is current
+    if tdx[1] > 0:  # a versioned module, whose own identity states whether it is current
         _require_module(tdx, info)
     for level in info["tcbLevels"]:
         tcb = level["tcb"]
@@ -167,7 +170,7 @@ def _covers(found: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def _by_oid(der: bytes) -> dict[str, bytes]:
-    """The values of a sequence of pairs of OID and value (X.690), by dotted OID; each with its tag and length."""
+    """Return the values in a sequence of (OID, value) pairs (X.690) by dotted OID, with tag and length."""
     found: dict[str, bytes] = {}
     for pair in _items(_value(der)):
         oid, value = _items(_value(pair))

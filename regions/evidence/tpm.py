@@ -1,8 +1,7 @@
-"""Quotes of a TPM 2.0: registers (PCRs) signed by an attestation key, whose certificate leads to a trusted root.
+"""Quotes of a TPM 2.0: registers (PCRs) signed by an attestation key, whose certificate chain ends at a trusted root.
 
 Sources: TCG, TPM 2.0 Library, part 2: 10.12.8 (TPMS_ATTEST), 10.12.1 (TPMS_QUOTE_INFO), 11.3.4 (TPMT_SIGNATURE). The
-measurement is the digest over the PCRs, in SHA-256, of the registers that the configuration names. Security version by
-name: firmware.
+measurement is the digest over the configured PCRs of the SHA-256 bank. The security version is ``firmware``.
 """
 
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ QUALIFYING = 32
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """`extra`: the qualifyingData. `registers`: indices in the SHA-256 bank. `digest`: over their values."""
+    """A quote. `extra`: qualifyingData. `registers`: indices in the SHA-256 bank. `digest`: digest of their values."""
 
     extra: bytes
     firmware: int
@@ -45,7 +44,7 @@ class Quote:
 
 
 class Reader:
-    """Fields of a TPM's structures, in order; numbers are big-endian. Raises EvidenceRefused past the end."""
+    """Reads fields of TPM structures in order; numbers are big-endian. Raises EvidenceRefused past the end."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
@@ -68,10 +67,12 @@ class Reader:
 
 
 def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
-    """`evidence.report`: TPMS_ATTEST; `evidence.signature`: TPMT_SIGNATURE. Raises EvidenceRefused, naming what does
-    not hold."""
+    """Verify a quote and return its claims. `evidence.report`: TPMS_ATTEST. `evidence.signature`: TPMT_SIGNATURE.
+
+    Raises EvidenceRefused, which names the failed check.
+    """
     certificates = read_pem(evidence.certificates)
-    # TCG's EK credential profile marks the subject's alternative name critical, since the subject is empty
+    # TCG's EK credential profile marks the subject alternative name critical, because the subject is empty
     understood = (ExtensionOID.SUBJECT_ALTERNATIVE_NAME,)
     chain = chain_of(certificates[0], certificates[1:], at, reference.revoked, understood)
     require_root(chain, reference.roots)
@@ -90,11 +91,11 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
 
 
 def read_quote(content: bytes) -> Quote:
-    """Raises EvidenceRefused for what is no quote of the SHA-256 bank alone."""
+    """Parse a quote. Raises EvidenceRefused unless it covers registers of the SHA-256 bank only."""
     reader = Reader(content)
     if (reader.number(4), reader.number(2)) != (MAGIC, QUOTE):
         raise EvidenceRefused("this is no quote that a TPM made; send what TPM2_Quote gave")
-    reader.sized()  # the signer's name, for which the certificate stands
+    reader.sized()  # the signer's name; the certificate identifies it
     extra = reader.sized()
     reader.take(8 + 4 + 4 + 1)  # clock, resets, restarts, safe
     firmware = reader.number(8)

@@ -1,4 +1,4 @@
-"""Guesses by a smaller model: its runner, its cache, and how it comes up beside the model that checks them.
+"""Speculative decoding with a draft model: its runner, its KV cache and its start beside the target model.
 
 `backend.engine.engine` may import it.
 """

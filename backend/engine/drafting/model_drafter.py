@@ -1,8 +1,9 @@
-"""Guesses by a smaller model of the same vocabulary (Leviathan et al. 2023): its likeliest next tokens, one by one.
+"""Drafter that uses a smaller model of the same vocabulary (Leviathan et al. 2023), with greedy decoding.
 
-It has a runner and a cache of its own, in which a sequence is followed under the same id. What it computed stays valid
-as far as the tokens agree: behind a guess that was rejected it goes on from there. Long prompts are followed a step at
-a time, so that they hold up the model's own steps by no more than that; until then there are no guesses.
+The draft model has its own runner and KV cache and follows a sequence under the sequence's id. Cached keys and values
+stay valid up to the first token that differs, so after a rejected token the drafter continues from there. It computes a
+long prompt one step at a time, which delays the target model by at most one draft step; a sequence has no proposals
+until its prompt is computed.
 """
 
 from backend.engine.core.block_manager import BlockManager
@@ -18,10 +19,11 @@ class ModelDrafter:
     """A `speculation.Drafter`.
 
     Args:
-        runner: of the smaller model, with a cache of `blocks`. It draws nothing but its likeliest token.
-        rows: sequences that it follows at once; those that asked least recently make way.
-        budget: tokens of its steps. longest: tokens that it can look back at.
-        vocabulary: of both models, the smaller: tokens from there on are neither followed nor guessed.
+        runner: runner of the draft model, whose KV cache has `blocks`. It decodes greedily.
+        rows: largest number of sequences followed at once; the least recently used one is dropped for a new one.
+        budget: tokens of a step. longest: context length of the draft model, in tokens.
+        vocabulary: the smaller vocabulary size of both models; token ids from there on are neither followed nor
+            proposed.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class ModelDrafter:
         self._blocks = blocks
         self._budget, self._longest, self._vocabulary = budget, longest, vocabulary
         self._rows = list(range(rows))
-        self._followed: dict[int, _Followed] = {}  # by id, the one that asked least recently first
+        self._followed: dict[int, _Followed] = {}  # by sequence id, least recently used first
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
         ids = {sequence.id for sequence, _ in wanted}
@@ -43,7 +45,7 @@ class ModelDrafter:
             drawn = self._step(list(asking), ids)
             for id in list(asking):
                 token = drawn.get(id)
-                if token is None or token >= self._vocabulary:  # still within the prompt, or nothing to go on with
+                if token is None or token >= self._vocabulary:  # prompt not yet computed, or no next token
                     del asking[id]
                     continue
                 found[id].append(token)
@@ -54,24 +56,24 @@ class ModelDrafter:
         return [found[sequence.id] for sequence, _ in wanted]
 
     def forget(self, id: int) -> None:
-        """What was kept of it is zeroed."""
+        """Drop a sequence and zero its blocks."""
         self._leave(id)
         self._tidy()
 
     @property
     def followed(self) -> int:
-        """Sequences whose keys and values it holds."""
+        """Number of sequences with keys and values in the cache."""
         return len(self._followed)
 
     def residue(self) -> int:
-        """Zero the free blocks; returns how many of their bytes are not zero when read back."""
+        """Zero the free blocks, read them back and return the number of their bytes that are not zero."""
         free = self._blocks.forget_free()
         self.runner.scrub(free)
         self._blocks.dirty.clear()
         return self.runner.residue(free)
 
     def _follow(self, sequence: Sequence, kept: set[int]) -> None:
-        """Bring what is known of a sequence up to its tokens."""
+        """Update the record of a sequence to its current tokens, and add it if it is new."""
         if len(sequence.tokens) >= self._longest or max(sequence.tokens[-1:], default=0) >= self._vocabulary:
             self._leave(sequence.id)
             return
@@ -87,7 +89,7 @@ class ModelDrafter:
         own.update(sequence.tokens)
 
     def _step(self, ids: list[int], kept: set[int]) -> dict[int, int | None]:
-        """One step of the smaller model: the token that it draws behind each that it got to the end of."""
+        """Run one step of the draft model. Returns the next token of each sequence whose end was reached, by id."""
         batch: list[Scheduled] = []
         budget = self._budget
         for id in ids:
@@ -116,7 +118,7 @@ class ModelDrafter:
         return True
 
     def _make_way(self, kept: set[int]) -> bool:
-        """Forget the one that asked least recently, but for those of `kept`; False if there is none."""
+        """Drop the least recently used sequence that is not in `kept`. Returns False if there is none."""
         oldest = next((id for id in self._followed if id not in kept), None)
         if oldest is None:
             return False
@@ -138,7 +140,7 @@ class ModelDrafter:
 
 
 class _Followed:
-    """known: whether the runner's tables have the sequence as it is."""
+    """A sequence in the draft model's cache. known: whether the runner's tables are up to date for it."""
 
     __slots__ = ("known", "sequence")
 
@@ -147,7 +149,7 @@ class _Followed:
         self.known = False
 
     def update(self, tokens: list[int]) -> None:
-        """Its tokens are these now. The last one is left to compute, for what follows it is asked for."""
+        """Set the current tokens. The last one is left to compute, because its successor is requested."""
         own = self.sequence
         if own.tokens == tokens and own.num_computed < len(tokens):
             return

@@ -1,4 +1,4 @@
-"""Bringing up the smaller model that guesses, beside the one that checks: on one rank, whole."""
+"""Start of the draft model beside the target model. It runs unsharded on one rank."""
 
 import time
 from collections.abc import Callable
@@ -23,14 +23,17 @@ ROWS = max(size for size, _ in GUESSES_BY_BATCH)
 
 @dataclass(frozen=True)
 class DraftModel:
-    """now: seconds, monotonic, by which its benefit is measured."""
+    """A loaded draft model. now: monotonic clock in seconds, used to measure its benefit."""
 
     drafter: ModelDrafter
     sleeper: Sleeper | None
     now: Callable[[], float] = time.monotonic
 
     def sleep_beside(self, other: Sleeper, on_progress: OnProgress) -> int:
-        """Bytes given back, once `other` sleeps. Raises CannotSleep, with both awake."""
+        """Put the draft model to sleep after `other`, the target model. Returns the bytes freed.
+
+        If it fails, `other` is woken and the error is raised again, usually CannotSleep.
+        """
         if self.sleeper is None:
             return 0
         try:
@@ -40,7 +43,10 @@ class DraftModel:
             raise
 
     def wake_beside(self, other: Sleeper, on_progress: OnProgress) -> None:
-        """Once `other` is awake. Raises CannotWake or ModelError, with both asleep."""
+        """Wake the draft model after `other`, the target model.
+
+        If it fails, `other` is put to sleep and the error is raised again, usually CannotWake or ModelError.
+        """
         if self.sleeper is None:
             return
         try:
@@ -51,8 +57,12 @@ class DraftModel:
 
 
 def draft_model(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel | None:
-    """What `config` names, loaded; None if it names none. Raises ConfigError for a model that does not go with
-    `checkpoint`, or does not fit, ModelError for what is wrong with it."""
+    """Load the draft model that `config` names. Returns None if it names none.
+
+    Raises:
+        ConfigError: the draft model is incompatible with `checkpoint` or does not fit into memory.
+        ModelError: its checkpoint cannot be loaded.
+    """
     if config.speculation != "model":
         return None
     smaller = Checkpoint(resolve(config.draft_model), config.max_model_len)
@@ -68,7 +78,7 @@ def draft_model(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel | No
 
 
 def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:
-    """That its engine would have. Raises ConfigError if its cache would hold no block."""
+    """Return the engine configuration of the draft model. Raises ConfigError if its cache has room for no block."""
     block = config.block_size * model.kv_bytes_per_token(4 if config.dtype == "float32" else 2)
     if config.draft_memory < block:
         raise ConfigError(
@@ -85,10 +95,10 @@ def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:
 
 
 def require_same_tokens(checkpoint: Checkpoint, smaller: Checkpoint) -> None:
-    """Raises ConfigError if a token of one is another token of the other."""
+    """Raise ConfigError if a token id has different meanings in both models."""
     if smaller.embedding is not None:
         raise ConfigError("the draft model makes embeddings or scores; name one that writes text in --draft-model")
-    if not checkpoint.has_text or not smaller.has_text:  # random weights, for measuring
+    if not checkpoint.has_text or not smaller.has_text:  # random weights, for benchmarks
         sizes = checkpoint.config.vocab_size, smaller.config.vocab_size
         same = sizes[0] == sizes[1]
     else:

@@ -1,4 +1,4 @@
-"""What low-rank adapters (LoRA) add to a product: each row by its own adapter, or by none.
+"""Kernels for low-rank adapters (LoRA): add to each row of a product the product of its own adapter, if it has one.
 
 `backend.kernels` has the layers above; `backend.models.adapters` may import it.
 """

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What adapters add to a product, by blocks of rows of one adapter each: see `reference`.
+"""Triton kernels for the products of adapters, in blocks of rows of one adapter: see `reference`.
 
-Two kernels: the first multiplies rows by their adapters' narrow matrices, its columns split among programs since there
-are few blocks in a decode step; the second sums those parts, multiplies by the adapters' tall matrices and adds to what
-the base left. A block of no adapter ends at once. No atomic addition: a row's bits depend on the row, and, where tiles
-are fixed, on nothing else.
+Two kernels. `shrink` multiplies rows by A of their adapter; its columns are split among programs, because a decode step
+has few blocks. `expand` sums these parts, multiplies by B of the adapter and adds the result to the product of the base
+weight. The program of a block without an adapter returns at once. There is no atomic addition: with fixed tiles the
+bits of a row depend on that row only.
 """
 
 import torch
@@ -18,8 +18,8 @@ from backend.kernels.launching.launch import require
 from backend.kernels.moe.blocks import blocks_by_expert
 from backend.kernels.moe.reference import Blocks
 
-FEW_ROWS, SMALL, LARGE, INVARIANT = 512, 16, 64, 32  # rows of a step, and sizes of blocks
-COLUMNS = 512  # of a part of the first product, at least
+FEW_ROWS, SMALL, LARGE, INVARIANT = 512, 16, 64, 32  # rows of a step, and block sizes
+COLUMNS = 512  # least number of columns in a part of `shrink`
 MOST_PARTS = 8
 
 
@@ -28,7 +28,7 @@ def _shrink(
     x_ptr, a_ptr, slot_ptr, adapter_ptr, h_ptr, rows, width, rank, part,
     GROUPS: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """part: columns of a program, a multiple of BLOCK_K."""
+    """part: number of columns of a program, a multiple of BLOCK_K."""
     after_predecessors(CHAINED)
     block = tl.program_id(0)
     adapter = tl.load(adapter_ptr + block)
@@ -57,7 +57,7 @@ def _expand(
     GROUPS: tl.constexpr, PARTS: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """first, other: outputs of the first group, and of each other one; a tile is of one group."""
+    """first, other: outputs of the first group, and of each other group. A tile lies within one group."""
     after_predecessors(CHAINED)
     block = tl.program_id(0)
     adapter = tl.load(adapter_ptr + block)
@@ -91,17 +91,20 @@ def _expand(
 
 
 def segments(slots: Tensor, adapters: int, *, batch_invariant: bool = False) -> Segments:
-    """Rows by their adapters. Shapes depend on the number of rows alone, and nothing waits for the device.
+    """Group rows by adapter. Shapes depend on the number of rows only, and the host does not wait for the device.
 
     Args:
-        slots: int32 [rows], contiguous, from 0 to `adapters` - 1, or -1 for a row without.
-        batch_invariant: blocks of one size, whatever the number of rows.
+        slots: int32 [rows], contiguous, from 0 to `adapters` - 1, or -1 for a row without an adapter.
+        adapters: number of slots.
+        batch_invariant: use one block size for every number of rows.
+    Returns:
+        The rows in blocks of one adapter each.
     Raises:
-        KernelArgumentError: not such a vector.
+        KernelArgumentError: the shape or the dtype of `slots` is wrong.
     """
     require_slots(slots, adapters)
     size = INVARIANT if batch_invariant else SMALL if len(slots) <= FEW_ROWS else LARGE
-    named = torch.where(slots < 0, adapters, slots).view(-1, 1)  # rows without are in blocks of a name of their own
+    named = torch.where(slots < 0, adapters, slots).view(-1, 1)  # rows without an adapter get blocks of their own
     if not len(slots):
         return Segments(slots, Blocks(slots, slots, size), batch_invariant)
     found = blocks_by_expert(named, adapters + 1, size)
@@ -110,18 +113,18 @@ def segments(slots: Tensor, adapters: int, *, batch_invariant: bool = False) -> 
 
 
 def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
-    """Each row by its adapter's narrow matrices.
+    """Multiply each row by A of its adapter.
 
     Args:
         x: [rows, width], contiguous, float16/bfloat16/float32.
-        a: [adapters, groups * rank, width], contiguous, of x's dtype. groups: modules that share a matrix, one below
-            another.
+        a: [adapters, groups * rank, width], contiguous, of x's dtype.
         rows: from `segments`.
+        groups: modules stacked in one matrix.
     Returns:
-        float32 [parts, rows, groups * rank], whose sum over the parts is the product; rows without an adapter are not
+        float32 [parts, rows, groups * rank]. The sum over the parts is the product; rows without an adapter are not
         written.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     require_shrink(x, a, rows, groups)
     width, rank = x.shape[1], a.shape[1] // groups
@@ -142,15 +145,16 @@ def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
 
 
 def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, ...]) -> None:
-    """Add what each row's adapter adds.
+    """Multiply the result of `shrink` by B of each row's adapter and add it to `y`.
 
     Args:
         y: [rows, outputs], contiguous, float16/bfloat16/float32; written in place.
         h: from `shrink`, float32 [parts, rows, groups * rank].
         b: [adapters, outputs, rank], contiguous, scaled.
-        heights: outputs of each group, one below another; those behind the first are equal.
+        rows: from `segments`.
+        heights: outputs of each group, in order; all but the first are equal.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     rank = require_expand(y, h, b, rows, heights)
     blocks = _blocks(rows)
@@ -167,5 +171,5 @@ def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, 
 
 def _blocks(rows: Segments) -> Blocks:
     require(rows.blocks is not None, "segments are laid out in blocks by this module's `segments`")
-    assert rows.blocks is not None  # noqa: S101 -- seen above
+    assert rows.blocks is not None  # noqa: S101 -- checked above
     return rows.blocks

@@ -1,8 +1,8 @@
-"""What adapters add to a product (Hu et al. 2022, LoRA), in torch: ``y += (x @ aᵀ) @ bᵀ`` of each row's own adapter.
+"""Products of adapters (Hu et al. 2022, LoRA) in torch: ``y += (x @ aᵀ) @ bᵀ`` with the adapter of each row.
 
-Also the road of the CPU. Rows of an adapter are a segment (Chen et al. 2024, Punica): the kernels lay segments out in
-blocks of one adapter each, as pairs of token and expert are (`kernels.moe`), so that shapes do not depend on who uses
-what and a step can be captured in a CUDA graph.
+This is also the CPU path. The rows of one adapter are a segment (Chen et al. 2024, Punica). The kernels divide segments
+into blocks of one adapter each, as `kernels.moe` does for pairs of token and expert, so that shapes do not depend on
+the use of adapters and a step can be captured in a CUDA graph.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,13 @@ MOST_ADAPTERS = MOST_EXPERTS - 1
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """slots: int32 [rows], of each row's adapter, -1 for none. blocks: of the rows by adapter; None: not laid out.
-    batch_invariant: tiles do not depend on the number of rows."""
+    """The adapters of a step's rows.
+
+    Attributes:
+        slots: int32 [rows], the adapter of each row, -1 for none.
+        blocks: the rows in blocks by adapter; None where the torch twin is used.
+        batch_invariant: tiles do not depend on the number of rows.
+    """
 
     slots: Tensor
     blocks: Blocks | None = None
@@ -56,35 +61,35 @@ def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, 
 
 
 def _segments(rows: Segments) -> list[tuple[int, Tensor]]:
-    """Each adapter that is used, and its rows."""
+    """Return each adapter in use and the indices of its rows."""
     used = sorted(slot for slot in set(rows.slots.tolist()) if slot >= 0)
     return [(slot, (rows.slots == slot).nonzero(as_tuple=True)[0]) for slot in used]
 
 
 def slots_of_tokens(rows: Tensor, query_start: Tensor, slots: Tensor, out: Tensor) -> None:
-    """The adapter of each token of a flat batch, as data: nothing here waits for the device.
+    """Write the adapter of each token of a flat batch, without a wait for the device.
 
     Args:
-        rows: int32 [sequences], their rows in the device's tables, -1 for none.
-        query_start: int32 [sequences + 1], where the tokens of each begin; behind the last there may be padding.
-        slots: int32 [rows of the tables], the adapter of each, -1 for none.
+        rows: int32 [sequences], row of each sequence in the device's tables, -1 for none.
+        query_start: int32 [sequences + 1], first token of each sequence; tokens from the last entry on are padding.
+        slots: int32 [rows of the tables], the adapter of each row, -1 for none.
         out: int32 [tokens], written.
     """
     own = torch.where(rows >= 0, slots[rows.clamp(min=0).long()], -1)
-    own = torch.cat((own, own.new_full((1,), -1)))  # of padding
+    own = torch.cat((own, own.new_full((1,), -1)))  # for padding
     token = torch.arange(len(out), dtype=query_start.dtype, device=out.device)
     out.copy_(own[torch.searchsorted(query_start[1:].contiguous(), token, right=True)])
 
 
 def require_slots(slots: Tensor, adapters: int) -> None:
-    """Raises KernelArgumentError for what are no slots."""
+    """Raise KernelArgumentError if the shape or dtype of `slots`, or the number of adapters, is wrong."""
     fits = slots.dim() == 1 and slots.dtype == torch.int32 and slots.is_contiguous()
     require(fits, f"slots are contiguous int32 [rows], got {slots.dtype} {tuple(slots.shape)}")
     require(0 < adapters <= MOST_ADAPTERS, f"{adapters} adapters; 1 to {MOST_ADAPTERS}")
 
 
 def require_shrink(x: Tensor, a: Tensor, rows: Segments, groups: int) -> None:
-    """Raises KernelArgumentError for what does not fit."""
+    """Raise KernelArgumentError for shapes or dtypes that do not fit."""
     fits = x.dim() == 2 and a.dim() == 3 and x.shape[1] == a.shape[2] and x.dtype == a.dtype
     require(fits, f"x {list(x.shape)} {x.dtype} is not multiplied by {list(a.shape)} {a.dtype}")
     require(x.is_contiguous() and a.is_contiguous(), "x and a must be contiguous")
@@ -94,7 +99,7 @@ def require_shrink(x: Tensor, a: Tensor, rows: Segments, groups: int) -> None:
 
 
 def require_expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, ...]) -> int:
-    """The rank. Raises KernelArgumentError for what does not fit."""
+    """Return the rank. Raises KernelArgumentError for shapes or dtypes that do not fit."""
     require(y.dim() == 2 and y.is_contiguous() and b.dim() == 3 and b.is_contiguous(), "y and b must be contiguous")
     rank = b.shape[2]
     fits = h.dim() == 3 and h.shape[1:] == (len(y), rank * len(heights)) and h.dtype == torch.float32

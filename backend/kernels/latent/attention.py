@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Causal attention of all heads over the latents of a paged cache, of which a tile is read once: as keys, beside the
-rotary ones, and as values.
+"""Causal attention of all heads over the latents of a paged cache. A tile of latents is loaded once and used as keys,
+with the rotary keys, and as values.
 
-Rows of a program's tile are (token, head) pairs, for all heads attend to the same keys. `latent_attention` is for
-prompts, chunks and mixed steps (as `attention.paged_attention`), `latent_decode` for one token of each sequence, with
-the keys in parts (Flash-Decoding, Dao et al. 2023): a second kernel folds the parts, row by row, in their order.
+The rows of a program's tile are (token, head) pairs, because all heads attend to the same keys. `latent_attention` is
+for prompts, chunks and mixed steps (as `attention.paged_attention`). `latent_decode` is for one token of each sequence
+and splits the keys into parts (Flash-Decoding, Dao et al. 2023), which a second kernel combines in order.
 """
 
 import triton
@@ -17,7 +17,7 @@ from backend.kernels.latent.reference import decode_rows, default_splits, requir
 from backend.kernels.launching.chaining import after_predecessors, chained
 from backend.kernels.launching.launch import require
 
-LEAST_TILES = 2  # of keys, for which a part is worth its fold
+LEAST_TILES = 2  # tiles of keys in a part; below it the fold costs more than the split saves
 
 
 @triton.jit
@@ -27,7 +27,10 @@ def _attend_latents(
     BLOCK_SIZE: tl.constexpr, RANK: tl.constexpr, D: tl.constexpr, ROTARY: tl.constexpr, R: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys ``first ≤ key < last`` into (acc [M, D], top [M], total [M]). q: [M, D], turned: [M, R]."""
+    """Accumulate the keys ``first ≤ key < last`` into (acc [M, D], top [M], total [M]) by online softmax.
+
+    q: [M, D], query against the latents. turned: [M, R], rotary part of the query.
+    """
     dim, pair = tl.arange(0, D), tl.arange(0, R)
     for start in tl.range(first, last, TILE):
         key = start + tl.arange(0, TILE)
@@ -51,7 +54,7 @@ def _attend_latents(
 
 @triton.jit
 def _sequence_of_rows(query_start_ptr, block, sequences, heads, BLOCK_M: tl.constexpr):
-    """As `paged_attention._sequence_of`, in rows of (token, head)."""
+    """As `paged_attention._sequence_of`, for rows of (token, head)."""
     low = 0
     high = sequences
     while low < high:
@@ -71,7 +74,7 @@ def _latent_attention(
     R: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # the end of a causal sequence is its longest work
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # longest work first: the last tokens see the most keys
     sequence = _sequence_of_rows(query_start_ptr, block, sequences, HEADS, BLOCK_M)
     query_first = tl.load(query_start_ptr + sequence)
     if sequence < sequences:
@@ -109,7 +112,7 @@ def _latent_attention(
 
 @triton.jit
 def _parts_of(length, SPLITS: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr):
-    """(tiles of each part, parts that have any)."""
+    """Return (tiles of each part, number of parts with tiles)."""
     tiles = tl.cdiv(length, TILE)
     each = tl.maximum(tl.cdiv(tiles, SPLITS), LEAST)
     return each, tl.maximum(tl.cdiv(tiles, each), 1)  # an empty sequence still gets its zeros written
@@ -185,7 +188,7 @@ def latent_attention(
     q: Tensor, latents: Tensor, keys: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
     scale: float, batch_invariant: bool = False, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Causal attention of each sequence's newest tokens over all its tokens, which the cache must hold already.
+    """Causal attention of each sequence's newest tokens over all its tokens, which must be in the cache already.
 
     Args:
         q: [tokens, heads, rank + rotary], contiguous, float16/bfloat16/float32.
@@ -195,12 +198,12 @@ def latent_attention(
             from ``query_start[-1]`` on are padding.
         seq_lens: [sequences] int32, tokens of s including its queries.
         scale: factor of the scores.
-        batch_invariant: nothing to choose: tiles are the same for any batch.
-        out: [tokens, heads, rank], contiguous, where to leave the result; None: in new memory.
+        batch_invariant: no effect; the tiles are the same for every batch.
+        out: [tokens, heads, rank], contiguous, receives the result; None: a new tensor.
     Returns:
-        [tokens, heads, rank] in q's dtype: sums of latents; zeros for padding.
+        [tokens, heads, rank] in q's dtype: weighted sums of latents; zeros for padding.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     tokens, heads, rank, rotary, out = require_cache(q, latents, keys, out)
     check_tables(block_tables, seq_lens)
@@ -227,11 +230,11 @@ def latent_decode(
         q: [sequences, heads, rank + rotary]; others as in `latent_attention`.
         seq_lens: [sequences] int32; 0 marks a padding row, which gets zeros.
         workspace: from `reference.decode_workspace`, large enough for this batch.
-        splits: parts of the keys; None for as many as fill the card at this batch size.
+        splits: number of parts of the keys; None: enough to fill the GPU at this batch size.
     Returns:
         [sequences, heads, rank] in q's dtype.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit, or too small a workspace.
+        KernelArgumentError: shapes or dtypes do not fit, or the workspace is too small.
     """
     sequences, heads, rank, rotary, out = require_cache(q, latents, keys, out)
     check_tables(block_tables, seq_lens)
@@ -258,8 +261,8 @@ def latent_decode(
 
 
 def _choice(rank: int, rotary: int, rows: int, q: Tensor) -> dict[str, int]:
-    """Tiles and warps. Accumulators of 64 rows and a rank of 512 are 128 registers a thread of eight warps; none of it
-    was timed on a card yet."""
+    """Return tile sizes and warps. Accumulators of 64 rows and a rank of 512 take 128 registers per thread with eight
+    warps. Not yet timed on a GPU."""
     tile = 16 if q.element_size() == 4 else 32
     return {
         "D": triton.next_power_of_2(rank), "R": max(16, triton.next_power_of_2(rotary)), "BLOCK_M": rows, "TILE": tile,

@@ -1,4 +1,4 @@
-"""The Triton kernels of latent attention, as one set; `reference` has their twins."""
+"""The set of Triton kernels for latent attention; their torch twins are in `reference`."""
 
 from backend.kernels.latent.attention import latent_attention, latent_decode
 from backend.kernels.latent.products import per_head_linear

@@ -1,4 +1,4 @@
-"""Who provides the operations of latent attention on a device."""
+"""Selection of the implementation of latent attention for a device."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 
 
 def latent_kernels_for(device: torch.device) -> Any:
-    """The Triton kernels on CUDA, their torch twins elsewhere (where Triton need not be installed)."""
+    """Return the Triton kernels on CUDA, and their torch twins elsewhere, where Triton need not be installed."""
     if device.type == "cuda":
         from backend.kernels.latent import fused
 

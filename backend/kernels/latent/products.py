@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""A product by a matrix of each head, between what heads hold and the latent that they share."""
+"""Product of each head by its own matrix, between the width of a head and the width of the shared latent."""
 
 import triton
 import triton.language as tl
@@ -42,11 +42,11 @@ def per_head_linear(x: Tensor, weight: Tensor, out: Tensor, *, batch_invariant: 
         x: [tokens, heads, width], the last dimension contiguous; float16/bfloat16/float32.
         weight: [heads, width, outputs] of x's dtype, in any layout.
         out: [tokens, heads, outputs] of x's dtype, the last dimension contiguous; written to.
-        batch_invariant: fixed tiles, so that a row's bits depend on that row alone.
+        batch_invariant: use fixed tiles, so that the bits of a row depend on that row only.
     Returns:
         out.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     tokens, heads, width, outputs = require_heads(x, weight, out)
     if tokens == 0:

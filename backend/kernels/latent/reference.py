@@ -1,4 +1,4 @@
-"""The torch twins of `products`, `rotary` and `attention`, and what both require of their arguments."""
+"""Torch twins of `products`, `rotary` and `attention`, and the argument checks that kernels and twins share."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ MOST_RANK, MOST_ROTARY = 512, 128
 
 
 def require_heads(x: Tensor, weight: Tensor, out: Tensor) -> tuple[int, int, int, int]:
-    """(tokens, heads, width, outputs). Raises KernelArgumentError."""
+    """Return (tokens, heads, width, outputs). Raises KernelArgumentError for arguments that do not fit."""
     require(x.dim() == 3 and x.stride(2) == 1, f"x must be [tokens, heads, width], got {tuple(x.shape)}")
     tokens, heads, width = x.shape
     fits = weight.dim() == 3 and weight.shape[:2] == (heads, width)
@@ -28,7 +28,7 @@ def require_step(
     qkv: Tensor, q: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, norm: Tensor, latents: Tensor,
     keys: Tensor, out: Tensor,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """(tokens, heads, rank, rotary). Raises KernelArgumentError."""
+    """Return (tokens, heads, rank, rotary). Raises KernelArgumentError for arguments that do not fit."""
     require(qkv.dim() == 2 and qkv.stride(1) == 1, f"qkv must be [tokens, columns], got {tuple(qkv.shape)}")
     tokens, rank, rotary = len(qkv), latents.shape[3], keys.shape[3]
     require(qkv.shape[1] >= rank + rotary, f"{qkv.shape[1]} columns do not hold a latent of {rank} and {rotary}")
@@ -47,7 +47,7 @@ def require_step(
 def require_cache(
     q: Tensor, latents: Tensor, keys: Tensor, out: Tensor | None
 ) -> tuple[int, int, int, int, Tensor]:  # fmt: skip
-    """(tokens, heads, rank, rotary, where the result goes). Raises KernelArgumentError."""
+    """Return (tokens, heads, rank, rotary, output tensor). Raises KernelArgumentError for arguments that do not fit."""
     require(q.dim() == 3 and q.is_contiguous(), f"q must be contiguous [tokens, heads, width], got {tuple(q.shape)}")
     rank, rotary = latents.shape[3], keys.shape[3]
     require(q.shape[2] == rank + rotary, f"queries are {q.shape[2]} wide, latent and key {rank} and {rotary}")
@@ -68,18 +68,19 @@ def _require_parts(latents: Tensor, keys: Tensor, x: Tensor) -> None:
 
 
 def decode_rows(heads: int, element_size: int) -> int:
-    """Heads of a program's tile: at least the 16 that tensor cores multiply; of float32 no more."""
+    """Return the heads in a program's tile: at least 16, the least that tensor cores multiply; 16 for float32."""
     return 16 if element_size == 4 else max(16, min(64, power_of_two(heads)))
 
 
 def default_splits(sequences: int, heads: int, device: torch.device) -> int:
-    """A power of two that makes two programs a multiprocessor, whose registers one such program nearly takes."""
+    """Return the number of key parts, a power of two that gives about two programs per multiprocessor. One program uses
+    nearly all of a multiprocessor's registers."""
     programs = sequences * -(-heads // 64)
     return min(MAX_SPLITS, power_of_two(max(1, 2 * multiprocessors(device) // programs)))
 
 
 def decode_workspace(device: torch.device, sequences: int, heads: int, rank: int) -> DecodeWorkspace:
-    """Scratch of `latent_decode` for every batch of up to so many sequences. rank: of the latent."""
+    """Return scratch memory for `latent_decode` for batches of up to `sequences`. rank: width of the latent."""
     splits = ((batch, default_splits(batch, heads, device)) for batch in range(1, sequences + 1))
     parts = max(batch * parts if parts > 1 else 0 for batch, parts in splits)
     partial = torch.empty(parts * heads * (power_of_two(rank) + 2), device=device)
@@ -89,7 +90,7 @@ def decode_workspace(device: torch.device, sequences: int, heads: int, rank: int
 def per_head_linear(x: Tensor, weight: Tensor, out: Tensor, *, batch_invariant: bool = False) -> Tensor:
     """See `products.per_head_linear`."""
     require_heads(x, weight, out)
-    if batch_invariant:  # row by row: a library's product of many rows is another one
+    if batch_invariant:  # row by row: a library product of many rows rounds differently
         for row in range(len(x)):
             out[row] = torch.bmm(x[row, :, None].float(), weight.float())[:, 0].to(x.dtype)
         return out
@@ -134,7 +135,7 @@ def latent_attention(
         found = _gathered(latents, keys, block_tables[sequence], length)
         for step in range(begin, end) if batch_invariant else (slice(begin, end),):
             rows = slice(step, step + 1) if isinstance(step, int) else step
-            seen = length - (end - rows.stop)  # so that a row's product has one shape, whoever comes behind it
+            seen = length - (end - rows.stop)  # the shape of a row's product does not depend on later rows
             mask = torch.ones(rows.stop - rows.start, seen, dtype=torch.bool, device=q.device)
             mask = mask.tril(seen - (rows.stop - rows.start))
             out[rows] = _attend(q[rows], found[:seen], latents.shape[3], scale, mask)

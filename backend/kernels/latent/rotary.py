@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Between the projections and latent attention, in one launch: RMSNorm of the latent, rotary position embedding (Su et
-al. 2021) of the shared key and of the queries, and the write of latent and key into the paged cache.
+"""The steps between the projections and latent attention in one launch: RMSNorm of the latent, rotary position
+embedding (Su et al. 2021) of the shared key and of the queries, and the write of latent and key into the paged cache.
 
-What was turned lies in the order of halves, also where neighbours turn together: query and key agree.
+Rotated values are stored in the order of halves, for interleaved rotation too: query and key use the same order.
 """
 
 import triton
@@ -63,22 +63,23 @@ def latent_rotary(
     qkv: Tensor, q: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, norm: Tensor, latents: Tensor,
     keys: Tensor, out: Tensor, *, eps: float = 1e-6, interleaved: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Write normed latents and turned keys to their slots, and the turned part of the queries into `out`.
+    """Write normalised latents and rotated keys to their slots, and the rotated part of the queries into `out`.
 
     Args:
-        qkv: [tokens, columns], rows contiguous; the last columns are latent and key before norm and turn.
-        q: [tokens, heads, plain + rotary], the last dimension contiguous; its last `rotary` are turned.
+        qkv: [tokens, columns], rows contiguous; the last columns are latent and key before norm and rotation.
+        q: [tokens, heads, plain + rotary], the last dimension contiguous; the last `rotary` columns are rotated.
         positions: [tokens], int32 or int64, each below cos_sin's length; any valid value for a padding token.
         cos_sin: [max_positions, rotary] float32, cosines then sines.
         slots: [tokens] int64, ``block * block_size + offset`` in the cache; -1 writes nothing.
         norm: [rank], the latent's RMSNorm weight.
         latents, keys: [blocks, block_size, 1, rank] and [blocks, block_size, 1, rotary] of qkv's dtype.
-        out: [tokens, heads, rank + rotary] of qkv's dtype; its last `rotary` are written.
-        interleaved: neighbours turn together, not the halves.
+        out: [tokens, heads, rank + rotary] of qkv's dtype; the last `rotary` columns are written.
+        eps: added to the mean square in the norm.
+        interleaved: rotate pairs of neighbours instead of pairs across the halves.
     Returns:
         out.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     tokens, heads, rank, rotary = require_step(qkv, q, positions, cos_sin, slots, norm, latents, keys, out)
     if tokens == 0:

@@ -1,4 +1,4 @@
-"""A mixture of experts on a GPU: which experts a token takes, tokens in blocks by expert, products by blocks.
+"""Kernels for mixtures of experts: routing, blocks of tokens by expert, and products of these blocks.
 
 `backend.quantization` and `backend.models` may import it.
 """

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Pairs of tokens and experts in blocks by expert: see `reference`.
+"""Sorts pairs of token and expert into blocks by expert: see `reference`.
 
-For the pairs of decode steps one kernel does it: each of its programs counts every expert's pairs for itself, which is
-less than a trip to memory and back between kernels, and places some of the pairs. For prompts, whose products take a
-hundred times as long, torch's sort does.
+One kernel handles the pairs of a decode step. Each of its programs counts the pairs of every expert, which costs less
+than a round trip to memory between two kernels, and places some of the pairs. Prompts use torch's sort, because their
+products take a hundred times as long.
 """
 
 import torch
@@ -17,8 +17,8 @@ from backend.kernels.moe import reference
 from backend.kernels.moe.reference import MOST_EXPERTS, Blocks, blocks_needed
 
 FEW_PAIRS = 1024
-PLACED = 32  # pairs, and blocks, of a program
-CHUNK = 64  # pairs that are counted at once
+PLACED = 32  # pairs, and blocks, per program
+CHUNK = 64  # pairs counted at once
 
 
 @triton.jit(do_not_specialize=["pairs", "blocks"])
@@ -31,7 +31,7 @@ def _place(
     expert = tl.load(chosen_ptr + mine, mine < pairs, -1)
     names = tl.arange(0, EXPERTS)
     count = tl.zeros([EXPERTS], tl.int32)
-    rank = tl.zeros([PLACED], tl.int32)  # among the pairs of the same expert
+    rank = tl.zeros([PLACED], tl.int32)  # position among the pairs of the same expert
     for start in range(0, pairs, CHUNK):
         other = start + tl.arange(0, CHUNK)
         others = tl.load(chosen_ptr + other, other < pairs, -1)
@@ -47,12 +47,15 @@ def _place(
 
 
 def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:
-    """Blocks of the pairs that were routed.
+    """Sort the routed pairs into blocks.
 
     Args:
-        chosen: int32 [tokens, per_token], contiguous, 0 to `experts` - 1. size: slots of a block.
+        chosen: int32 [tokens, per_token], contiguous, the experts of each token, 0 to `experts` - 1.
+        experts: number of experts. size: slots of a block.
+    Returns:
+        Blocks of one expert each, see `reference.Blocks`.
     Raises:
-        KernelArgumentError: not such a matrix.
+        KernelArgumentError: the shape or the dtype of `chosen` is wrong.
     """
     require(chosen.dim() == 2 and chosen.is_contiguous() and chosen.dtype == torch.int32, "experts are int32, by token")
     require(0 < experts <= MOST_EXPERTS and size > 0, f"{experts} experts in blocks of {size}")

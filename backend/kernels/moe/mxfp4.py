@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Products of blocks of pairs by their experts' weights in MXFP4 (OCP Microscaling Formats 1.0), unpacked on their way
-to the tensor cores: see `mxfp4_reference`.
+"""Products of blocks of pairs by the experts' weights in MXFP4 (OCP Microscaling Formats 1.0), which are unpacked in
+registers before the tensor cores: see `mxfp4_reference`.
 
-For bfloat16 two numbers at a time are moved to where bfloat16 has its sign, the low end of its exponent and the high
-end of its mantissa. That is 2 ** 126 too small, also of a number below the normal ones; half of this comes with the
-scale, by which a pair is multiplied at once, and half at the end, so that no exponent leaves its range. A power of two
-loses nothing, unless a product is below 2 ** -62, which counts as none. Biases, the gate and the factors of a token's
-experts are applied to the sums in registers.
+For bfloat16, two numbers at a time are shifted so that their bits are at bfloat16's sign, lowest exponent bits and
+highest mantissa bit. The result is too small by 2 ** 126, for subnormal numbers too. Half of this factor is included in
+the scale, which multiplies a pair at once, and half is applied to the sum, so that no exponent overflows. Powers of two
+are exact, except that a product below 2 ** -62 becomes zero. Biases, the gate and the factors of a token's experts are
+applied to the sums in registers.
 """
 
 import torch
@@ -20,15 +20,15 @@ from backend.kernels.moe import reference
 from backend.kernels.moe.mxfp4_reference import CHUNK, Gate, require_packed
 from backend.kernels.moe.reference import Blocks
 
-SIZES: tuple[int, ...] = (8, *reference.SIZES)  # of blocks
-FEW_BLOCKS = 16  # up to which there are too few programs to hide what a trip to memory takes
+SIZES: tuple[int, ...] = (8, *reference.SIZES)  # block sizes
+FEW_BLOCKS = 16  # up to this many blocks, too few programs run to hide the memory latency
 
 
 @triton.jit
 def _pairs(words, scale, J: tl.constexpr, PACKED: tl.constexpr):
-    """Numbers of place J in bfloat16, [N, 32], times 2 ** (scale - 191). words: [N, 16]; scale: [N, 1], of e8m0."""
+    """Return the numbers at place J times 2 ** (scale - 191), bfloat16 [N, 32]. words: [N, 16]; scale: e8m0 [N, 1]."""
     low_bits: tl.constexpr = 0x01C001C0
-    if J < 2:  # noqa: SIM108 -- of constants, which the compiler takes apart
+    if J < 2:  # noqa: SIM108 -- a constant condition, resolved by the compiler
         size = (words << (6 - 4 * J)) & low_bits
     else:
         size = (words >> (4 * J - 6)) & low_bits
@@ -49,7 +49,7 @@ def _pairs(words, scale, J: tl.constexpr, PACKED: tl.constexpr):
 
 @triton.jit
 def _numbers(four, scale):
-    """e2m1 numbers, times 2 ** (scale - 127), in float32. four: int32, 0 to 15; scale: int32, of e8m0."""
+    """Return e2m1 numbers times 2 ** (scale - 127), float32. four: int32, 0 to 15; scale: int32, e8m0."""
     bits = ((four & 7) << 22).to(tl.float32, bitcast=True) * 8.507059173023462e37  # 2 ** 126
     size = bits * (scale << 23).to(tl.float32, bitcast=True)
     return tl.where(four > 7, -size, size)
@@ -70,7 +70,7 @@ def _grouped_mxfp4(
     PER_TOKEN: tl.constexpr, OWN: tl.constexpr, GATED: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr,
     EVEN: tl.constexpr, SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """outputs: of y; where there is a gate, rows of weights are gate and up by turns. OWN: as in `products`."""
+    """outputs: columns of y. With a gate, the rows of the weights are gate and up interleaved. OWN: see `products`."""
     after_predecessors(CHAINED)
     block = tl.program_id(1)
     expert = tl.load(expert_ptr + block)
@@ -125,21 +125,21 @@ def grouped_mxfp4(
     x: Tensor, words: Tensor, groups: Tensor, bias: Tensor, blocks: Blocks, *, per_token: int, gate: Gate | None = None,
     factors: Tensor | None = None, out_dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """The product of each pair by its expert's weight, and its bias.
+    """Multiply each pair by its expert's weight and add the expert's bias.
 
     Args:
         x: [tokens, width], or with factors [pairs, width], contiguous, float16/bfloat16/float32; width a multiple of
             32.
         words, groups: int32, see `mxfp4_reference`. bias: [experts, outputs], contiguous, any float type.
-        blocks: of the pairs, see `blocks.blocks_by_expert`. per_token: experts of a token.
-        gate: weights hold gate and up by turns, and the result is `reference.clamped_gate` of them.
-        factors: float32 [tokens, per_token], that products are multiplied by.
-        out_dtype: of the result; None: x's.
+        blocks: the pairs, see `blocks.blocks_by_expert`. per_token: experts of a token.
+        gate: the weights have gate and up rows interleaved, and the result is `reference.clamped_gate` of them.
+        factors: float32 [tokens, per_token], factors of the products.
+        out_dtype: dtype of the result; None: x's dtype.
     Returns:
-        [pairs, outputs], or with factors [per_token, tokens, outputs], whose sum over the first is a token's.
-        Accumulated in float32 and rounded once.
+        [pairs, outputs], or with factors [per_token, tokens, outputs], where the sum over the first dimension is the
+        result of a token. Accumulated in float32 and rounded once.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     pairs, outputs = require_packed(x, words, groups, bias, per_token, gate, factors)
     own, width = factors is not None, x.shape[1]
@@ -166,8 +166,8 @@ def _choice(x: Tensor, outputs: int, blocks: Blocks, experts: int, *, gated: boo
 
 
 def default_choice(size: int, *, gated: bool, few: bool) -> tuning.Choice:
-    """As measured on an H200 at the shapes of gpt-oss-20b, but for few blocks, which is by rule: many small programs,
-    each with much on its way."""
+    """Return the choice measured on an H200 at the shapes of gpt-oss-20b. The choice for few blocks was not measured:
+    many small programs, each with many loads in flight."""
     if size == 8 and few:
         return tuning.Choice.of(1, 6, BLOCK_N=16)
     if size <= 16:
@@ -178,7 +178,7 @@ def default_choice(size: int, *, gated: bool, few: bool) -> tuning.Choice:
 
 
 def candidates(size: int, *, gated: bool) -> list[tuning.Choice]:
-    """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
+    """Return the choices to time on a GPU. One that needs too much shared memory fails to launch and is skipped."""
     tiles, depths = [(64, 4), (128, 4), (128, 8), (64, 8), (256, 8)], [2, 3, 4]
     if size == 8:
         tiles, depths = [(16, 1), (32, 1), (32, 2), (64, 2), (64, 4)], [3, 4, 6, 8]
@@ -193,10 +193,10 @@ def candidates(size: int, *, gated: bool) -> list[tuning.Choice]:
 
 
 def block_size(pairs: int, experts: int, *, batch_invariant: bool = False) -> int:
-    """Slots of a block for so many pairs: twice what an expert gets on average, so that most experts have one block,
-    whose weights are unpacked once.
+    """Return the slots of a block: twice the average number of pairs per expert, so that most experts have one block
+    and their weights are unpacked once.
 
-    batch_invariant: the same whatever their number.
+    batch_invariant: one size for every number of pairs.
     """
     if batch_invariant:
         return reference.INVARIANT_SIZE

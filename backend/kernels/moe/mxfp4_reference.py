@@ -1,12 +1,12 @@
-"""What products by experts in MXFP4 are (OCP Microscaling Formats 1.0, 5.1), in torch: the twin of `mxfp4`.
+"""Products by experts' weights in MXFP4 (OCP Microscaling Formats 1.0, 5.1), in torch: the twin of `mxfp4`.
 
-Layout of the weights of all experts, [experts, outputs, width], width a multiple of 32 that is filled up with zeros to
-one of 128:
+Layout of the weights of all experts, [experts, outputs, width]. The width is a multiple of 32 and is padded with zeros
+to a multiple of 128:
 
-- words: int32 [experts, outputs, width / 8], numbers of e2m1 as `linear.int4_reference` lays them out: of a chunk of
-  128 columns word i has column ``32 * j + 2 * i`` in bits 4 j to 4 j + 3, and the next column sixteen bits further up.
-- groups: int32 [experts, width / 128, outputs]. Byte j is the e8m0 scale of the 32 columns from 32 j on, which stands
-  for 2 ** (byte - 127).
+- words: int32 [experts, outputs, width / 8], e2m1 numbers in the layout of `linear.int4_reference`. In a chunk of 128
+  columns, word i holds column ``32 * j + 2 * i`` in bits 4 j to 4 j + 3, and the next column sixteen bits higher.
+- groups: int32 [experts, width / 128, outputs]. Byte j is the e8m0 scale of the 32 columns from 32 j on; its value is
+  2 ** (byte - 127).
 """
 
 import torch
@@ -15,26 +15,26 @@ from torch import Tensor
 from backend.kernels.launching.launch import require
 from backend.kernels.moe.reference import Blocks, clamped_gate
 
-GROUP, CHUNK = 32, 128  # columns of a scale, and of a word of scales
+GROUP, CHUNK = 32, 128  # columns per scale, and per word of scales
 MOST_SCALE = 192
-"""The largest scale byte that is multiplied by, 2 ** 65: the kernel moves exponents up by 62."""
-VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of e2m1; the highest of four bits is the sign
+"""Largest scale byte, 2 ** 65: the kernel adds 62 to the exponents."""
+VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # e2m1; the highest of the four bits is the sign
 
 Gate = tuple[float, float]
-"""Where gate and up are clamped, and the slope of the gate's sigmoid."""
+"""(limit at which gate and up are clamped, slope of the gate's sigmoid)."""
 
 
 def padded(width: int) -> int:
-    """Columns that a weight of that width is laid out with."""
+    """Return the padded number of columns of a weight of that width."""
     return -(-width // CHUNK) * CHUNK
 
 
 def pack(stored: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """(words [outputs, padded / 8], groups [outputs, padded / 128]), both int32, by output.
+    """Return (words [outputs, padded / 8], groups [outputs, padded / 128]), both int32, output by output.
 
     Args:
-        stored: uint8 [outputs, width / 2], a byte of which holds two neighbouring columns, the first in its lower half.
-        scales: uint8 [outputs, width / 32], of e8m0.
+        stored: uint8 [outputs, width / 2], two neighbouring columns per byte, the first in the lower half.
+        scales: uint8 [outputs, width / 32], e8m0.
     """
     outputs, half = stored.shape
     missing = padded(2 * half) - 2 * half
@@ -50,7 +50,10 @@ def pack(stored: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dense(words: Tensor, groups: Tensor) -> Tensor:
-    """float32 [outputs, padded width] of an expert's words [outputs, padded / 8] and groups [padded / 128, outputs]."""
+    """Return the weight of an expert, float32 [outputs, padded width].
+
+    words: [outputs, padded / 8]. groups: [padded / 128, outputs].
+    """
     values = torch.tensor([*VALUES, *(-value for value in VALUES)], device=words.device)
     chunks = words.view(len(words), -1, GROUP // 2)
     numbers = torch.stack(
@@ -86,7 +89,7 @@ def grouped_mxfp4(
 def require_packed(
     x: Tensor, words: Tensor, groups: Tensor, bias: Tensor, per_token: int, gate: Gate | None, factors: Tensor | None
 ) -> tuple[int, int]:
-    """(pairs, outputs). Raises KernelArgumentError for what does not fit."""
+    """Return (pairs, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     fits = x.dim() == 2 and words.dim() == 3 and groups.dim() == 3 and x.is_contiguous()
     require(fits and words.is_contiguous() and groups.is_contiguous(), "x, words and groups must be contiguous")
     require(words.dtype == groups.dtype == torch.int32, f"int32, not {words.dtype} and {groups.dtype}")

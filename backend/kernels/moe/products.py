@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Products of blocks of pairs by their experts' weights, and the sum over a token's experts.
 
-A program multiplies a block by a tile of its expert's outputs; the weight is the left operand, as in `linear.narrow`,
-so that a block may be as small as eight pairs, as in decode steps, where reading weights is all. A block without pairs
-ends at once. Rows of x are fetched by their token's number, so that nothing is copied into the order of experts, and
-results go back to their pair's place. The sum over experts takes them in the order in which a token chose them: a
-token's bits depend on nothing but itself.
+A program multiplies a block by a tile of its expert's outputs. The weight is the left operand, as in `linear.narrow`,
+so a block may have as few as eight pairs, which suits decode steps, where reading weights dominates. The program of a
+block without pairs returns at once. Rows of x are gathered by token, without a copy in the order of experts, and each
+result is written to the place of its pair. A token's experts are summed in the order in which they were chosen, so the
+bits of a token depend on that token only.
 """
 
 import torch
@@ -24,7 +24,7 @@ __all__ = ["block_size", "candidates", "combine", "default_choice", "grouped_lin
 
 @triton.jit
 def _tile(ptr, n, k, width, EVEN: tl.constexpr):
-    """Columns k of rows n of an expert's weight."""
+    """Load columns k of rows n of an expert's weight."""
     at = ptr + n[:, None].to(tl.int64) * width + k[None, :]
     if EVEN:
         return tl.load(at)
@@ -33,7 +33,7 @@ def _tile(ptr, n, k, width, EVEN: tl.constexpr):
 
 @triton.jit
 def _scales(ptr, n, start, width, SPAN: tl.constexpr):
-    """Of rows n of the weights, all experts' one below another, for the group of 128 columns from `start` on."""
+    """Load the scales of rows n of the stacked weights of all experts, for the 128 columns from `start` on."""
     return tl.load(ptr + n // SPAN * (width // 128) + start // 128)
 
 
@@ -43,8 +43,8 @@ def _grouped_linear(
     PER_TOKEN: tl.constexpr, OWN: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, SPAN: tl.constexpr,
     EVEN: tl.constexpr, SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """OWN: x has a row for each pair, whose product is multiplied by its factor and goes to its part. SPAN: rows of a
-    weight that a scale of each group of 128 columns is for; 0 for none such."""
+    """OWN: x has one row per pair, and its product is multiplied by the pair's factor and written to the pair's part.
+    SPAN: rows of a weight that share the scale of a group of 128 columns; 0: no such scales."""
     if CHAINED:
         cuda.gdc_wait()
     block = tl.program_id(1)
@@ -111,22 +111,23 @@ def grouped_linear(
     scales: tuple[Tensor, Tensor] | None = None, span: int = 0, factors: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """The product of each pair by its expert's weight.
+    """Multiply each pair by its expert's weight.
 
     Args:
         x: [tokens, width], or with factors [pairs, width], contiguous, float16/bfloat16/float32/float8_e4m3fn.
         weight: [experts, outputs, width], contiguous, of x's dtype.
-        blocks: of the pairs, see `blocks.blocks_by_expert`. per_token: experts of a token.
-        gated: weights hold gate and up, [experts, 2 * outputs, width]; the result is ``silu(gate) * up``.
-        scales: of FP8, float32 [rows of x, 1] and [experts, weight's rows, 1]; with span, as `linear.fp8_block` has
-            them, [width / 128, rows of x] and [rows of all weights / span, width / 128].
-        factors: float32 [tokens, per_token], that products are multiplied by.
-        out_dtype: of the result; None: x's, of FP8 bfloat16.
+        blocks: the pairs, see `blocks.blocks_by_expert`. per_token: experts of a token.
+        gated: the weights are gate and up, [experts, 2 * outputs, width]; the result is ``silu(gate) * up``.
+        scales: FP8 scales, float32 [rows of x, 1] and [experts, weight's rows, 1]; with span, as in
+            `linear.fp8_block`, [width / 128, rows of x] and [rows of all weights / span, width / 128].
+        span: rows of a weight that share a scale; 0: one scale per row.
+        factors: float32 [tokens, per_token], factors of the products.
+        out_dtype: dtype of the result; None: x's dtype, and bfloat16 for FP8.
     Returns:
-        [pairs, outputs], or with factors [per_token, tokens, outputs], whose sum over the first is a token's.
-        Accumulated in float32 and rounded once.
+        [pairs, outputs], or with factors [per_token, tokens, outputs], where the sum over the first dimension is the
+        result of a token. Accumulated in float32 and rounded once.
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes do not fit.
     """
     pairs, outputs = require_grouped(x, weight, blocks, per_token, gated, scales, span, factors)
     require(blocks.size in (8, *SIZES), f"blocks of {blocks.size}; a power of two from 8 to {SIZES[-1]}")
@@ -149,14 +150,14 @@ def grouped_linear(
 
 
 def combine(parts: Tensor, residual: Tensor) -> Tensor:
-    """``residual`` and all parts, added in order, in float32.
+    """Add ``residual`` and all parts, in order, in float32.
 
     Args:
-        parts: [parts, tokens, width], contiguous, float types. residual: [tokens, width], contiguous.
+        parts: [parts, tokens, width], contiguous, any float dtype. residual: [tokens, width], contiguous.
     Returns:
         [tokens, width] in residual's dtype.
     Raises:
-        KernelArgumentError: shapes that do not fit.
+        KernelArgumentError: shapes do not fit.
     """
     fits = parts.dim() == 3 and parts.shape[1:] == residual.shape and parts.is_contiguous() and residual.is_contiguous()
     require(fits, f"parts {list(parts.shape)} do not add to {list(residual.shape)}")
@@ -188,7 +189,7 @@ def _choice(
 def default_choice(
     size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
 ) -> tuning.Choice:  # fmt: skip
-    """By the rules that hold for `linear.narrow`; not timed yet. in_blocks: sums of a group take registers as well."""
+    """Return the choice by the rules of `linear.narrow`, not yet timed. in_blocks: sums per group need registers."""
     block_k = {1: 128, 4: 32}.get(item_size, 64)
     if size <= 32:
         block_n, warps, stages = 64, 4, 4
@@ -204,7 +205,7 @@ def default_choice(
 def candidates(
     size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
 ) -> list[tuning.Choice]:  # fmt: skip
-    """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
+    """Return the choices to time on a GPU. One that needs too much shared memory fails to launch and is skipped."""
     unit = 2 // item_size if item_size < 2 else 1
     tiles = [(32, 128, 2, 4), (64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 64, 8, 3)]
     if size >= 64:

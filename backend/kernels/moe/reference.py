@@ -1,9 +1,9 @@
-"""What routing and blocks are, and the torch twins of `routing`, `blocks` and `products`.
+"""Torch twins of `routing`, `blocks` and `products`, and the definition of blocks.
 
-A pair is a token and one of its experts: pair ``token * per_token + place``. Pairs are laid out in blocks of `size`
-slots, each of one expert, so that a program multiplies a block by one expert's weight; slots that are left over hold
--1. How many blocks there are follows from the number of pairs and experts, never from who took which: shapes are the
-same whatever is routed, and a step can be captured in a CUDA graph.
+A pair is a token and one of its experts; its number is ``token * per_token + place``. Pairs are sorted into blocks of
+`size` slots, each for one expert, so that a program multiplies a block by one expert's weight; unused slots hold -1.
+The number of blocks follows from the numbers of pairs and experts and not from the routing: shapes are constant, and a
+step can be captured in a CUDA graph.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from backend.kernels.launching.launch import require
 from backend.kernels.moe.rule import Routing
 
 MOST_EXPERTS = 512
-GROUP = 128  # columns of a block
-SIZES: tuple[int, ...] = (16, 32, 64, 128)  # of blocks
+GROUP = 128  # columns per scale
+SIZES: tuple[int, ...] = (16, 32, 64, 128)  # block sizes
 INVARIANT_SIZE = 32
 
 
@@ -31,7 +31,7 @@ class Blocks:
 
 
 def require_routing(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[int, int]:
-    """(tokens, experts). Raises KernelArgumentError for what does not fit."""
+    """Return (tokens, experts). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     require(logits.dim() == 2 and logits.is_contiguous(), f"logits must be contiguous, got {tuple(logits.shape)}")
     tokens, experts = logits.shape
     require(experts <= MOST_EXPERTS, f"{experts} experts; {MOST_EXPERTS} at most")
@@ -64,19 +64,19 @@ def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple
 
 
 def _largest(values: Tensor, count: int) -> Tensor:
-    """Places of the largest in each row, of equal ones the first."""
+    """Return the columns of the `count` largest values of each row; of equal values the first."""
     return values.sort(dim=-1, descending=True, stable=True).indices[:, :count]
 
 
 def blocks_needed(pairs: int, experts: int, size: int) -> int:
-    """That always suffice: each expert leaves at most one block short."""
+    """Return a number of blocks that suffices for every routing: each expert has at most one partly filled block."""
     return pairs // size + min(pairs, experts)
 
 
 def block_size(pairs: int, experts: int, *, batch_invariant: bool = False) -> int:
-    """Slots of a block for so many pairs: what an expert gets on average, or the next smaller there is.
+    """Return the slots of a block: the average number of pairs per expert, rounded down to a supported size.
 
-    Not timed yet. batch_invariant: the same whatever their number.
+    Not yet timed. batch_invariant: one size for every number of pairs.
     """
     if batch_invariant:
         return INVARIANT_SIZE
@@ -84,7 +84,7 @@ def block_size(pairs: int, experts: int, *, batch_invariant: bool = False) -> in
 
 
 def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:
-    """See `blocks.blocks_by_expert`. Nothing here waits for the device, nor has a shape that depends on `chosen`."""
+    """See `blocks.blocks_by_expert`. The host does not wait for the device, and no shape depends on `chosen`."""
     pairs, device = chosen.numel(), chosen.device
     blocks = blocks_needed(pairs, experts, size)
     slots = torch.full((blocks * size,), -1, dtype=torch.int32, device=device)
@@ -101,7 +101,7 @@ def blocks_by_expert(chosen: Tensor, experts: int, size: int) -> Blocks:
 def clamped_gate(gate_up: Tensor, limit: float, slope: float) -> Tensor:
     """gpt-oss's gate: ``g * sigmoid(slope * g) * (u + 1)``, with g at most `limit` and u between -limit and limit.
 
-    gate_up: [rows, 2 * inner], gate and up by turns. Returns [rows, inner].
+    gate_up: [rows, 2 * inner], gate and up columns interleaved. Returns [rows, inner].
     """
     gate, up = gate_up[:, ::2].clamp(max=limit), gate_up[:, 1::2].clamp(-limit, limit)
     return gate * torch.sigmoid(gate * slope) * (up + 1)
@@ -151,7 +151,7 @@ def require_grouped(
     x: Tensor, weight: Tensor, blocks: Blocks, per_token: int, gated: bool, scales: tuple[Tensor, Tensor] | None,
     span: int, factors: Tensor | None,
 ) -> tuple[int, int]:  # fmt: skip
-    """(pairs, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
+    """Return (pairs, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     require(x.dim() == 2 and x.is_contiguous(), f"x must be a contiguous matrix, got shape {tuple(x.shape)}")
     require(weight.dim() == 3 and weight.is_contiguous(), "weights are [experts, outputs, width], contiguous")
     rows, width = x.shape

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Which experts a token takes, and how much of each, in one kernel (Shazeer et al. 2017; DeepSeek-AI 2024, V3, 2.1.2).
+"""Experts of each token and their weights, in one kernel (Shazeer et al. 2017; DeepSeek-AI 2024, V3, 2.1.2).
 
-A program does a token: scores of all experts stand in its registers, and the largest is taken `per_token` times. Of
-equal scores the expert with the lower number comes first: a token's experts do not depend on who else is routed.
+A program handles one token: it keeps the scores of all experts in registers and selects the largest `per_token` times.
+Of equal scores the expert with the lower number is selected, so a token's experts do not depend on other tokens.
 """
 
 import torch
@@ -17,14 +17,14 @@ from backend.kernels.moe.rule import Routing
 
 @triton.jit
 def _first_largest(values, index, SIZE: tl.constexpr):
-    """(largest, the lowest index where it is)."""
+    """Return (largest value, lowest index with that value)."""
     largest = tl.max(values, 0)
     return largest, tl.min(tl.where(values == largest, index, SIZE), 0)
 
 
 @triton.jit
 def _group_scores(scores, group, GROUPS: tl.constexpr, GROUP_BLOCK: tl.constexpr, BEST: tl.constexpr):
-    """[GROUP_BLOCK]: the sum of each group's BEST largest scores. scores, group: [BLOCK]."""
+    """Return the sum of the BEST largest scores of each group, [GROUP_BLOCK]. scores, group: [BLOCK]."""
     names = tl.arange(0, GROUP_BLOCK)
     table = tl.where(group[None, :] == names[:, None], scores[None, :], float("-inf"))
     total = tl.max(table, 1)
@@ -82,16 +82,16 @@ def _route(
 
 
 def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The experts of each token.
+    """Select the experts of each token.
 
     Args:
         logits: [tokens, experts], contiguous, float16/bfloat16/float32; finite.
         routing: see `rule.Routing`.
-        bias: float32 [experts], added to scores where experts are chosen, not where they are weighed (V3).
+        bias: float32 [experts], added to the scores for the selection but not for the weights (V3).
     Returns:
         (weights float32, experts int32), both [tokens, per_token], the best first.
     Raises:
-        KernelArgumentError: shapes that do not fit.
+        KernelArgumentError: shapes do not fit.
     """
     tokens, experts = require_routing(logits, routing, bias)
     weights = logits.new_empty(tokens, routing.per_token, dtype=torch.float32)

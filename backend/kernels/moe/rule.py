@@ -1,18 +1,19 @@
-"""How a model routes its tokens, as its configuration says. Does not import torch."""
+"""Routing rule of a model, from its configuration. Does not import torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How a token's experts are found from its logits.
+    """Rule that selects a token's experts from its logits.
 
     Attributes:
-        experts: that there are; 0 leaves it to the logits. per_token: experts that a token takes.
-        sigmoid: logits become scores by a sigmoid each, not by a softmax over all (DeepSeek-AI 2024, V3).
-        normalised: weights of those taken add up to 1. scale: multiplies weights last.
-        groups, groups_taken: experts of the best `groups_taken` of so many groups of neighbours alone are taken; a
-            group is as good as its two best, or, without a bias, its best (node-limited routing; V2, V3).
+        experts: number of experts; 0: the width of the logits. per_token: experts of a token.
+        sigmoid: scores are the sigmoid of each logit instead of a softmax over all (DeepSeek-AI 2024, V3).
+        normalised: the weights of the selected experts sum to 1. scale: final factor of the weights.
+        groups, groups_taken: experts are in `groups` groups of neighbours, and only the best `groups_taken` groups are
+            considered. The score of a group is the sum of its two best experts, or, without a bias, its best expert
+            (node-limited routing; V2, V3).
     """
 
     per_token: int

@@ -1,4 +1,4 @@
-"""Low-rank adapters of a model (LoRA): reading them, their memory, and products with what they add.
+"""Low-rank adapters (LoRA) of a model: readers, slots in device memory and adapted linear layers.
 
 `backend.models.decoders`, `backend.engine` and `backend.planner` may import it.
 """

@@ -1,7 +1,7 @@
-"""A weight whose products get what each row's adapter adds, whatever the weight's format.
+"""A linear layer that adds each row's adapter to the product of its weight. It works with any weight format.
 
-What a format does within a product (the norm before it, the gate and the residual behind it, activations quantised on
-their way in) is done outside of it here: adapters multiply activations as they were, and add before the gate.
+The steps that a format fuses into a product (norm before, gate and residual after, quantisation of the activations) run
+outside of it here: an adapter multiplies the unquantised activations and is added before the gate.
 """
 
 from torch import Tensor
@@ -11,8 +11,8 @@ from backend.quantization.linear import Linear, Operand
 
 
 class AdaptedLinear(Linear):
-    """base: the weight. layer, matrix: whose it is. Of several ranks each has its part of both matrices: what ends a
-    residual branch is summed over them with the base's."""
+    """base: the weight. layer, matrix: its place in the model. With tensor parallelism each rank has a share of both
+    adapter matrices, and the sum over ranks at the end of a residual branch includes the adapter's product."""
 
     def __init__(self, base: Linear, bank: AdapterBank, layer: int, matrix: str) -> None:
         super().__init__(base.kernels)

@@ -1,7 +1,7 @@
-"""The memory of all adapters of a model, and which of them each row of a step has.
+"""Device memory for all adapters of a model, and the adapter slot of each row of a step.
 
-A fixed number of slots, all of one rank: an adapter of a lower one is padded with zeros. So nothing is allocated, and
-no graph captured again, when adapters come and go: which slot a row has is data.
+The number of slots is fixed and all have one rank; an adapter of a lower rank is padded with zeros. The slot of a row
+is data, so loading or unloading an adapter allocates no memory and needs no new capture of a CUDA graph.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from backend.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class Pages:
-    """Of one matrix. a: [slots, modules * rank, width]; b: [slots, outputs, rank], scaled."""
+    """Adapter weights of one matrix. a: [slots, modules * rank, width]; b: [slots, outputs, rank], scaled."""
 
     place: Place
     a: Tensor
@@ -51,14 +51,14 @@ class AdapterBank:
         self.layers = [{name: pages(place) for name, place in places_of(model, i).items()} for i in layers]
 
     def __deepcopy__(self, memo: object) -> "AdapterBank":
-        """A copied model has the same adapters."""
+        """Return the bank itself: a copied model shares its adapters."""
         return self
 
     # What is in the slots
 
     @torch.inference_mode()
     def fill(self, slot: int, adapter: Adapter) -> None:
-        """Put an adapter there, behind the steps in flight. Its rank is at most the bank's."""
+        """Copy an adapter into a slot, in stream order after the steps in flight. Its rank is at most the bank's."""
         self.clear(slot)
         for (layer, module), (a, b) in adapter.parts.items():
             pages = next(p for p in self.layers[layer].values() if module in p.place.modules)
@@ -69,26 +69,29 @@ class AdapterBank:
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        """Zero it, behind the steps in flight."""
+        """Zero a slot, in stream order after the steps in flight."""
         for layer in self.layers:
             for pages in layer.values():
                 pages.a[slot].zero_()
                 pages.b[slot].zero_()
 
-    # Whose the rows of a step are
+    # The adapter of each row of a step
 
     def begin(self, slots: Tensor | None) -> None:
-        """slots: int32 [rows], of the rows that `add` is given from now on, -1 for none; None: none has an adapter."""
+        """Set the slots of the rows of the next calls of `add`.
+
+        slots: int32 [rows], -1 for a row without an adapter; None: no row has an adapter.
+        """
         invariant = self._batch_invariant
         self._rows = None if slots is None else self._ops.segments(slots, self.slots, batch_invariant=invariant)
 
     @property
     def idle(self) -> bool:
-        """Whether no row of the step has an adapter, as far as the host knows."""
+        """Whether the host knows that no row of the step has an adapter."""
         return self._rows is None
 
     def add(self, layer: int, matrix: str, x: Tensor, y: Tensor) -> Tensor:
-        """`y` with what the adapters add to the product of `x` by that matrix. It is written to.
+        """Add the adapters' product of `x` for that matrix to `y`, in place, and return `y`.
 
         x: [rows, width]. y: [rows, outputs], in the model's dtype or float32.
         """
@@ -104,6 +107,6 @@ class AdapterBank:
         return matrix in self.layers[layer]
 
     def rows(self, index: Tensor) -> None:
-        """Of the rows that `begin` was given, only these from now on."""
+        """Keep only these rows of those given to `begin`, for the next calls of `add`. index: [rows kept]."""
         if self._rows is not None:
             self.begin(self._rows.slots[index])

@@ -1,6 +1,7 @@
-"""An adapter as PEFT saves it: adapter_config.json and adapter_model.safetensors (huggingface/peft, LoraConfig).
+"""Reader of adapters saved by PEFT: adapter_config.json and adapter_model.safetensors (huggingface/peft, LoraConfig).
 
-A file is read once, whole: what is placed is what its digest is of. What is not computed is refused by name.
+Each file is read once and completely, so the digest is that of the loaded bytes. An unsupported feature is refused, and
+the error names it.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."
 TEXT_PARTS = (("model.language_model.", "model."), ("language_model.", ""))
 TENSOR = re.compile(r"model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.default)?\.weight")
-HEADER = 4 << 20  # bytes that a file may be larger than its numbers
+HEADER = 4 << 20  # bytes by which a file may exceed the size of its tensor data
 FLOATS = ("F32", "F16", "BF16")
 READ = frozenset({"peft_type", "task_type", "r", "lora_alpha", "use_rslora", "init_lora_weights"})
 NEUTRAL = frozenset(
@@ -48,9 +49,9 @@ NEUTRAL = frozenset(
         "qalora_group_size",
     }
 )
-"""What says nothing about the product: the tensors say which modules and layers there are, dropout is for training."""
+"""Keys without effect on the product: modules and layers follow from the tensors, and dropout only affects training."""
 PLAIN_INITIALS = (True, False, "gaussian", "eva", "orthogonal", None)
-"""Ways to begin training that leave the base as it is (`init_lora_weights`)."""
+"""Values of `init_lora_weights` that leave the base model unchanged."""
 LEFT_OUT = (
     ("lora_magnitude_vector", "DoRA"),
     ("lora_embedding_", "embeddings"),
@@ -58,12 +59,12 @@ LEFT_OUT = (
     ("embed_tokens", "embeddings"),
     ("lm_head", "the head"),
 )
-"""Marks of tensors that are not computed, and what they belong to."""
+"""Substrings in the names of unsupported tensors, and the feature that each belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """scaling: what the product of both matrices is multiplied by."""
+    """scaling: factor of the product of both matrices."""
 
     rank: int
     scaling: float
@@ -71,11 +72,11 @@ class AdapterConfig:
 
 @dataclass(frozen=True)
 class Adapter:
-    """What was read, for the model as this rank holds it.
+    """An adapter that was read: this rank's share.
 
     Attributes:
         digest: SHA-256 in hexadecimal, see `digest_of`. size: bytes of both files.
-        parts: by layer of this rank and module: (a [rank, width], b [outputs, rank], scaled), float32.
+        parts: by (layer of this rank, module): (a [rank, width], b [outputs, rank], scaled), float32.
     """
 
     digest: str
@@ -85,9 +86,13 @@ class Adapter:
 
 
 def read_adapter(folder: Path, model: ModelConfig, most_rank: int, whole_layers: int) -> Adapter:
-    """model: this rank's share. whole_layers: of the whole model.
+    """Read and check an adapter.
 
-    Raises AdapterRefused for what is not there, not computed, misshapen, too large or not finite.
+    Args:
+        model: this rank's share. most_rank: largest rank accepted. whole_layers: layers of the whole model.
+    Raises:
+        AdapterRefused: a file is missing or too large, a feature is unsupported, a shape is wrong or a number is not
+            finite.
     """
     try:
         return _read(folder, model, most_rank, whole_layers)
@@ -96,7 +101,7 @@ def read_adapter(folder: Path, model: ModelConfig, most_rank: int, whole_layers:
 
 
 def _read(folder: Path, model: ModelConfig, most_rank: int, whole_layers: int) -> Adapter:
-    """Raises ModelError as well, as readers of checkpoints do."""
+    """As `read_adapter`; also raises ModelError, from the checkpoint readers."""
     declared = _declared(folder)
     config = parsed(declared[0])
     if config.rank > most_rank:
@@ -113,14 +118,14 @@ def _read(folder: Path, model: ModelConfig, most_rank: int, whole_layers: int) -
 
 
 def digest_of(config: bytes, weights: bytes) -> str:
-    """SHA-256 over SHA-256 and name of both files, a line each: what `sha256sum adapter_config.json
-    adapter_model.safetensors | sha256sum` prints."""
+    """Return the SHA-256 of two lines, each with the SHA-256 and the name of a file: the output of
+    `sha256sum adapter_config.json adapter_model.safetensors | sha256sum`."""
     lines = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in ((CONFIG, config), (WEIGHTS, weights))]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def parsed(config: Mapping[str, Any]) -> AdapterConfig:
-    """adapter_config.json. Raises AdapterRefused, naming what is not computed."""
+    """Parse the content of adapter_config.json. Raises AdapterRefused, which names the unsupported or bad value."""
     _refuse_kinds(config)
     for name, value in config.items():
         if name not in READ | NEUTRAL and name != "bias" and value not in (None, False, {}, [], ""):
@@ -152,7 +157,7 @@ def _refuse_kinds(config: Mapping[str, Any]) -> None:
 
 
 def _declared(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """adapter_config.json, parsed and as it is."""
+    """Return adapter_config.json parsed, and its bytes."""
     if not folder.is_dir():
         raise AdapterRefused(f"there is no folder {folder.name!r} among the adapters; name one that is there")
     content = regular(folder / CONFIG)
@@ -181,7 +186,7 @@ Pair = dict[str, TableEntry]
 
 
 def _by_module(entries: list[TableEntry], model: ModelConfig, layers: int) -> dict[tuple[int, str], Pair]:
-    """Both tensors of each layer and module of the whole model."""
+    """Return the pair of tensors of each (layer, module) of the whole model."""
     found: dict[tuple[int, str], Pair] = {}
     for entry in entries:
         layer, module, side = _place(entry.name)
@@ -201,7 +206,7 @@ def _by_module(entries: list[TableEntry], model: ModelConfig, layers: int) -> di
 
 
 def _place(tensor: str) -> tuple[int, str, str]:
-    """Layer, module and side of a tensor. Raises AdapterRefused for a name that is none of an adapter's."""
+    """Return the layer, module and side (A or B) of a tensor. Raises AdapterRefused if its name is not an adapter's."""
     name = tensor.removeprefix(ROOT)
     for part, instead in TEXT_PARTS:
         name = instead + name.removeprefix(part) if name.startswith(part) else name
@@ -221,7 +226,10 @@ def _targets(model: ModelConfig) -> str:
 def _pair(
     data: bytes, layer: int, module: str, pair: Pair, model: ModelConfig, config: AdapterConfig
 ) -> tuple[Tensor, Tensor] | None:
-    """This rank's part of both, None for a layer of another stage. All of it is checked."""
+    """Return this rank's share of both matrices, or None for a layer of another pipeline stage.
+
+    All numbers are checked, those of other ranks too.
+    """
     if set(pair) != {"A", "B"}:
         raise AdapterRefused(f"layer {layer} has one of both matrices of {module}; save the adapter again")
     index = layer - model.first_layer
@@ -246,7 +254,7 @@ def _pair(
 
 
 def _share(model: ModelConfig, layer: int, module: str) -> Share | tuple[int, int]:
-    """Of the module's weight: what this rank has, or, where that is all, its (outputs, width)."""
+    """Return this rank's share of the module's weight, or its (outputs, width) where the rank has all of it."""
     matrix, begin, end = model.modules[module]
     found = shares_of(model, layer).get(module)
     return (end - begin, model.matrices[matrix][1]) if found is None else found

@@ -1,4 +1,4 @@
-"""Where adapters add to a layer's products, and how much memory they take. Without torch, for the planner."""
+"""The matrices of a layer that adapters apply to, and their memory. Does not import torch: the planner uses it."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from backend.parallel.shard import Share
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of a layer's matrices, as a rank holds it.
+    """A rank's share of one matrix of a layer.
 
     Attributes:
-        width, heights: its columns, and the rows of each module that it is made of, in order.
-        modules: their names.
+        width: columns. heights: rows of each module that the matrix is made of, in order.
+        modules: names of these modules.
     """
 
     width: int
@@ -21,12 +21,12 @@ class Place:
     modules: tuple[str, ...]
 
     def numbers(self, rank: int) -> int:
-        """That one adapter of that rank has here."""
+        """Return how many numbers one adapter of that rank has for this matrix."""
         return rank * (len(self.heights) * self.width + sum(self.heights))
 
 
 def places_of(model: ModelConfig, layer: int) -> dict[str, Place]:
-    """By matrix (`ModelConfig.matrices`): all but those of experts."""
+    """Return the places of a layer by matrix (`ModelConfig.matrices`), without the matrices of experts."""
     experts = model.experts
     mixture = experts is not None and layer not in experts.dense_layers
     found: dict[str, Place] = {}
@@ -39,13 +39,13 @@ def places_of(model: ModelConfig, layer: int) -> dict[str, Place]:
 
 
 def shares_of(model: ModelConfig, layer: int) -> dict[str, Share]:
-    """By module: which part of its weight this rank has; none where it has all."""
+    """Return, by module, the share of its weight that this rank has. A module that the rank has all of is left out."""
     if model.shard.alone:
         return {}
     return {name.removesuffix(".weight"): share for name, share in layer_shares(model, layer).items()}
 
 
 def adapter_bytes(model: ModelConfig, rank: int, element_size: int) -> int:
-    """That one adapter's place takes."""
+    """Return the bytes of one adapter slot. element_size: bytes of a number."""
     layers = range(model.num_layers)
     return sum(p.numbers(rank) for layer in layers for p in places_of(model, layer).values()) * element_size

@@ -1,8 +1,8 @@
-"""The decoder of the kernels for latent attention (DeepSeek-V2, V3); what is Llama's is `fused_decoder`'s.
+"""Decoder with the kernels for latent attention (DeepSeek-V2, V3). The parts shared with Llama are in `fused_decoder`.
 
-The products by keys' and values' matrices are moved to queries and results, for prompts as for decode steps: one kernel
-reads the cache, later chunks of a long prompt expand nothing, and a token is computed alike in any step. With V3's
-widths a pair of tokens costs 1,088 multiplications a head instead of 320.
+The products by the key and value matrices are applied to queries and results, in prompts and in decode steps. One
+kernel reads the cache, later chunks of a long prompt expand no latents, and every step computes a token in the same
+way. The cost, with V3's widths, is 1,088 multiplications a head for each pair of tokens instead of 320.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,13 @@ from backend.quantization.none import NONE
 
 @dataclass(frozen=True, slots=True)
 class LatentWeights:
-    """What a layer attends with beside `Products`. query, query_norm: from the query's latent to queries; None where
-    ``qkv`` makes them itself. latent_norm: [rank]. keys: [heads, plain, rank], what makes keys of latents."""
+    """Weights of a layer's attention that are not in `Products`.
+
+    Attributes:
+        query, query_norm: map the query latent to queries; None where ``qkv`` computes the queries.
+        latent_norm: [rank].
+        keys: [heads, plain, rank], maps latents to keys.
+    """
 
     query: Linear | None
     query_norm: Tensor | None
@@ -39,9 +44,9 @@ class LatentWeights:
 
 
 class LatentOutput(Linear):
-    """The weight that ends attention, behind the matrices that make values of sums of latents.
+    """Output projection of attention, applied after the matrices that map sums of latents to values.
 
-    values: [heads, value, rank]. x of all products is [tokens, heads * rank].
+    values: [heads, value, rank]. The input x of all products is [tokens, heads * rank].
     """
 
     def __init__(self, base: Linear, values: Tensor, ops: Any, *, batch_invariant: bool) -> None:
@@ -85,15 +90,15 @@ class LatentOutput(Linear):
 
 
 class LatentDecoder(FusedDecoder):
-    """Takes over the weights of `model`, as `FusedDecoder` does; ``qkv`` of its layers makes the query's latent, or
-    queries, and latent and rotary key."""
+    """Takes over the weights of `model`, as `FusedDecoder` does. ``qkv`` of a layer computes the query latent (or the
+    queries), the latent and the rotary key."""
 
     batch_invariant = False
 
     def __init__(self, model: Decoder, kernels: Kernels, quantization: Quantization = NONE) -> None:
         self._ops = latent_kernels_for(model.embedding.device)
         super().__init__(model, kernels, quantization)
-        assert self.config.latent is not None  # noqa: S101 -- who builds it has looked
+        assert self.config.latent is not None  # noqa: S101 -- checked by the caller
         self.latent = self.config.latent
         own = [layer for layer in model.layers if isinstance(layer, LatentLayer)]
         self.latents = [self._latent_weights(layer) for layer in own]
@@ -117,7 +122,7 @@ class LatentDecoder(FusedDecoder):
         attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Attention of layer `index`: [tokens, heads * rank]."""
-        assert scales is None  # noqa: S101 -- `_path` sees to it
+        assert scales is None  # noqa: S101 -- guaranteed by `_path`
         own, shape = self.latents[index], self.latent
         first = qkv[:, : qkv.shape[1] - shape.stored]
         if own.query is not None and own.query_norm is not None:
@@ -137,11 +142,11 @@ class LatentDecoder(FusedDecoder):
         return weight.product(x, self.quantization.few_rows, self.narrow_rows)
 
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
-        return super()._path(rows, True)  # what ``qkv`` makes goes to several places: no scales are left for later
+        return super()._path(rows, True)  # the product of ``qkv`` has several uses, so its scales cannot be deferred
 
 
 class InvariantLatentDecoder(LatentDecoder, InvariantDecoder):
-    """The same in which a token's logits depend on its own sequence alone."""
+    """Batch-invariant variant: the logits of a token depend on its own sequence only."""
 
     batch_invariant = True
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (DeepSeek-AI 2024): latent attention, and many narrow experts beside shared ones."""
+"""DeepSeek-V2 and V3 (DeepSeek-AI 2024): latent attention, and many narrow routed experts with shared experts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +19,8 @@ GREEDY, BY_GROUP, CORRECTED = "greedy", "group_limited_greedy", "noaux_tc"
 
 
 def _spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Under the names that all share: heads of attention have no KV heads of their own, and what a head gives to the
-    output is as wide as a value."""
+    """Return the configuration under the names common to all families: the number of KV heads is that of the heads,
+    and the output width of a head is that of a value."""
     return {**config, "num_key_value_heads": 1, "head_dim": config.get("v_head_dim")}
 
 
@@ -37,7 +37,7 @@ def _latent(config: Mapping[str, Any], *, interleaved: bool) -> LatentAttention:
 
 
 def _experts(config: Mapping[str, Any], method: str, *, sigmoid: bool, normalised: bool) -> Experts | None:
-    """None where all layers are dense. Raises UnsupportedModel."""
+    """Return the experts' configuration, or None where all layers are dense. Raises UnsupportedModel."""
     if config.get("n_routed_experts") is None:
         return None
     if int(config.get("moe_layer_freq") or 1) != 1:
@@ -63,8 +63,8 @@ def _experts(config: Mapping[str, Any], method: str, *, sigmoid: bool, normalise
 
 
 def attention_scale(config: Mapping[str, Any]) -> float:
-    """Of the scores: YaRN's magnitude belongs to both query and key, and here to all of their dimensions, also those
-    without a position (DeepSeek's ``mscale_all_dim``)."""
+    """Return the factor of the attention scores. YaRN's magnitude scales both query and key, and with DeepSeek's
+    ``mscale_all_dim`` all their dimensions, those without rotary embedding too."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     scale = (int(config["qk_nope_head_dim"]) + int(config["qk_rope_head_dim"])) ** -0.5
     every = float(rope.get("mscale_all_dim") or 0.0)

@@ -1,5 +1,5 @@
-"""gpt-oss (OpenAI 2025): experts in MXFP4, attention with sinks and biases, a window in every second layer, and a gate
-that is clamped."""
+"""gpt-oss (OpenAI 2025): experts in MXFP4, attention with sinks and biases, a sliding window in every second layer and
+a clamped gate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from backend.models.families.family import ExpertNames, Experts, Family, Traits
 
 NAMES = ExpertNames(
     router="mlp.router.weight",
-    gate="mlp.experts.gate_up_proj",  # of all experts, gate and up by turns
+    gate="mlp.experts.gate_up_proj",  # all experts, gate and up rows interleaved
     up="mlp.experts.gate_up_proj",
     down="mlp.experts.down_proj",
 )
 
 
 def spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a release leaves to transformers' defaults."""
+    """Return the configuration with the defaults of transformers for the keys that a release leaves out."""
     return {"attention_bias": True, "rms_norm_eps": 1e-5, "swiglu_limit": 7.0, "swiglu_alpha": 1.702, **config}
 
 

@@ -1,8 +1,8 @@
 """A layer with multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1), in plain torch.
 
-A head's key is ``K @ latent`` beside the rotary key that all heads share, its value ``V @ latent``. The products by K
-and V are moved to the query and to the result ("absorbed"): ``q · (K @ latent) = (Kᵀ @ q) · latent``. Attention then
-runs over what the cache holds, with one KV head, for decode steps and prompts alike.
+The key of a head is ``K @ latent`` and the rotary key that all heads share; its value is ``V @ latent``. The products
+by K and V are applied to the query and to the result instead ("absorbed"): ``q · (K @ latent) = (Kᵀ @ q) · latent``.
+Attention then reads the cached latents directly, with one KV head, for decode steps and for prompts.
 """
 
 import torch
@@ -15,10 +15,10 @@ from backend.models.layers.linear import linear
 
 
 class LatentLayer(DecoderLayer):
-    """``qkv`` is one matrix of the query's latent, or of the queries, and of latent and rotary key."""
+    """``qkv`` is one matrix for the query latent (or the queries), the latent and the rotary key."""
 
     def make_attention(self, config: ModelConfig) -> None:
-        assert config.latent is not None  # noqa: S101 -- who builds it has looked
+        assert config.latent is not None  # noqa: S101 -- checked by the caller
         self.latent = latent = config.latent
         self.qkv_bias = self.q_norm = self.k_norm = self.out_bias = self.sinks = None
         self.qkv, self.out = self.matrix("qkv"), self.matrix("out")
@@ -30,12 +30,12 @@ class LatentLayer(DecoderLayer):
 
     @property
     def cuts(self) -> tuple[int, int]:
-        """Columns of ``qkv``'s product where the latent and the rotary key begin."""
+        """First columns of the latent and of the rotary key in the product of ``qkv``."""
         end = self.qkv.shape[0] - self.latent.rotary
         return end - self.latent.rank, end
 
     def halves(self) -> tuple[Tensor, Tensor]:
-        """What makes keys and values of a latent: [heads, plain, rank] and [heads, value, rank]."""
+        """Return K and V, which map a latent to keys and values: [heads, plain, rank] and [heads, value, rank]."""
         each = self.expansion.view(self.heads, self.latent.plain + self.latent.value, self.latent.rank)
         return each[:, : self.latent.plain], each[:, self.latent.plain :]
 
@@ -55,7 +55,8 @@ class LatentLayer(DecoderLayer):
         return self.branch(found.reshape(tokens, -1), self.out)
 
     def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """By the position, in the order of halves either way: query and key agree, and no one else looks."""
+        """Apply the rotary embedding. The result is in the order of halves for both layouts: only the scores of query
+        and key depend on it, and both use the same order."""
         if self.latent.interleaved:
             x = torch.cat((x[..., ::2], x[..., 1::2]), -1)
         return rotate(x, cos, sin)

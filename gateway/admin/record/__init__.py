@@ -1,4 +1,4 @@
-"""Routes on the record: calls, their proofs and kept content; the rights of persons; the health of the log.
+"""Routes for the audit record: calls, their proofs and stored content; data subject rights; the health of the log.
 
 Only `gateway.admin.app` may import it.
 """

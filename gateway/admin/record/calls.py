@@ -1,6 +1,6 @@
-"""Calls of models on record: found, shown, proven; their content where it is kept and a reason is given.
+"""Recorded model calls: list, show and prove them, and read stored content for a stated reason.
 
-Every look is on record itself (GDPR 5(2), 32): `log.read` with the records that were shown, `content.accessed`.
+Every read is recorded too (GDPR 5(2), 32): `log.read` with the range of records shown, and `content.accessed`.
 """
 
 from dataclasses import asdict
@@ -36,7 +36,8 @@ Commitment = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="
 
 
 class Call(ResponseBody):
-    """A call in one line. `seq`: of its first record; `rule`: by which it was refused, or why it broke off."""
+    """A call in short form. `seq`: number of its first record. `rule`: the rule that refused the call, or the reason of
+    its abort."""
 
     seq: int
     ts: str
@@ -58,21 +59,21 @@ class Call(ResponseBody):
 
 
 class Calls(ResponseBody):
-    """`before`: to be sent for the next page, where there may be more."""
+    """A page of calls. `before`: value for the request of the next page, null if there is none."""
 
     items: tuple[Call, ...]
     before: int | None
 
 
 class OnRecordAs(ResponseBody):
-    """One record, as it was hashed."""
+    """One record, as hashed."""
 
     seq: int
     record: dict[str, Any]
 
 
 class WholeCall(ResponseBody):
-    """`records`: all of the call; `receipt`: of the last one; `kept`: fields whose content is kept, by record."""
+    """All records of a call. `receipt`: receipt of the last record. `kept`: fields with stored content, by record."""
 
     call: Call
     records: tuple[OnRecordAs, ...]
@@ -81,8 +82,8 @@ class WholeCall(ResponseBody):
 
 
 class Proof(ResponseBody):
-    """That the record of `receipt` is under a signed checkpoint: RFC 6962 hashes, nearest first, in hexadecimal.
-    `note`: the checkpoint as it was signed; `key`: to check its signature by."""
+    """Proof that the record of `receipt` is included in a signed checkpoint: RFC 6962 hashes, nearest first, in
+    hexadecimal. `note`: the signed checkpoint. `key`: verifier key of its signature."""
 
     receipt: str
     origin: str
@@ -102,7 +103,7 @@ class Content(ResponseBody):
 
 
 class PlaceCount(ResponseBody):
-    """Where calls were answered and data is stored: under whose control, and on what basis (GDPR 44-49)."""
+    """Number of calls by place of processing and storage, controlling operator and legal basis (GDPR 44-49)."""
 
     region: str
     country: str
@@ -114,7 +115,7 @@ class PlaceCount(ResponseBody):
 
 
 class Summary(ResponseBody):
-    """Counts of the newest calls, by outcome, rule, place and kind of what was masked; times in milliseconds."""
+    """Counts of the newest calls by outcome, rule, place and kind of masked data; times in milliseconds."""
 
     calls: int
     since: str | None
@@ -130,7 +131,7 @@ class Summary(ResponseBody):
 
 @summary_router.get("/tenants/{tenant}/calls-summary", dependencies=[Depends(RequirePermission("tenant.read"))])
 def summarize_calls(record: OnRecord, tenant: str) -> Summary:
-    """Counts over the last thousand records, without any single call."""
+    """Return counts over the last thousand records, without individual calls."""
     record.known(tenant)
     with record.reading() as reader:
         found = summary(reader, tenant)
@@ -158,7 +159,7 @@ async def list_calls(
     before: Before = None,
     limit: Limit = 50,
 ) -> Calls:
-    """The newest first; a page reads a bounded part of the log. `subject`: the commitment in a record, never the
+    """List calls, newest first. A page reads a bounded part of the log. `subject`: the commitment in a record, not the
     identifier of a person."""
     for moment in filter(None, (since, until)):
         try:
@@ -179,7 +180,7 @@ async def list_calls(
 
 @router.get("/{record_number}")
 async def show_call(actor: Auditor, record: OnRecord, tenant: str, record_number: int) -> WholeCall:
-    """The call that begins with this record. 404 where none does."""
+    """Return the call that begins with this record. 404 if there is none."""
     found, last = await run_in_threadpool(_records_of, record, tenant, record_number)
     end = found[-1][0] + 1
     await record.note_read(tenant, record_number, end, actor.name, SHOWN)
@@ -199,8 +200,8 @@ async def show_call(actor: Auditor, record: OnRecord, tenant: str, record_number
 
 @router.get("/{record_number}/proof")
 async def prove_call(actor: Auditor, record: OnRecord, tenant: str, record_number: int) -> Proof:
-    """Prove anew that the call's last record is in the log under a signed checkpoint. 422 says what does not hold, or
-    that the next checkpoint is not signed yet."""
+    """Prove that the call's last record is included in the log under a signed checkpoint. 422 if the proof fails or the
+    next checkpoint is not signed yet."""
 
     def prove() -> Proof:
         _, receipt = _records_of(record, tenant, record_number)
@@ -229,7 +230,7 @@ async def prove_call(actor: Auditor, record: OnRecord, tenant: str, record_numbe
 async def read_content(
     actor: Reader, record: OnRecord, tenant: str, record_number: int, asked: ContentRequest
 ) -> Content:
-    """What is kept of the content of one record; that it was read, by whom and why, is on record before it is shown."""
+    """Return the stored content of one record. The access, its actor and reason are recorded before the response."""
 
     def check() -> None:
         record.known(tenant)
@@ -244,7 +245,7 @@ async def read_content(
 
 
 def _records_of(record: Record, tenant: str, seq: int) -> tuple[list[tuple[int, dict[str, Any]]], Receipt]:
-    """The records of the call that begins with `seq`, and the receipt of the last. Raises NotFound."""
+    """Return the records of the call that begins with `seq`, and the receipt of the last one. Raises NotFound."""
     record.known(tenant)
     with record.reading() as reader:
         found = call(reader, tenant, seq)

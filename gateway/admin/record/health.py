@@ -1,5 +1,4 @@
-"""The health of the record: its size, what is signed, whether it verifies, that one state grew out of another, and who
-vouches for it from outside."""
+"""Health of the audit record: size, signed checkpoints, verification, consistency proofs and external attestations."""
 
 from typing import Annotated
 
@@ -28,19 +27,19 @@ Size = Annotated[Whole | None, Query(ge=1, le=2**53 - 1, description="of a signe
 Moment = Annotated[str | None, Query(max_length=32, description="RFC 3339 UTC or a prefix of it; what came before it")]
 SHOWN = 30
 ANCHORS_TRIED = 1000
-"""Of the newest checkpoints, how many are looked for in the anchor tree; it is anchored more seldom than signed."""
+"""Newest checkpoints that are looked up in the anchor tree; anchoring is less frequent than signing."""
 
 
 class SignedState(ResponseBody):
-    """One checkpoint: how many records it covers, and the note as it was signed."""
+    """A checkpoint: the number of records that it covers, and its signed note."""
 
     size: int
     note: str
 
 
 class Health(ResponseBody):
-    """`signed`: records under the last checkpoint; `checkpoints`: the newest ones, newest first; `key`: the verifier
-    key of the log; `open_calls`: calls that are accepted and not closed."""
+    """State of a tenant's log. `signed`: records under the last checkpoint. `checkpoints`: the newest ones, newest
+    first. `key`: verifier key of the log. `open_calls`: accepted calls that have not ended."""
 
     records: int
     signed: int
@@ -56,8 +55,8 @@ class Finding(ResponseBody):
 
 
 class Verdict(ResponseBody):
-    """What verifying the whole tree of the tenant found, record by record. `errors` counts all, `findings` names the
-    first of each kind."""
+    """Result of the verification of every record of the tenant's tree. `errors`: number of all errors. `findings`: the
+    first error of each kind."""
 
     ok: bool
     records: int
@@ -67,7 +66,7 @@ class Verdict(ResponseBody):
 
 
 class Consistency(ResponseBody):
-    """That the log of `new` records begins with the `old` ones, unchanged: RFC 6962 hashes in hexadecimal."""
+    """Proof that the log of `new` records begins with the same `old` records: RFC 6962 hashes in hexadecimal."""
 
     old: int
     new: int
@@ -97,8 +96,8 @@ def show_record(record: OnRecord, tenant: str) -> Health:
 def verify_record(
     actor: Annotated[Actor, Depends(RequirePermission("record.read"))], record: OnRecord, tenant: str
 ) -> Verdict:
-    """Rebuild the tenant's tree from its records and compare it with what was signed. It takes a minute for a million
-    records; nothing of them is shown."""
+    """Rebuild the tenant's tree from its records and compare it with the signed checkpoints. This takes a minute for a
+    million records. The response contains no records."""
     record.known(tenant)
     with refusing(), record.reading() as reader:
         if not size_of(reader, tenant):
@@ -118,9 +117,9 @@ def prove_consistency(
     since: Moment = None,
     until: Moment = None,
 ) -> Consistency:
-    """Prove that the record only grew between two signed checkpoints (RFC 6962 §2.1.2), by default from the first to
-    the last. They are named by size, or by moment: then it is the last one that holds nothing taken later. 404 for one
-    that was not signed, 422 where it does not hold."""
+    """Prove that records were only appended between two signed checkpoints (RFC 6962 §2.1.2), by default the first and
+    the last. A checkpoint is given by its size, or by a time: the last checkpoint without later records. 404 if there
+    is no such checkpoint, 422 if the proof fails."""
     record.known(tenant)
     with refusing(), record.reading() as reader:
         first = _signed(record, reader, tenant, _up_to(reader, tenant, old, since, "old and since"), True)
@@ -146,7 +145,7 @@ def prove_consistency(
 
 
 def _up_to(reader: Reader, tenant: str, size: int | None, moment: str | None, names: str) -> tuple[int, bool] | None:
-    """The greatest size that is meant, and whether it is meant exactly; None where nothing is named. Raises Invalid."""
+    """Return the largest size wanted, and whether it must match exactly; None if neither is given. Raises Invalid."""
     if size is not None and moment is not None:
         raise Invalid(f"{names} are both given; give one of the two")
     if moment is None:
@@ -155,8 +154,8 @@ def _up_to(reader: Reader, tenant: str, size: int | None, moment: str | None, na
 
 
 def _signed(record: Record, reader: Reader, tenant: str, wanted: tuple[int, bool] | None, is_first: bool) -> Checkpoint:
-    """The checkpoint that is meant: of exactly that size, or the last one up to it; without one the first or last of
-    all. Raises NotFound."""
+    """Return the checkpoint of exactly the wanted size, or the last one up to it; without a size the first or the last
+    of all. Raises NotFound."""
     found: SignedCheckpoint | None = None
     if size_of(reader, tenant):
         if wanted is None and is_first:
@@ -171,7 +170,7 @@ def _signed(record: Record, reader: Reader, tenant: str, wanted: tuple[int, bool
 
 
 class Voucher(ResponseBody):
-    """`who` vouched by `how` at `at` for the first `size` leaves of the anchor tree."""
+    """Attestation by `who`, of the kind `how`, at the time `at`, of the first `size` leaves of the anchor tree."""
 
     who: str
     how: str
@@ -180,7 +179,7 @@ class Voucher(ResponseBody):
 
 
 class Selftest(ResponseBody):
-    """The last outcome of a regular test of a safeguard."""
+    """Latest result of a periodic self-test."""
 
     check: str
     passed: bool
@@ -188,9 +187,9 @@ class Selftest(ResponseBody):
 
 
 class Outside(ResponseBody):
-    """Who vouches for the record besides its own key. `anchored`: records under the last checkpoint that the anchor
-    tree vouches for, under its own checkpoint of `anchor_size` leaves; null where it does not yet, as `why` says.
-    `vouchers`: of the anchor tree; cosignatures are listed unchecked, that takes the witness's key."""
+    """Attestations of the record besides its own signature. `anchored`: records under the last checkpoint in the anchor
+    tree, whose checkpoint has `anchor_size` leaves; null if there is none, for the reason `why`. `vouchers`:
+    attestations of the anchor tree. Cosignatures are not verified here, because that takes the witness's key."""
 
     anchored: int | None
     anchor_size: int | None
@@ -201,7 +200,7 @@ class Outside(ResponseBody):
 
 @router.get("/outside", dependencies=[Reading])
 def show_outside(record: OnRecord, tenant: str) -> Outside:
-    """What vouches for the record from outside, proven now: the anchor tree is read for it."""
+    """Return the external attestations of the record, with a proof computed from the anchor tree."""
     record.known(tenant)
     given = () if record.context.packs is None else record.context.packs.attestations()
     with refusing(), record.reading() as reader:
@@ -221,8 +220,8 @@ def show_outside(record: OnRecord, tenant: str) -> Outside:
 
 
 def _anchored(record: Record, reader: Reader, tenant: str) -> tuple[tuple[int, int] | None, str]:
-    """Size of the last anchored checkpoint of the newest ones and of the anchor's checkpoint over it, proven; or why
-    there is none."""
+    """Return the size of the last anchored checkpoint and of the anchor's checkpoint over it, proven, or None and the
+    reason."""
     why = "none of the newest checkpoints of this tenant is anchored; it is done by the clock (`audit.anchor_every_s`)"
     known = anchored_digests(reader)
     for one in reader.newest_checkpoints(tenant, ANCHORS_TRIED) if known and size_of(reader, tenant) else ():

@@ -1,4 +1,4 @@
-"""Incidents with the clocks that laws set (AI Act 73, NIS2 23, DORA 19, GDPR 33)."""
+"""Incidents and their legal reporting deadlines (AI Act 73, NIS2 23, DORA 19, GDPR 33)."""
 
 from typing import Annotated, Any
 
@@ -23,8 +23,8 @@ Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$
 
 
 class NewIncident(Body):
-    """`laws`: codes of `clocks.json`. Moments in RFC 3339, UTC, with milliseconds. With `freeze` nothing of the
-    tenant's record is deleted until the incident is closed with `release`."""
+    """A new incident. `laws`: codes from `clocks.json`. Times are RFC 3339, UTC, with milliseconds. With `freeze`, none
+    of the tenant's records is deleted until the incident is closed with `release`."""
 
     laws: Annotated[tuple[ReasonCode, ...], Field(min_length=1, max_length=8)]
     aware_at: Moment | None = None
@@ -34,7 +34,7 @@ class NewIncident(Body):
 
 
 class Told(Body):
-    """An authority was told, as `clock` asks."""
+    """A notification of an authority that the deadline `clock` requires."""
 
     clock: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$")]
     authority: Annotated[str, Field(min_length=1, max_length=200)]
@@ -46,7 +46,7 @@ class Closing(Body):
 
 
 class IncidentCase(ResponseBody):
-    """`deadlines`: by when which authority has to be told, and whether it was."""
+    """An incident. `deadlines`: deadline of the notification of each authority, and whether it was made."""
 
     id: str
     opened: str
@@ -61,13 +61,13 @@ class IncidentCase(ResponseBody):
 
 @router.get("", dependencies=[Depends(RequirePermission("record.read"))])
 def list_incidents(record: OnRecord, tenant: str) -> tuple[IncidentCase, ...]:
-    """Every one, in the order in which they were opened."""
+    """List all incidents in the order in which they were opened."""
     return tuple(_shown(record, case) for case in _cases(record, tenant))
 
 
 @router.post("", status_code=201)
 async def create_incident(actor: Officer, record: OnRecord, tenant: str, new: NewIncident) -> IncidentCase:
-    """Put an incident on record; its clocks run from when somebody was aware of it."""
+    """Record an incident. Its deadlines count from the time when someone became aware of it."""
     await run_in_threadpool(record.known, tenant)
     _check(new, load_clocks())
     with refusing():
@@ -87,7 +87,7 @@ async def notify_incident(actor: Officer, record: OnRecord, tenant: str, inciden
 
 @router.post("/{incident}/close")
 async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, how: Closing) -> IncidentCase:
-    """The incident is over; with `release` its records may be deleted again."""
+    """Close an incident. With `release` its records may be deleted again."""
     await _one(record, tenant, incident)
     with refusing():
         await close(record.audit, tenant, incident, reason=how.reason, release=how.release, actor=actor.name)
@@ -95,7 +95,7 @@ async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident
 
 
 def _check(new: NewIncident, clocks: ClockTable) -> None:
-    """Raises Invalid for a law that has no clock, and for a severity that none of the laws knows."""
+    """Raise Invalid for a law without deadlines, and for a severity that none of the laws defines."""
     if unknown := set(new.laws) - clocks.laws:
         raise Invalid(
             f"no clock is known of {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"

@@ -1,4 +1,4 @@
-"""Evidence packs: made in the background, verified, and handed out. A pack made here holds no private values."""
+"""Evidence packs: created in the background, verified and downloaded. These packs contain no private values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +26,8 @@ ZIP = "application/zip"
 
 
 class NewPack(Body):
-    """Records from `since` up to, not including, `until` (RFC 3339 UTC, or a prefix: ``2026-03``); all without them.
-    `reason`: a code, which goes on record."""
+    """A new pack with the records from `since` to before `until` (RFC 3339 UTC, or a prefix: ``2026-03``), by default
+    all. `reason`: a code, which is recorded."""
 
     since: str | None = None
     until: str | None = None
@@ -35,7 +35,7 @@ class NewPack(Body):
 
 
 class PackVerification(ResponseBody):
-    """What the verifier said of the whole pack. `ok` null: it runs while `at` is null, else it gave no verdict."""
+    """Result of the verifier for a pack. `ok`: null if it gave no result, and while it runs (`at` is null)."""
 
     ok: bool | None
     faults: int
@@ -47,7 +47,8 @@ class PackVerification(ResponseBody):
 
 
 class Pack(ResponseBody):
-    """`done`: records written so far; `missing`: what a law asks for and no register says; `why`: it failed."""
+    """A pack. `done`: records written so far. `missing`: information that a law requires and no register has. `why`:
+    reason of a failure."""
 
     id: str
     state: Literal["making", "made", "failed"]
@@ -69,14 +70,14 @@ class Pack(ResponseBody):
 
 @router.get("", dependencies=[Depends(RequirePermission("record.read"))])
 def list_packs(record: OnRecord, tenant: str) -> tuple[Pack, ...]:
-    """The newest first, those of this gateway alone. Each is kept for a week, at most ten."""
+    """List the packs of this gateway, newest first. A pack is stored for a week, and at most ten are stored."""
     with _shelf(record, tenant) as shelf:
         return tuple(_shown(one) for one in shelf.packs(tenant))
 
 
 @router.post("", status_code=202)
 async def create_pack(actor: Auditor, record: OnRecord, tenant: str, new: NewPack) -> Pack:
-    """Begin to make a pack. That it is made is on record before it is. 409 while another one is made."""
+    """Start to create a pack. The export is recorded first. 409 while another pack is being created."""
     try:
         for moment in filter(None, (new.since, new.until)):
             checked_moment(moment)
@@ -95,7 +96,7 @@ def show_pack(record: OnRecord, tenant: str, pack: str) -> Pack:
 
 @router.post("/{pack}/verify", status_code=202, dependencies=[Depends(RequirePermission("record.read"))])
 async def verify_pack(record: OnRecord, tenant: str, pack: str) -> Pack:
-    """Begin to verify a pack with the program that an auditor is given, and the key of this log."""
+    """Start to verify a pack with the auditor's verifier and the key of this log."""
     await run_in_threadpool(record.known, tenant)
     with _shelf(record) as shelf:
         return _shown(await shelf.verify(tenant, pack))
@@ -107,7 +108,7 @@ async def verify_pack(record: OnRecord, tenant: str, pack: str) -> Pack:
     responses={200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def download_pack(actor: Auditor, record: OnRecord, tenant: str, pack: str) -> FileResponse:
-    """The zip. That it was handed out is on record before it is. 422 for one that is not made."""
+    """Download the zip file. The download is recorded first. 422 for a pack that is not complete."""
 
     def found() -> tuple[Path, PackState]:
         with _shelf(record, tenant) as shelf:
@@ -123,7 +124,7 @@ async def download_pack(actor: Auditor, record: OnRecord, tenant: str, pack: str
 
 @contextmanager
 def _shelf(record: Record, tenant: str | None = None) -> Iterator[PackShelf]:
-    """Raises NotFound, NotReady, Invalid in place of the shelf's errors. Checks that there is `tenant`, if given."""
+    """Yield the shelf, and map its errors to NotFound, NotReady and Invalid. Checks that `tenant` exists, if given."""
     if tenant is not None:
         record.known(tenant)
     if record.context.packs is None:

@@ -1,4 +1,4 @@
-"""What routes on the record share: the log that the gateway writes, its key, and reads that are on record."""
+"""Shared parts of the routes for the record: the gateway's log, its key, and recorded reads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from gateway.admin.calls.access import AdminContext, Context
 from gateway.database.errors import Invalid, NotReady
 
 ReasonCode = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
-"""A code, no words: it goes on record."""
+"""A code, not free text, because it is recorded."""
 Subject = Annotated[str, Field(min_length=1, max_length=512)]
 
 
@@ -31,7 +31,7 @@ class Record:
     audit: AuditContext
 
     def known(self, tenant: str) -> None:
-        """Raises NotFound for a tenant that there is not."""
+        """Raise NotFound for an unknown tenant."""
         self.context.inventory.tenant(tenant)
 
     @contextmanager
@@ -40,16 +40,16 @@ class Record:
             yield reader
 
     def key(self, reader: Reader) -> VerifierKey:
-        """The key that signs the log, with those before it."""
+        """Return the verifier key of the log, with its predecessors."""
         return with_successors(self.verifier, reader.successions())
 
     @property
     def verifier(self) -> VerifierKey:
-        """The key that signs now."""
+        """Return the current verifier key."""
         return key_of(self.audit.signer)
 
     async def note_read(self, tenant: str, first: int, end: int, actor: str, reason: str) -> None:
-        """Put on record that records `first` to before `end` are shown. Raises AuditUnavailable; then none is."""
+        """Record that records `first` to before `end` are read. Raises AuditUnavailable; none may be shown then."""
         await self.audit.record(LogRead(tenant=tenant, actor=actor, first=first, end=end, reason=reason))
 
 
@@ -64,8 +64,7 @@ OnRecord = Annotated[Record, Depends(record_of)]
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What the record refuses to do is 422, in its own words, and 409 where a legal hold forbids it; that it cannot be
-    read or written stays 503."""
+    """Map a refusal of the record to 422 with its message, and to 409 for a legal hold. Unavailability stays 503."""
     try:
         yield
     except (AuditUnavailable, StoreError):

@@ -1,6 +1,6 @@
-"""Rights of persons: access, erasure with its certificate, restriction, legal holds (GDPR 15-18).
+"""Data subject rights: access, erasure with a certificate, restriction and legal holds (GDPR 15-18).
 
-A person is named by the identifier that applications give, in the body alone: it is in no URL and no log.
+A person is named by the identifier that applications use. It is sent in the body only and is in no URL and no log.
 """
 
 from typing import Annotated, Any
@@ -32,7 +32,7 @@ class Person(Body):
 
 
 class Scope(Body):
-    """Of a person, or of records `first` to `last`."""
+    """A person, or the records `first` to `last`."""
 
     subject: Subject | None = Field(None, repr=False)
     first: Number | None = None
@@ -52,7 +52,7 @@ class Scope(Body):
 
 
 class Erasure(Scope):
-    """What is erased: one of the two. The tenant as a whole is erased from a shell alone."""
+    """Scope of an erasure: a person or records. A whole tenant can be erased from a shell only."""
 
     reason: ReasonCode = "data_subject_request"
 
@@ -64,7 +64,7 @@ class Erasure(Scope):
 
 
 class NewHold(Scope):
-    """With neither subject nor records: over the tenant as a whole."""
+    """A legal hold. Without subject and records it covers the whole tenant."""
 
     reason: ReasonCode = "litigation"
 
@@ -87,7 +87,7 @@ class HoldPlaced(ResponseBody):
 
 
 class Certificate(ResponseBody):
-    """`note`: the certificate as it is signed; `says`: what it says."""
+    """A certificate of erasure. `note`: the signed certificate. `says`: its content."""
 
     note: str
     says: dict[str, Any]
@@ -99,7 +99,7 @@ class Restricted(ResponseBody):
 
 @router.post("/access")
 async def answer_access(actor: Officer, record: OnRecord, tenant: str, person: Person) -> dict[str, Any]:
-    """All that is kept of a person, with what Article 15(1) lists; that it was answered is on record first."""
+    """Return all stored data of a person, with the information of Article 15(1). The access is recorded first."""
     await run_in_threadpool(record.known, tenant)
     with refusing():
         evidence = await run_in_threadpool(record.context.evidence, tenant)
@@ -111,8 +111,8 @@ async def answer_access(actor: Officer, record: OnRecord, tenant: str, person: P
 
 @router.post("/erase")
 async def erase_values(actor: Officer, record: OnRecord, tenant: str, what: Erasure) -> Certificate:
-    """Delete private values with their keys, for good. The log still verifies; a signed certificate says what is
-    gone."""
+    """Delete private values and their keys permanently. The log still verifies, and a signed certificate lists what was
+    deleted."""
     await run_in_threadpool(record.known, tenant)
     with refusing():
         await finish(record.audit)
@@ -124,7 +124,7 @@ async def erase_values(actor: Officer, record: OnRecord, tenant: str, what: Eras
 
 @router.get("/certificates", dependencies=[Depends(RequirePermission("rights.act"))])
 async def list_certificates(record: OnRecord, tenant: str) -> tuple[Certificate, ...]:
-    """Of every deletion so far, the oldest first."""
+    """List the certificates of all deletions, oldest first."""
     await run_in_threadpool(record.known, tenant)
     with refusing():
         return tuple(_certificate(record, tenant, note) for note in await certificates(record.audit, tenant))
@@ -132,7 +132,7 @@ async def list_certificates(record: OnRecord, tenant: str) -> tuple[Certificate,
 
 @router.post("/restrict")
 async def restrict_person(actor: Officer, record: OnRecord, tenant: str, asked: Restriction) -> Restricted:
-    """Keep the data of a person, and refuse to show or export it (GDPR 18); or lift that."""
+    """Restrict the data of a person: it is stored, but not shown or exported (GDPR 18). Or lift the restriction."""
     await run_in_threadpool(record.known, tenant)
     with refusing():
         await restrict(record.audit, tenant, asked.subject, restricted=asked.restricted, actor=actor.name)
@@ -141,14 +141,14 @@ async def restrict_person(actor: Officer, record: OnRecord, tenant: str, asked: 
 
 @router.get("/holds", dependencies=[Depends(RequirePermission("rights.act"))])
 async def list_holds(record: OnRecord, tenant: str) -> tuple[HoldRecord, ...]:
-    """Those that stand."""
+    """List the active legal holds."""
     await run_in_threadpool(record.known, tenant)
     return await _holds(record, tenant)
 
 
 @router.post("/holds", status_code=201)
 async def create_hold(actor: Officer, record: OnRecord, tenant: str, new: NewHold) -> HoldPlaced:
-    """From now on nothing that it covers is deleted."""
+    """Place a legal hold. Data that it covers is not deleted from now on."""
     await run_in_threadpool(record.known, tenant)
     with refusing():
         hold = await place_hold(
@@ -159,7 +159,7 @@ async def create_hold(actor: Officer, record: OnRecord, tenant: str, new: NewHol
 
 @router.post("/holds/{hold}/release")
 async def end_hold(actor: Officer, record: OnRecord, tenant: str, hold: str) -> HoldPlaced:
-    """What it kept may be deleted again. 404 for one that does not stand."""
+    """End a legal hold. Its data may be deleted again. 404 if the hold is not active."""
     await run_in_threadpool(record.known, tenant)
     if hold not in {one.id for one in await _holds(record, tenant)}:
         raise NotFound(f"no legal hold {hold!r} stands for tenant {tenant!r}; look it up in the list of holds")
@@ -179,6 +179,6 @@ def _certificate(record: OnRecord, tenant: str, note: str) -> Certificate:
     audit = record.audit
     try:
         says = open_certificate(note, audit.origin(tenant), audit.signer.public_key)
-    except AuditError:  # signed by a key before this one: it is shown as it is
+    except AuditError:  # signed by an earlier key: shown unverified
         return Certificate(note=note, says={})
     return Certificate(note=note, says=says.model_dump(mode="json", exclude_none=True))

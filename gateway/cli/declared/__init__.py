@@ -1,4 +1,4 @@
-"""Tenants and what is theirs as YAML in a folder: read, compared with an installation, and put in force.
+"""Tenants declared as YAML files in a folder: reader, comparison with an installation, and changes to it.
 
 Only `gateway.cli.apply` may import it.
 """

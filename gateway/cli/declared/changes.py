@@ -1,7 +1,7 @@
-"""What would have to change for an installation to be as a folder says: in words, and as calls of the control store.
+"""Changes that bring an installation into the state of a folder: as text, and as calls of the control store.
 
-The comparison reads an inventory and reports, the changes are made through a control: of a data folder, or over an
-admin API. They are the same calls that commands make, so the record has the same.
+The comparison reads an inventory and reports, and the changes go through a control, either of a data folder or of an
+admin API. Commands make the same calls, so the audit record has the same events.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,8 +29,8 @@ Sign = Literal["+", "~", "-", "!"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`sign`: + made, ~ changed, - deleted, ! different and not to be changed by this. `make` does it, and may return a
-    secret that is shown once; None for !."""
+    """A change. `sign`: + create, ~ update, - delete, ! different but not changed by this command. `make` applies the
+    change and may return a secret that is shown once; it is None for !."""
 
     sign: Sign
     what: str
@@ -43,9 +43,11 @@ class Change:
 def changes(
     folder: Folder, inventory: "Inventory", reports: "Reports", *, prune: bool, two_people: bool = False
 ) -> Iterator[Change]:
-    """In the order in which they can be made. `prune`: also of projects, keys and deployments of these tenants that the
-    folder does not name; tenants are never revoked. `two_people`: policies are proposed, and put in force once a second
-    person approved them, as over an admin API. Raises what the inventory does."""
+    """Yield the changes in the order in which they can be applied. Raises the errors of the inventory.
+
+    prune: also delete projects, keys and deployments of these tenants that the folder does not name; tenants are never
+    revoked. two_people: propose policies, and activate them once a second person has approved, as over an admin API.
+    """
     there = {tenant.id: tenant for tenant in inventory.tenants()}
     for name, tenant in folder.tenants.items():
         if name not in there:
@@ -82,7 +84,7 @@ def _of_tenant(
 def _fleet(
     name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], reports: "Reports | None", *, prune: bool
 ) -> Iterator[Change]:
-    """Deployments, and last what is deleted. `reports` None: there is nothing to compare with yet."""
+    """Yield the changes of deployments, then the deletions. `reports` is None for a new tenant."""
     known = [] if reports is None else reports.deployments(name)
     deployments = {one.id: one for one in known if one.deleted_at is None}
     for deployment, wanted in tenant.deployments.items():
@@ -104,7 +106,7 @@ def _pruned(
 
 
 def _call(method: str, *arguments: Any, **more: Any) -> "Callable[[Control], str | None]":
-    """A change by this method of the control, of which nothing is shown."""
+    """Return a change that calls this method of the control and shows no secret."""
 
     def make(control: "Control") -> None:
         getattr(control, method)(*arguments, **more)
@@ -129,7 +131,7 @@ def _policy(
 def _way_of_policies(
     tenant: str, inventory: "Inventory", *, known: bool, two_people: bool
 ) -> Callable[..., Iterator[Change]]:
-    """`_policy`, or what does the same by two people. `known`: the tenant is there already."""
+    """Return `_policy`, or its variant for two people. `known`: the tenant exists already."""
     if not two_people:
         return _policy
     return partial(_proposed, inventory.proposals(tenant) if known else [])
@@ -139,7 +141,7 @@ def _proposed(
     proposals: "Sequence[PolicyProposalRecord]",
     tenant: str, project: str | None, path: str | None, folder: Folder, in_force: dict[str | None, Any],
 ) -> Iterator[Change]:  # fmt: skip
-    """As `_policy`, by two people: this one proposes a document once, and puts it in force when another approved it."""
+    """As `_policy`, for two people: propose a document once, and activate it after another person has approved it."""
     for change in _policy(tenant, project, path, folder, in_force):
         document = folder.policies[path or ""]
         digest = sha256(document.encode()).hexdigest()
@@ -170,7 +172,7 @@ def _proposed(
 
 
 def _limits(tenant: str, project: str | None, wanted: LimitFigures, reports: "Reports | None") -> Iterator[Change]:
-    """Those that are not named are not limited. `reports` None: there is nothing to compare with yet."""
+    """Yield the change of limits. A limit that is not named is removed. `reports` is None for a new tenant."""
     before = LimitFigures()
     if reports is not None:
         try:
@@ -212,7 +214,7 @@ def _project(tenant: str, project: str, wanted: DeclaredProject, before: Project
 def _keys(
     tenant: str, project: str, wanted: DeclaredProject, of_tenant: list[KeyRecord], *, prune: bool
 ) -> Iterator[Change]:
-    """`of_tenant`: its keys that are not revoked."""
+    """Yield the changes of keys. `of_tenant`: the tenant's keys that are not revoked."""
     living = [key for key in of_tenant if key.project == project]
     labels = {key.label for key in living}
     for label, declared in wanted.keys.items():

@@ -1,4 +1,4 @@
-"""The documents of a folder: tenants with projects, keys, limits, policies and deployments.
+"""Documents of a folder: tenants with projects, keys, limits, policies and deployments.
 
 ``python -m gateway.cli.declared.documents`` prints the JSON schema (docs/apply.schema.json).
 """
@@ -19,14 +19,14 @@ from regions.identity.identity import NAME
 
 SUFFIXES = (".yaml", ".yml")
 POLICIES = "policies"
-"""The folder within the folder that holds policy documents, which are YAML too."""
+"""Subfolder for policy documents, which are YAML too."""
 MAX_BYTES = 1 << 20
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
 class DocumentError(Exception):
-    """A file that cannot be used; the message names it and the place."""
+    """A file is invalid. The message names the file and the place."""
 
 
 class Part(BaseModel):
@@ -34,14 +34,14 @@ class Part(BaseModel):
 
 
 class DeclaredKey(Part):
-    """A key by its label. Its secret is printed when it is made, and nowhere else. `expires_in_days`: counted from
-    then."""
+    """A key, identified by its label. Its secret is printed once, when the key is created. `expires_in_days`: counted
+    from the creation."""
 
     expires_in_days: Annotated[int, Field(ge=1, le=36500)] | None = None
 
 
 class DeclaredProject(Part):
-    """`policy`: a file in the folder, which tightens the tenant's."""
+    """A project. `policy`: a file in the folder that restricts the tenant's policy further."""
 
     purpose: Annotated[str, Field(min_length=1)]
     legal_basis: LegalBasis
@@ -55,7 +55,7 @@ class DeclaredProject(Part):
 
 
 class DeclaredDeployment(Scale):
-    """As `domicile deployment create` takes it."""
+    """A deployment, with the options of `domicile deployment create`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +69,7 @@ class DeclaredDeployment(Scale):
 
 
 class DeclaredTenant(Part):
-    """`policy`: a file in the folder."""
+    """A tenant. `policy`: a file in the folder."""
 
     display_name: str | None = None
     policy: str | None = None
@@ -79,20 +79,20 @@ class DeclaredTenant(Part):
 
 
 class Document(Part):
-    """One file. A tenant stands in one file alone."""
+    """One file. A tenant may be in one file only."""
 
     tenants: dict[Name, DeclaredTenant]
 
 
 class Folder(Part):
-    """`policies`: the texts of the policy files that the tenants name, by their path in the folder."""
+    """The content of a folder. `policies`: texts of the policy files that the tenants name, by path in the folder."""
 
     tenants: Mapping[str, DeclaredTenant]
     policies: Mapping[str, str]
 
 
 def read_folder(folder: Path) -> Folder:
-    """Every YAML file of `folder` but those of ``policies``. Raises DocumentError, OSError."""
+    """Read every YAML file of `folder` except those in ``policies``. Raises DocumentError, OSError."""
     files = sorted(
         file
         for file in folder.rglob("*")

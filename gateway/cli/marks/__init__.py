@@ -1,4 +1,4 @@
-"""Commands on marks of answers: watermarks, and the search for an answer by its text.
+"""Commands for marks of answers: watermarks, manifests, and the search for an answer by its text.
 
 Only `gateway.cli.app` may import it.
 """

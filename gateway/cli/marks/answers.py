@@ -1,4 +1,4 @@
-"""``domicile audit find-answer`` and ``domicile mark delete``: answers on record by their text, and an end to that."""
+"""``domicile audit find-answer`` finds recorded answers by text; ``domicile mark delete`` ends this for a month."""
 
 from contextlib import closing
 from dataclasses import asdict
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 audit_app = typer.Typer(name="audit")
 mark_app = typer.Typer(name="mark")
 
-NOT_FOUND = 1  # as grep(1) has it (POSIX), with NOT_TESTED
+NOT_FOUND = 1  # as for grep(1) (POSIX), with NOT_TESTED
 Reason = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
 WORDS = {
     "not_found": "No answer on record has a passage of this text; {compared} with fingerprints were compared.",
@@ -46,10 +46,11 @@ def find_answer(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Find the answers on record that a text is from: when, by which model and for which project they were given.
+    """Find the recorded answers that a text comes from, with their time, model and project.
 
-    They are compared by fingerprints, which answers have whose policy lists `record` under `transparency.marking`.
-    That it was asked goes on record, without the text. Exit code 0: found; 1: not found; 2: nothing could be compared.
+    The text is compared with fingerprints, which an answer has if its policy lists `record` under
+    `transparency.marking`. The search is recorded, without the text. Exit code 0: found; 1: not found; 2: nothing could
+    be compared.
 
     Example: domicile audit find-answer acme letter.txt --reason complaint
     """
@@ -116,10 +117,10 @@ def delete_fingerprints(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Destroy the salt of a month that is over: its answers can never again be found by their text.
+    """Destroy the salt of a past month: its answers can no longer be found by their text.
 
-    The fingerprints stay in the record and say nothing without it. Watermarks are still detected. Backups of the
-    control database hold the salt for as long as they are kept.
+    The fingerprints stay in the record and reveal nothing without the salt. Watermarks are still detected. Backups of
+    the control database contain the salt until they are deleted.
 
     Example: domicile mark delete acme 2026-05 --reason retention
     """

@@ -1,4 +1,4 @@
-"""``domicile mark verify``: whether a signed manifest (C2PA) is of a text, and what it says of it."""
+"""``domicile mark verify``: verify that a signed manifest (C2PA) belongs to a text, and show its content."""
 
 import binascii
 import json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 mark_app = typer.Typer(name="mark")
 
-NOT_TRUSTED = 1  # as grep(1) has it (POSIX), with NOT_TESTED
+NOT_TRUSTED = 1  # as for grep(1) (POSIX), with NOT_TESTED
 WORDS = {
     "trusted": "The manifest is of this text, and signed under a trusted root by {signer}.",
     "untrusted": "The manifest is of this text and intact; its signer, {signer}, is under no root that was given.",
@@ -28,7 +28,7 @@ WORDS = {
 
 
 class Marked(NamedTuple):
-    """A text and its manifest store. `choice`: of an answer, its number."""
+    """A text and its manifest store. `choice`: number of the choice in an answer, None for a plain text."""
 
     choice: int | None
     text: bytes
@@ -47,10 +47,10 @@ def verify_manifest(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the signed manifest of a text, and tell what it says: that a model made it, which, for which request.
+    """Verify the signed manifest of a text, and show whether a model generated the text, which, and for which request.
 
-    The text has to be the same to the last byte. A manifest inside of the text (C2PA 2.4, A.8) is found by itself. Exit
-    code 0: of the text and trusted; 1: not; 2: nothing could be verified.
+    The text must be unchanged, byte for byte. A manifest embedded in the text (C2PA 2.4, A.8) is found automatically.
+    Exit code 0: the manifest matches the text and is trusted; 1: it does not; 2: nothing could be verified.
 
     Example: domicile mark verify answer.json --root acme-manifests.pem
     """

@@ -1,4 +1,4 @@
-"""Texts that commands on marks are given."""
+"""Input texts of the commands for marks."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commands for auditors, which need no installation.
+"""Commands for auditors. They need no installation.
 
 Only `gateway.cli.app` may import it.
 """

@@ -1,4 +1,4 @@
-"""``domicile evidence``: evidence of backends' hardware in a pack, checked again without a network."""
+"""``domicile evidence``: verify the hardware evidence of backends in a pack again, without a network."""
 
 import json
 import zipfile
@@ -20,7 +20,7 @@ EVENTS = "events.jsonl"
 
 
 class Rechecked(BaseModel):
-    """One piece: whether it holds, and why not."""
+    """Result for one piece of evidence, with the reason of a failure."""
 
     seq: int
     ts: str
@@ -41,10 +41,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every piece of evidence in a pack: signature, chain to the vendor's root, nonce, TLS key, weights.
+    """Verify all hardware evidence in a pack: signature, chain to the vendor's root, nonce, TLS key, weights.
 
-    Without --config each measurement is taken as recorded: compare it with that of the image that you expect. Run
-    verify.py of the pack first: it says whether these are the records. Exit code 1: a piece does not hold.
+    Without --config, recorded measurements are accepted: compare them with those of the image that you expect. Run
+    verify.py of the pack first, which verifies the records themselves. Exit code 1: a piece of evidence is invalid.
 
     Example: domicile evidence verify acme-2026-11.zip -c mine.yaml
     """
@@ -70,7 +70,7 @@ def verify(
 
 
 def _configured(config: Path | None) -> dict[Any, Any]:
-    """Ends the command for a file that cannot be used."""
+    """Return the section of the configuration file. Ends the command if the file is invalid."""
     if config is None:
         return {}
     import yaml
@@ -91,7 +91,7 @@ def _configured(config: Path | None) -> dict[Any, Any]:
 
 
 def _attested(pack: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records that say so, with their numbers. Ends the command for what is no pack."""
+    """Yield the attestation records with their numbers. Ends the command if `pack` is not a pack."""
     try:
         first = int(json.loads(_read(pack, "manifest.json"))["first"])
         for at, line in enumerate(_read(pack, EVENTS).splitlines()):

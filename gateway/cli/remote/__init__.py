@@ -1,4 +1,4 @@
-"""Administration of an installation elsewhere, over its admin API: the same operations as on a data folder.
+"""Administration of a remote installation through its admin API, with the same operations as on a data folder.
 
 Only `gateway.cli.terminal` and `gateway.cli.login` may import it.
 """

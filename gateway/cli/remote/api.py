@@ -1,4 +1,4 @@
-"""The client of an admin API: JSON in and out, lists page by page, problems as the errors that the store raises."""
+"""Client for the admin API: JSON requests and responses, pagination, and problem responses as the store's errors."""
 
 import json
 import ssl
@@ -21,20 +21,20 @@ from gateway.database.errors import (
 PREFIX = "/admin/v1"
 DEADLINE_S = 60.0
 MAX_BYTES = 256 << 20
-"""Of one answer: exports are long."""
+"""Largest response in bytes; exports are long."""
 PAGE = 200
 
 
 class Unreachable(StoreError):
-    """The gateway did not answer as an admin API does; whether a change was made is then unknown."""
+    """The gateway did not respond as an admin API does. It is unknown whether a change was made."""
 
 
 class NotLoggedIn(StoreError):
-    """The token is not one that the gateway takes."""
+    """The gateway does not accept the token."""
 
 
 def base_of(url: str) -> str:
-    """`url` without a path of the admin API. Raises InvalidValue for one that a token must not be sent to."""
+    """Return `url` without a path of the admin API. Raises InvalidValue for a URL that must not receive a token."""
     base = url.rstrip("/").removesuffix(PREFIX)
     if not is_safe_url(base):
         raise InvalidValue(
@@ -44,7 +44,7 @@ def base_of(url: str) -> str:
 
 
 class AdminApi:
-    """`credentials`: of one gateway. Redirects are not followed, so the token goes nowhere else."""
+    """Client for one gateway. Redirects are not followed, so that the token is sent to no other host."""
 
     def __init__(self, credentials: Credentials) -> None:
         tls = None
@@ -63,11 +63,11 @@ class AdminApi:
         )  # fmt: skip
 
     def get(self, *path: str, **query: Any) -> Any:
-        """Raises NotFound and the other errors of the store, NotLoggedIn, Unreachable."""
+        """Return the JSON of a response. Raises NotFound, other errors of the store, NotLoggedIn, Unreachable."""
         return self._json(self._ask("GET", path, query, None))
 
     def text(self, *path: str, **query: Any) -> str:
-        """As `get`, of an answer that is not JSON."""
+        """As `get`, for a response that is not JSON."""
         return self._ask("GET", path, query, None).content.decode("utf-8")
 
     def post(self, *path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
@@ -77,7 +77,7 @@ class AdminApi:
         return self._json(self._ask("PUT", path, {}, body))
 
     def pages(self, *path: str, **query: Any) -> Iterator[Any]:
-        """The items of all pages."""
+        """Yield the items of all pages."""
         after = None
         while True:
             page = self.get(*path, **query, limit=PAGE, after=after)
@@ -112,7 +112,7 @@ _ERRORS: Mapping[int, type[StoreError]] = {404: NotFound, 409: Duplicate, 412: C
 
 
 def _error(answer: ExternalAnswer, url: str) -> StoreError:
-    """As the store itself would have said it."""
+    """Return the error that the store itself would raise."""
     try:
         problem = json.loads(answer.content)
         detail, fields = str(problem["detail"]), dict(problem.get("errors") or {})

@@ -1,4 +1,4 @@
-"""`gateway.store.control.control.Control` over the admin API: the same methods, for what the API has a route for."""
+"""`gateway.store.control.control.Control` over the admin API: the same methods where the API has a route."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Record)
 
 
 class RemoteControl:
-    """Changes are recorded by the gateway, as those of the person whose token it is."""
+    """Changes through the admin API. The gateway records them with the token's person as actor."""
 
     def __init__(self, api: AdminApi) -> None:
         self._api = api
@@ -44,7 +44,7 @@ class RemoteControl:
         raise Invalid("this cannot be done over the admin API; run the command on the installation's own host")
 
     def actor(self) -> Actor:
-        """Whose token it is."""
+        """Return the person or machine that the token belongs to."""
         me = self._api.get("me")
         return Actor(me["person"], me["tenant"], tuple(me["roles"]), "")
 
@@ -105,7 +105,7 @@ class RemoteControl:
         body["valid_from"] = _said(price.get("valid_from"))
         return self._made(PriceRecord, "prices", body={"model": model, **body})
 
-    # Names of models
+    # Model names
 
     def create_model_name(self, tenant: str, project: str, name: str, naming: ModelNaming) -> ModelNameRecord:
         if self._api.get("tenants", tenant, "projects", project, "models", name=name):
@@ -254,24 +254,24 @@ class RemoteControl:
 
 
 def no_such_name(project: str) -> str:
-    """As the store says it."""
+    """Return the store's message for an unknown model name."""
     return f"project {project!r} has no such name; `domicile model list` shows those there are"
 
 
 def limits_path(tenant: str, project: str | None, key: str | None) -> tuple[str, ...]:
-    """Of the limits of a tenant, a project or a key."""
+    """Return the API path of the limits of a tenant, a project or a key."""
     if key is not None:
         return "tenants", tenant, "keys", key, "limits"
     return ("tenants", tenant, "projects", project, "limits") if project else ("tenants", tenant, "limits")
 
 
 def people_path(tenant: str | None) -> tuple[str, ...]:
-    """Of a tenant's people, or of the installation's staff."""
+    """Return the API path of a tenant's people, or of the operator's staff."""
     return ("tenants", tenant, "people") if tenant is not None else ("staff",)
 
 
 def policies_path(tenant: str | None, what: str) -> tuple[str, ...]:
-    """Of a tenant's policies or proposals, or of the operator's."""
+    """Return the API path of a tenant's policies or proposals, or of the operator's."""
     return ("tenants", tenant, what) if tenant is not None else ("operator", what)
 
 

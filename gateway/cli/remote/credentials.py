@@ -1,7 +1,7 @@
-"""Access tokens of installations that a user logged in to: one file for each URL, which only the user can read.
+"""Access tokens of the installations that a user is logged in to: one file per URL, readable by the user only.
 
-A login by the identity provider is kept with what renews it. Two commands at once renew it one after the other, since
-a refresh token may be good for one use.
+A login through the identity provider is stored with its refresh token. Concurrent commands renew it one after the
+other, because a refresh token may be valid for one use only.
 """
 
 import fcntl
@@ -26,8 +26,8 @@ class CredentialsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Of a session that the identity provider opened. `expires_at`: of the session, in ISO 8601; `tenant`: what was
-    named at the login; `refresh`: the provider's token, None where it gave none."""
+    """Renewal of a session opened through the identity provider. `expires_at`: end of the session, ISO 8601. `tenant`:
+    tenant given at the login. `refresh`: the provider's refresh token, None if it issued none."""
 
     expires_at: str
     issuer: str
@@ -42,8 +42,8 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`url`: of the gateway, without a path of the admin API. `ca_file`: of a private authority, if its is one.
-    `renewal`: None for an access token, which was given to the user and is not ended by a logout."""
+    """Credentials for one gateway. `url`: without a path of the admin API. `ca_file`: certificate of a private CA, if
+    the gateway has one. `renewal`: None for an access token given by the user, which a logout does not revoke."""
 
     url: str
     token: str
@@ -52,14 +52,14 @@ class Credentials:
 
 
 def folder() -> Path:
-    """As the XDG Base Directory Specification has it."""
+    """Return the folder of credentials (XDG Base Directory Specification)."""
     base = os.environ.get(FOLDER_VARIABLE)
     return (Path(base) if base else Path.home() / ".config") / "domicile" / "credentials"
 
 
 @contextmanager
 def locked(url: str) -> Iterator[None]:
-    """Among all commands of this user, one at a time for each URL. Raises CredentialsError."""
+    """Hold a lock per URL among all commands of this user. Raises CredentialsError."""
     place = folder() / f".{_name(url)}.lock"
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -73,7 +73,7 @@ def locked(url: str) -> Iterator[None]:
 
 
 def save(credentials: Credentials, *, make_current: bool = True) -> None:
-    """Keep them, and make them the current ones. Raises CredentialsError."""
+    """Store credentials and make them the current ones. Raises CredentialsError."""
     place = folder()
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def save(credentials: Credentials, *, make_current: bool = True) -> None:
 
 
 def load(url: str) -> Credentials:
-    """Raises CredentialsError where nobody logged in there, or others may read the file."""
+    """Return the credentials for `url`. Raises CredentialsError if there are none or other users may read the file."""
     file = folder() / _name(url)
     try:
         kept = json.loads(read_secret(file))
@@ -104,7 +104,7 @@ def load(url: str) -> Credentials:
 
 
 def current() -> str | None:
-    """The URL that was logged in to last, if it was not logged out of since."""
+    """Return the URL of the latest login, or None if it was logged out since."""
     try:
         return (folder() / CURRENT).read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -112,7 +112,7 @@ def current() -> str | None:
 
 
 def forget(url: str) -> bool:
-    """Delete them; whether there were any."""
+    """Delete the credentials for `url`. Returns whether there were any. Raises CredentialsError."""
     place = folder()
     if current() == url:
         with suppress(OSError):
@@ -133,7 +133,7 @@ def _name(url: str) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """At once: who reads it finds the old content or the new one."""
+    """Write a file atomically: a reader sees the old content or the new one."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     with suppress(FileNotFoundError):
         draft.unlink()

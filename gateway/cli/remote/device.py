@@ -1,6 +1,7 @@
-"""Logging in from a command line by the identity provider: the device flow (RFC 8628), and what keeps a login alive.
+"""Login from the command line through the identity provider: device flow (RFC 8628), renewal and revocation.
 
-The provider is asked directly, as a public client that the gateway names; the gateway gets ID tokens alone, each once.
+The command contacts the provider directly, as the public client that the gateway names. The gateway receives only ID
+tokens, each once.
 """
 
 import json
@@ -16,19 +17,19 @@ from gateway.database.errors import StoreError
 
 DEADLINE_S = 15.0
 INTERVAL_S = 5.0
-"""Between two questions, where the provider says nothing else; and what `slow_down` adds (RFC 8628 §3.5)."""
+"""Default polling interval in seconds, and the increase after `slow_down` (RFC 8628 §3.5)."""
 LONGEST_S = 1800.0
-"""For a person to log in, whatever the provider says."""
+"""Longest time in seconds for a person to log in, even if the provider allows more."""
 GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 class DeviceLoginFailed(StoreError):
-    """The provider gave no token."""
+    """The identity provider issued no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClient:
-    """As the gateway names it (``GET /admin/v1/device-login``)."""
+    """The OIDC client that the gateway names (``GET /admin/v1/device-login``)."""
 
     issuer: str
     client_id: str
@@ -37,7 +38,7 @@ class DeviceClient:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """`refresh`: None where the provider gives none; the login then ends with its session."""
+    """Tokens from the provider. `refresh`: None if the provider issues none; the login then ends with its session."""
 
     id_token: str
     refresh: str | None
@@ -45,7 +46,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Where a person goes, and what they type there."""
+    """URL that a person opens, and the code to enter there."""
 
     uri: str
     code: str
@@ -53,7 +54,7 @@ class Verification:
 
 
 class DeviceFlow:
-    """`wait` and `monotonic`: the clock. Every method raises DeviceLoginFailed."""
+    """The device flow with one provider. `wait` and `monotonic`: the clock. Every method raises DeviceLoginFailed."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class DeviceFlow:
         self._metadata: Mapping[str, Any] | None = None
 
     def tokens(self, show: Callable[[Verification], None]) -> Tokens:
-        """Those of the person who logs in where `show` says."""
+        """Return the tokens of the person who logs in. `show` is called with the URL and the code to enter."""
         asked = {"client_id": self._client.client_id, "scope": self._client.scope}
         status, said = self._post("device_authorization_endpoint", asked)
         try:
@@ -92,7 +93,7 @@ class DeviceFlow:
         return self._polled(code, self._monotonic() + ends_in, interval)
 
     def renewed(self, refresh: str) -> Tokens:
-        """New tokens for a refresh token, which may be used up by it."""
+        """Return new tokens for a refresh token, which may become invalid by this."""
         asked = {"grant_type": "refresh_token", "refresh_token": refresh, "client_id": self._client.client_id}
         status, said = self._post("token_endpoint", asked)
         if status != 200:
@@ -100,7 +101,7 @@ class DeviceFlow:
         return _tokens(said, refresh)
 
     def revoke(self, refresh: str) -> bool:
-        """End a refresh token (RFC 7009); whether the provider offers that."""
+        """Revoke a refresh token (RFC 7009). Returns whether the provider supports it."""
         if "revocation_endpoint" not in self._published():
             return False
         asked = {"token": refresh, "token_type_hint": "refresh_token", "client_id": self._client.client_id}
@@ -171,11 +172,11 @@ class DeviceFlow:
 
 
 class _Silent(DeviceLoginFailed):
-    """The provider does not answer now."""
+    """The provider does not respond at present."""
 
 
 def _tokens(said: Mapping[str, Any], before: str | None) -> Tokens:
-    """`before`: the refresh token that goes on where no new one is given (RFC 6749 §6)."""
+    """Return the tokens in a response. before: refresh token that stays valid if no new one is issued (RFC 6749 §6)."""
     id_token, refresh = said.get("id_token"), said.get("refresh_token", before)
     if not isinstance(id_token, str) or not isinstance(refresh, str | None):
         raise DeviceLoginFailed("the identity provider gave no ID token; let it give one for the scope openid")
@@ -192,7 +193,7 @@ _WORDS = {
 
 
 def _refused(said: Mapping[str, Any]) -> DeviceLoginFailed:
-    """The provider's own words are not repeated: they may quote what was sent."""
+    """Return the error for a refusal. The provider's own text is left out, because it may quote the request."""
     error = said.get("error")
     known = _WORDS.get(error) if isinstance(error, str) else None
     return DeviceLoginFailed(known or "the identity provider refused the request; ask its administrators")

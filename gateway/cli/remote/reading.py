@@ -1,5 +1,5 @@
-"""`gateway.store.reports.inventory.Inventory` and `gateway.cli.terminal.reports.Reports` over the admin API: the same
-methods."""
+"""`gateway.store.reports.inventory.Inventory` and `gateway.cli.terminal.reports.Reports` over the admin API, with the
+same methods."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from gateway.store.reports.usage_report import Span, Usage
 
 
 class RemoteInventory:
-    """All methods raise what `AdminApi.get` does."""
+    """Inventory through the admin API. Every method raises the errors of `AdminApi.get`."""
 
     def __init__(self, api: AdminApi) -> None:
         self._api = api
@@ -62,7 +62,7 @@ class RemoteInventory:
         return sorted(found, key=lambda token: (token.created_at, token.id))
 
     def policies(self, tenant: str | None) -> list[PolicyVersionRecord]:
-        """The tenant's own before its projects', each of which the API lists by itself."""
+        """Return the policies of the tenant, then those of its projects, each from a request of its own."""
         projects = [] if tenant is None else sorted(project.id for project in self.projects(tenant))
         found = [
             each
@@ -80,7 +80,7 @@ class RemoteInventory:
 
 
 class RemoteReports:
-    """All methods raise what `AdminApi.get` does."""
+    """Reports through the admin API. Every method raises the errors of `AdminApi.get`."""
 
     def __init__(self, api: AdminApi) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Sessions of a user at installations elsewhere: opened by the identity provider, renewed before they end, closed."""
+"""Sessions of a user at remote installations: opened through the identity provider, renewed before expiry, closed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,15 +12,15 @@ from gateway.configuration.settings import is_safe_url
 from gateway.database.errors import NotFound, StoreError
 
 EARLY = timedelta(minutes=1)
-"""Before its end a session is renewed, so that a command does not lose it half-way."""
+"""A session is renewed this long before its end, so that it does not expire during a command."""
 DEVICE_LOGIN = "device-login"
 
 
 def device_client(anyone: AdminApi) -> DeviceClient | None:
-    """Of the gateway that is asked; None where it offers no login by device. Raises StoreError."""
+    """Return the gateway's client for the device flow, or None if it does not offer this login. Raises StoreError."""
     try:
         said = anyone.get(DEVICE_LOGIN)
-    except (NotFound, NotLoggedIn):  # the latter of a gateway that does not know the route
+    except (NotFound, NotLoggedIn):  # NotLoggedIn: a gateway without the route
         return None
     client = DeviceClient(str(said["issuer"]), str(said["client_id"]), str(said["scope"]))
     if not is_safe_url(client.issuer):
@@ -31,24 +31,25 @@ def device_client(anyone: AdminApi) -> DeviceClient | None:
 def open_session(
     where: Credentials, client: DeviceClient, tenant: str | None, show: Callable[[Verification], None]
 ) -> Credentials:
-    """Those of a person who logs in where `show` says. `where`: without a token. Raises StoreError."""
+    """Return the credentials of the person who logs in. `where`: credentials without a token. `show` is called with the
+    URL and the code to enter. Raises StoreError."""
     return _exchanged(where, client, tenant, DeviceFlow(client).tokens(show))
 
 
 def fresh(url: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Credentials:
-    """The credentials for `url`, renewed where their session is about to end. Raises CredentialsError, StoreError."""
+    """Return the credentials for `url`, renewed if their session ends soon. Raises CredentialsError, StoreError."""
     kept = load(url)
     if kept.renewal is None or not kept.renewal.is_due(now() + EARLY):
         return kept
     with locked(url):
-        kept = load(url)  # another command may have been faster
+        kept = load(url)  # another command may have renewed it
         if kept.renewal is None or not kept.renewal.is_due(now() + EARLY):
             return kept
         if kept.renewal.refresh is None:
             raise CredentialsError(f"your session at {url} has ended; run: domicile login --url {url}")
         client = _client_of(kept.renewal)
         tokens = DeviceFlow(client).renewed(kept.renewal.refresh)
-        # Kept before it is used: the refresh token before is spent, whatever becomes of the rest.
+        # Store the new refresh token before using it: the old one is invalid even if a later step fails.
         save(replace(kept, renewal=replace(kept.renewal, refresh=tokens.refresh)), make_current=False)
         renewed = _exchanged(replace(kept, token=""), client, kept.renewal.tenant, tokens)
         save(renewed, make_current=False)
@@ -56,14 +57,14 @@ def fresh(url: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> 
 
 
 def close_session(kept: Credentials) -> list[str]:
-    """End the session at the gateway and the login at the provider; what of it could not be done, as sentences."""
+    """End the session at the gateway and the login at the provider. Returns the failed steps as sentences."""
     if kept.renewal is None:
         return []
     undone = []
     try:
         AdminApi(kept).post("logout")
     except NotLoggedIn:
-        pass  # it has ended
+        pass  # the session has already ended
     except StoreError as error:
         undone.append(f"the session at {kept.url} goes on until {kept.renewal.expires_at}: {error}")
     try:

@@ -1,6 +1,6 @@
-"""Keys of tenants' own, at hand before a call is recorded whose content is kept.
+"""Loads a tenant's own key before a call with stored content is recorded.
 
-The record is written by one thread for all tenants, which waits for no tenant's Vault or HSM. So the call itself waits,
+One thread writes the record for all tenants and must not wait for a tenant's Vault or HSM. The call waits instead,
 before anything of it is recorded or sent.
 """
 
@@ -13,7 +13,7 @@ from gateway.errors import AuditUnavailable
 from gateway.request.stages import Routed
 
 PLAIN_S: Final = 5.0
-"""So long it is known that a tenant's key is under the installation's master."""
+"""Seconds for which a tenant without a key of its own is remembered as such."""
 
 
 class ContentKeys:
@@ -22,7 +22,8 @@ class ContentKeys:
         self._plain: dict[str, float] = {}
 
     async def ready(self, routed: Routed) -> None:
-        """Raises AuditUnavailable where the tenant's own key is not to be had: nothing is recorded or sent."""
+        """Load the tenant's own key if the call needs it. Raises AuditUnavailable if the key is unavailable; nothing is
+        recorded or sent then."""
         external, tenant = self._ring.external, routed.request.principal.tenant
         if routed.redacted.content is None or not external.names or external.is_ready(tenant):
             return

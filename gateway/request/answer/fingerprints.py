@@ -1,4 +1,4 @@
-"""Fingerprints of the answer that a client received, where policy demands that it can be found again by its text
+"""Fingerprints of the answer that a client received, if the policy requires that it can be found by its text
 (``transparency.marking: [record]``, `audit.log.answer_prints`).
 """
 
@@ -14,9 +14,9 @@ from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.stages import Routed, Salt
 
 AT_ONCE: Final = 8 << 10
-"""Characters that are fingerprinted in the event loop, in less than a millisecond; more are in a thread."""
+"""Most characters fingerprinted in the event loop, which takes less than a millisecond; longer texts use a thread."""
 DEMANDED: Final = "demanded"
-"""In the headers of a stream, which are sent before the text is there."""
+"""Header value of a stream, whose headers are sent before the text is complete."""
 
 
 def are_demanded(routed: Routed) -> bool:
@@ -24,7 +24,7 @@ def are_demanded(routed: Routed) -> bool:
 
 
 def said_text(routed: Routed, received: ReceivedAnswer) -> SaidText | None:
-    """Return what collects the text for the client; None where neither fingerprints nor a manifest are demanded."""
+    """Return the collector of the text for the client, or None if neither fingerprints nor a manifest are required."""
     if routed.salt is None and not manifests.is_demanded(routed):
         return None
     received.said = SaidText()
@@ -32,7 +32,7 @@ def said_text(routed: Routed, received: ReceivedAnswer) -> SaidText | None:
 
 
 async def fingerprint(routed: Routed, received: ReceivedAnswer) -> None:
-    """Add the fingerprints of what the client has received, or is about to, to `received`."""
+    """Add the fingerprints of the text that the client has received or is about to receive to `received`."""
     salt, said = routed.salt, received.said
     if salt is None or received.prints is not None:
         return
@@ -44,13 +44,13 @@ async def fingerprint(routed: Routed, received: ReceivedAnswer) -> None:
 
 
 def confirm(routed: Routed, received: ReceivedAnswer) -> None:
-    """Raise InternalError if fingerprints are demanded and were not made: no answer ends without them."""
+    """Raise InternalError if fingerprints are required and missing: no answer may end without them."""
     if are_demanded(routed) and received.prints is None:
         raise InternalError("The answer has no fingerprints, which policy demands; report it")
 
 
 def announced(routed: Routed) -> str | None:
-    """Return what is said before the answer; None where nothing is demanded."""
+    """Return the header value for the start of an answer, or None if no fingerprints are required."""
     return DEMANDED if are_demanded(routed) else None
 
 

@@ -1,7 +1,7 @@
-"""Signed manifests of answers (C2PA), where policy demands them (``transparency.marking: [manifest]``).
+"""Signed manifests of answers (C2PA), if the policy requires them (``transparency.marking: [manifest]``).
 
-A whole answer has them as its member ``c2pa``; a stream of OpenAI's API in its last chunk. What has none says why:
-``no_text``, ``too_long``, ``format`` (the stream of another API has no place for it).
+A whole answer has them in its member ``c2pa``, a stream of OpenAI's API in its last chunk. An answer without a manifest
+gives the reason: ``no_text``, ``too_long`` or ``format`` (streams of other APIs have no field for it).
 """
 
 import asyncio
@@ -33,14 +33,15 @@ def is_demanded(routed: Routed) -> bool:
 
 
 class AnswerManifests:
-    """`open_signer` is called once, in a thread, when a policy first asks; None where there is none, as in tests."""
+    """Manifests of answers. `open_signer` is called once, in a thread, when a policy first requires a manifest; None if
+    there is no signer, as in tests."""
 
     def __init__(self, open_signer: Callable[[], ManifestSigner] | None = None) -> None:
         self._open = open_signer
         self._signer: ManifestSigner | None = None
 
     async def require(self, routed: Routed) -> None:
-        """Raises BackendUnavailable, before anything is sent, if a manifest is demanded and none can be made."""
+        """Raise BackendUnavailable, before anything is sent, if a manifest is required and cannot be created."""
         if not is_demanded(routed) or self._signer is not None:
             return
         try:
@@ -51,7 +52,7 @@ class AnswerManifests:
             raise BackendUnavailable("The manifest that the policy demands cannot be signed; ask the operator")
 
     async def of(self, accepted: Accepted, said: SaidText | None, received: ReceivedAnswer) -> list[dict[str, Any]]:
-        """The manifests of an answer, one for each choice with text, and what came of it noted in `received`."""
+        """Return the manifests of an answer, one for each choice with text, and note the outcome in `received`."""
         routed, signer = accepted.routed, self._signer
         if not is_demanded(routed) or said is None or signer is None:
             return []
@@ -72,20 +73,20 @@ class AnswerManifests:
 
 
 def with_manifests(raw: bytes, manifests: list[dict[str, Any]]) -> bytes:
-    """A whole answer with its manifests. `raw`: a JSON object."""
+    """Return a whole answer with its manifests. raw: the answer, a JSON object."""
     if not manifests:
         return raw
     return b'%s,"%s":%s}' % (raw.rstrip()[:-1], MEMBER.encode(), to_json(manifests))
 
 
 def confirm(routed: Routed, received: ReceivedAnswer) -> None:
-    """Raise InternalError if a manifest is demanded and nothing came of it: no answer ends without a word on it."""
+    """Raise InternalError if a manifest is required and no outcome was noted: no answer may end without one."""
     if is_demanded(routed) and received.manifest is None:
         raise InternalError("The answer has no manifest, which policy demands; report it")
 
 
 def announced(routed: Routed) -> str | None:
-    """What is said before a stream; None where nothing is demanded."""
+    """Return the header value for the start of a stream, or None if no manifest is required."""
     if not is_demanded(routed):
         return None
     return DEMANDED if routed.redacted.translation is None else FORMAT

@@ -1,4 +1,4 @@
-"""Proxies in front of the gateway: whom they call for, by HTTP's header fields and by the PROXY protocol.
+"""Client addresses behind proxies: from HTTP header fields and from the PROXY protocol.
 
 Only `gateway.server` may import it.
 """

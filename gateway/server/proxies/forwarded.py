@@ -1,8 +1,8 @@
-"""Whom a trusted proxy calls for: the address of the client, from the header that the proxy writes.
+"""Client address behind a trusted proxy, from the header that the proxy writes.
 
-Only connections from the configured networks are believed, of their header only the part that trusted proxies wrote:
-it is read from its end, past the addresses of trusted proxies, to the first that is none. One header is read, the
-configured one: a client may have sent the other, which its proxy then passes on.
+Only connections from the configured networks are trusted, and only the part of the header that trusted proxies wrote:
+the header is read from its end to the first address that is not a trusted proxy's. Only the configured header is read,
+because a proxy may pass on the other one from a client.
 """
 
 import re
@@ -18,12 +18,12 @@ Network = IPv4Network | IPv6Network
 ProxyHeader = Literal["x-forwarded-for", "forwarded"]
 
 MOST_HOPS = 32
-"""Addresses of one header that are read: a chain of trusted proxies is shorter."""
+"""Most addresses read from a header; a chain of trusted proxies is shorter."""
 
 
 class TrustedProxies:
-    """An ASGI application behind proxies in `networks`: `scope["client"]` becomes the client that they name, and None
-    where they name none or what they wrote cannot be read, so that nothing is allowed by a proxy's own address."""
+    """ASGI middleware for proxies in `networks`. It sets `scope["client"]` to the client that they name, or to None if
+    they name none or the header is invalid, so that a proxy's own address permits nothing."""
 
     def __init__(self, app: ASGIApp, networks: Sequence[Network], header: ProxyHeader) -> None:
         self._app = app
@@ -52,13 +52,13 @@ class TrustedProxies:
 
 
 def x_forwarded_for(value: str) -> Iterator[Address]:
-    """The addresses of an ``X-Forwarded-For``, the nearest first. Raises ValueError at one that is none."""
+    """Yield the addresses of an ``X-Forwarded-For`` header, nearest first. Raises ValueError at an invalid address."""
     return (_address(part.strip()) for part in reversed(value.split(",")) if part.strip())
 
 
 def forwarded_for(value: str) -> Iterator[Address]:
-    """The addresses that a ``Forwarded`` header names by ``for`` (RFC 7239 §4), the nearest first. Raises ValueError at
-    an element without one, also where a name hides it (``unknown``, ``_hidden``)."""
+    """Yield the ``for`` addresses of a ``Forwarded`` header (RFC 7239 §4), nearest first. Raises ValueError at an
+    element without an address, such as one with an obfuscated name (``unknown``, ``_hidden``)."""
     for element in _elements_from_the_end(value):
         named = [
             words.strip().strip('"')
@@ -71,8 +71,8 @@ def forwarded_for(value: str) -> Iterator[Address]:
 
 
 def _elements_from_the_end(value: str) -> Iterator[str]:
-    """What commas outside of quotes divide. Quotes are counted from the end: what a client wrote at the beginning, as
-    one that is never closed, cannot swallow what a proxy added behind it."""
+    """Yield the elements between unquoted commas, last first. Quotes are counted from the end, so that an unclosed
+    quote from the client, at the beginning, cannot hide elements that a proxy appended."""
     end, quoted = len(value), False
     for at in range(len(value) - 1, -1, -1):
         if value[at] == '"':
@@ -86,8 +86,8 @@ def _elements_from_the_end(value: str) -> Iterator[str]:
 
 
 def _address(written: str) -> Address:
-    """An address with or without a port: ``192.0.2.1``, ``192.0.2.1:80``, ``2001:db8::1``, ``[2001:db8::1]:80``. One of
-    IPv4 that is written as IPv6 is that of IPv4. Raises ValueError."""
+    """Parse an address with or without a port: ``192.0.2.1``, ``192.0.2.1:80``, ``2001:db8::1``, ``[2001:db8::1]:80``.
+    An IPv4-mapped IPv6 address becomes IPv4. Raises ValueError."""
     if bracketed := re.fullmatch(r"\[([0-9A-Fa-f:.]+)\](?::\d{1,5})?", written):
         written = bracketed[1]
     elif written.count(":") == 1:

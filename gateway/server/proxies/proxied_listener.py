@@ -1,8 +1,7 @@
-"""A listener behind proxies that speak the PROXY protocol: each of their connections begins with its header.
+"""Listener behind proxies that use the PROXY protocol: each of their connections begins with its header.
 
-The header stands in front of TLS, so it is read from the socket itself, to its last byte and no further, before the
-event loop makes a connection of it. What comes from elsewhere is served as it is: a header there is a fault of HTTP or
-TLS.
+The header precedes TLS, so exactly its bytes are read from the socket before the event loop takes over the connection.
+Connections from other addresses are served directly: a PROXY header there is an error of HTTP or TLS.
 """
 
 import asyncio
@@ -19,20 +18,20 @@ from gateway.server.proxies.proxy_header import MAX_BYTES, ProxyHeader, ProxyHea
 log = logging.getLogger("domicile.gateway")
 
 HEADER_S = 5.0
-"""For a header to arrive (§3 of the specification: at least 3 s)."""
+"""Time for a header to arrive (§3 of the specification: at least 3 s)."""
 ACCEPT_PAUSE_S = 1.0
-"""After accepting failed, as by too many open files: asyncio's own servers wait as long."""
+"""Pause after a failed accept, for example with too many open files; the same as in asyncio's servers."""
 LOG_PAUSE_S = 60.0
-"""Between two log lines on refused connections."""
+"""Least time between two log lines on refused connections."""
 
 Client = tuple[str, int] | None
 Make = Callable[[Client], asyncio.Protocol]
-"""Makes the protocol of one connection; its argument is the client that the header names."""
+"""Creates the protocol of a connection; the argument is the client that the header names."""
 
 
 class ProxiedListener:
-    """Accepts at `listener`, which must not block. `networks`: where proxies connect from; `direct` makes the
-    protocol of other connections. As `asyncio.Server` it has `close` and `wait_closed`."""
+    """Accepts connections at `listener`, a non-blocking socket. `networks`: networks of the proxies. `direct` creates
+    the protocol of other connections. `close` and `wait_closed` are as in `asyncio.Server`."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class ProxiedListener:
         self._accepting = asyncio.create_task(self._accept(), name="proxied listener")
 
     def close(self) -> None:
-        """Accept no more. Connections whose header is still to come are opened yet."""
+        """Stop accepting. Accepted connections that still wait for their header are served."""
         self._accepting.cancel()
         self._listener.close()
 
@@ -86,18 +85,18 @@ class ProxiedListener:
                 def make() -> asyncio.Protocol:
                     return self._make(header.source)
 
-            handed_over = True  # from here on the loop closes it
+            handed_over = True  # the loop closes it from here on
             await self._loop.connect_accepted_socket(make, connection, ssl=self._tls)
         except (ProxyHeaderError, TimeoutError) as error:
             self._refused(peer, str(error) or f"no PROXY header came within {HEADER_S:g} s")
-        except OSError:  # the client left, or TLS failed; ssl.SSLError is one
+        except OSError:  # the client disconnected, or TLS failed (ssl.SSLError)
             pass
         finally:
             if not handed_over:
                 connection.close()
 
     async def _header(self, connection: socket.socket) -> ProxyHeader:
-        """Raises ProxyHeaderError, TimeoutError; OSError where the proxy closes the connection."""
+        """Read the header. Raises ProxyHeaderError, TimeoutError, and OSError if the proxy closes the connection."""
         data = b""
         async with asyncio.timeout(HEADER_S):
             while True:
@@ -131,7 +130,7 @@ class ProxiedListener:
         return any((mapped or address) in network for network in self._networks)
 
     def _refused(self, peer: str, reason: str) -> None:
-        """At most one line a minute: whoever connects must not fill the log."""
+        """Log a refusal, at most one line a minute, so that connections cannot fill the log."""
         if (now := time.monotonic()) - self._logged >= LOG_PAUSE_S:
             self._logged = now
             log.warning(

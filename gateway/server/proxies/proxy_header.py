@@ -1,7 +1,7 @@
 """Header of the PROXY protocol, versions 1 and 2: pure functions over bytes.
 
-Source: "The PROXY protocol", Versions 1 & 2, haproxy.org (doc/proxy-protocol.txt), 2020-03-05, whose sections are
-named.
+Source: "The PROXY protocol", Versions 1 & 2, haproxy.org (doc/proxy-protocol.txt), 2020-03-05. Section numbers refer to
+it.
 """
 
 import re
@@ -11,11 +11,11 @@ from ipaddress import IPv4Address, IPv6Address
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 """The first 12 bytes of version 2 (§2.2)."""
 FIXED = 16
-"""Bytes of version 2 in front of the addresses."""
+"""Bytes of a version 2 header before the addresses."""
 MAX_LINE = 107
-"""Bytes of a line of version 1, its end included (§2.1)."""
+"""Most bytes of a version 1 line, line end included (§2.1)."""
 MAX_BYTES = 4096
-"""Bytes of a header of version 2 that are read: addresses of at most 216, and what the proxy adds of TLS."""
+"""Most bytes of a version 2 header: at most 216 for addresses, and the proxy's TLS information."""
 _LINE = re.compile(rb"PROXY (TCP4|TCP6) ([0-9A-Fa-f:.]{2,39}) ([0-9A-Fa-f:.]{2,39}) (0|[1-9]\d{0,4}) (0|[1-9]\d{0,4})")
 _BEGINS = b"PROXY "
 _BYTES_OF_FAMILY = {1: 12, 2: 36, 3: 216}
@@ -29,15 +29,15 @@ class ProxyHeaderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """`source`: address and port of the client; None where the proxy names none (version 1 UNKNOWN, version 2 LOCAL,
-    or another family than IP over streams). `length`: bytes of the header."""
+    """A parsed header. `source`: address and port of the client; None if the proxy names none (version 1 UNKNOWN,
+    version 2 LOCAL, or a family other than IP over streams). `length`: bytes of the header."""
 
     source: tuple[str, int] | None
     length: int
 
 
 def parse(data: bytes) -> ProxyHeader | None:
-    """The header at the beginning of `data`; None while it is incomplete. Bytes behind it are not looked at.
+    """Parse the header at the beginning of `data`. Returns None while it is incomplete. Later bytes are ignored.
 
     Raises ProxyHeaderError as soon as `data` cannot become one.
     """
@@ -57,7 +57,7 @@ def _version_1(data: bytes) -> ProxyHeader | None:
             raise ProxyHeaderError(f"the line of version 1 is longer than {MAX_LINE} bytes")
         return None
     length = len(line) + len(end)
-    if line == b"PROXY UNKNOWN" or line.startswith(b"PROXY UNKNOWN "):  # what follows must be ignored (§2.1)
+    if line == b"PROXY UNKNOWN" or line.startswith(b"PROXY UNKNOWN "):  # the rest of the line must be ignored (§2.1)
         return ProxyHeader(None, length)
     if (found := _LINE.fullmatch(line)) is None:
         raise ProxyHeaderError("the line of version 1 is not PROXY, a family, two addresses and two ports")
@@ -94,6 +94,6 @@ def _version_2(data: bytes) -> ProxyHeader | None:
 
 
 def _as_client(address: IPv4Address | IPv6Address, port: int) -> tuple[str, int]:
-    """One of IPv4 that is written as IPv6 is that of IPv4, so that networks of either kind hold for it."""
+    """Return address and port. An IPv4-mapped IPv6 address becomes IPv4, so that IPv4 networks apply to it."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address), port

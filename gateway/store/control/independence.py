@@ -1,9 +1,9 @@
-"""Whether a person is a second one, or may have been invented by the first.
+"""Independence of the two people of a dual-control decision.
 
-Who manages people can make a person, change their roles, or make a token in their name. So for a decision of two people
-each counts only if what they act by is older than a stated time, or another role vouched for them since it was made.
-What the host's shell or the identity provider made counts at once: neither is in the hands of who manages people by the
-admin API.
+A person with permission to manage people can create a person, change their roles, or create a token in their name. For
+a dual-control decision a person therefore counts only if their account, roles and token are older than a configured
+time, or if someone with another role has vouched for them since. Accounts from the host's shell or the identity
+provider count at once, because the admin API cannot create them.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from gateway.database.tables.control import AccessTokenRow, PersonRow
 DEFAULT_WAIT = timedelta(hours=72)
 BY_TOKEN, BY_MACHINE = "key:", "machine:"
 SHELL = "cli"
-"""The actor of commands without a login: a person with a shell on the installation's folder."""
+"""Actor of commands without a login: a person with shell access to the installation's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`since`: from when on all that the person acts by was there; None where nothing of it was made through the admin
-    API. `vouched_at`: when another role vouched for them."""
+    """`since`: creation time of the newest of the person's account, roles and token; None if none of them was created
+    through the admin API. `vouched_at`: when someone with another role vouched for the person."""
 
     since: datetime | None
     vouched_at: datetime | None = None
@@ -35,7 +35,7 @@ class Standing:
 
 
 def standing_of(session: Session, person: str, actor: str) -> Standing:
-    """Of `person` (their id), who acts as `actor`: ``key:`` and a token's id, or a machine or shell."""
+    """Return the standing of a person. person: id. actor: ``key:`` and the id of a token, or a machine or shell."""
     row = session.get(PersonRow, person)
     if row is None or row.subject is not None:  # the shell, a machine or a person of the identity provider
         return Standing(None)
@@ -46,7 +46,7 @@ def standing_of(session: Session, person: str, actor: str) -> Standing:
 
 
 def makers_of(session: Session, person: PersonRow) -> set[str]:
-    """The ids of people who made `person`, gave them their roles, or made one of their tokens in use."""
+    """Return the ids of people who created `person`, assigned their roles, or created one of their valid tokens."""
     tokens = session.exec(
         select(AccessTokenRow).where(AccessTokenRow.person == person.id, col(AccessTokenRow.revoked_at).is_(None))
     )
@@ -55,7 +55,7 @@ def makers_of(session: Session, person: PersonRow) -> set[str]:
 
 
 def _token_since(session: Session, token: AccessTokenRow) -> datetime | None:
-    """One that its person made themselves is as old as the one that they made it with."""
+    """Return when the token counts as created. A token that its person created is as old as the token used for it."""
     for each in _line(session, token):
         if _is_outside(each.made_by):
             return None
@@ -64,7 +64,7 @@ def _token_since(session: Session, token: AccessTokenRow) -> datetime | None:
 
 
 def _line(session: Session, token: AccessTokenRow) -> Iterator[AccessTokenRow]:
-    """`token`, and of those of the same person that it was made with, each."""
+    """Yield `token`, then the token that it was created with, and so on while they belong to the same person."""
     seen: set[str] = set()
     current: AccessTokenRow | None = token
     while current is not None and current.person == token.person and current.id not in seen:
@@ -85,5 +85,5 @@ def _person_behind(session: Session, actor: str | None) -> str | None:
 
 
 def _is_outside(made_by: str | None) -> bool:
-    """Whether it was made neither through the admin API nor before it was noted by whom."""
+    """Whether the creator is known and did not use the admin API. Older rows have no creator."""
     return made_by is not None and not made_by.startswith((BY_TOKEN, BY_MACHINE))

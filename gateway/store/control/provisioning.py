@@ -1,6 +1,6 @@
-"""People and groups that the identity provider provisions: kept, and in force for persons and their sessions at once.
+"""Users and groups provisioned by the identity provider. A change applies to persons and their sessions at once.
 
-Each operation is one transaction with what follows from it: who is not active, or gone, loses every role and session.
+Each operation and its consequences are one transaction: an inactive or deleted user loses every role and session.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,8 +29,11 @@ MAX_MEMBERS = 10_000
 
 
 class Provisioning(SessionControl):
-    """Every method raises DatabaseUnavailable and what the record raises; those on one resource NotFound, and Stale
-    where `version` is named and is not the present one."""
+    """Operations on provisioned users and groups.
+
+    Every method raises DatabaseUnavailable and the errors of the audit record. Methods on one resource raise NotFound,
+    and Stale if `version` is given and is not the current version.
+    """
 
     def __init__(self, database: Database, mapped: Mapped, **more: Any) -> None:
         super().__init__(database, **more)
@@ -39,7 +42,10 @@ class Provisioning(SessionControl):
     # Users
 
     def create_user(self, fields: UserFields) -> ProvisionedUser:
-        """Raises Duplicate where the name, or who it is at the provider, is there already; InvalidValue."""
+        """Create a user and return it.
+
+        Raises Duplicate if the name or the identity at the provider is taken, and InvalidValue for a bad attribute.
+        """
         with self._change() as change:
             row = ScimUserRow(
                 id=token_hex(16), cell=self._cell, created_at=change.at, changed_at=change.at, **self._columns(fields)
@@ -49,7 +55,7 @@ class Provisioning(SessionControl):
             return _user(change, row)
 
     def replace_user(self, user: str, fields: UserFields, version: int | None = None) -> ProvisionedUser:
-        """Raises as `create_user`."""
+        """Replace the attributes of a user and return it. Raises as `create_user` does."""
         with self._change() as change:
             row = self._row(change, ScimUserRow, user, version)
             columns = self._columns(fields)
@@ -72,7 +78,7 @@ class Provisioning(SessionControl):
             return _user(change, self._row(change, ScimUserRow, user, None))
 
     def users(self, where: tuple[Attribute, str] | None, start: int, count: int) -> tuple[int, list[ProvisionedUser]]:
-        """How many there are, and those from `start` (1 is the first)."""
+        """Return the number of matching users, and at most `count` of them from `start` on, counted from 1."""
         with self._reading() as change:
             total, rows = self._listed(change, ScimUserRow, where, start, count)
             return total, [_user(change, row) for row in rows]
@@ -80,7 +86,7 @@ class Provisioning(SessionControl):
     # Groups
 
     def create_group(self, fields: GroupFields) -> ProvisionedGroup:
-        """Raises Duplicate where the name is there already; InvalidValue for a member that there is not."""
+        """Create a group and return it. Raises Duplicate if the name is taken, InvalidValue for an unknown member."""
         with self._change() as change:
             names = _names(fields.name, fields.external_id)
             row = ScimGroupRow(id=token_hex(16), cell=self._cell, created_at=change.at, changed_at=change.at, **names)
@@ -89,7 +95,7 @@ class Provisioning(SessionControl):
             return _group(change, row)
 
     def replace_group(self, group: str, fields: GroupFields, version: int | None = None) -> ProvisionedGroup:
-        """Raises as `create_group`."""
+        """Replace the attributes of a group and return it. Raises as `create_group` does."""
         with self._change() as change:
             row = self._row(change, ScimGroupRow, group, version)
             renamed = row.name != fields.name
@@ -118,8 +124,8 @@ class Provisioning(SessionControl):
     # Logins
 
     def admitted(self, subject: str) -> list[PersonRecord] | None:
-        """Who may log in as `subject`, with the roles of their provisioned groups; None for who is not provisioned, or
-        not active."""
+        """Return the persons that may log in as `subject`, with the roles of their groups, or None if the user is not
+        provisioned or not active."""
         with self._change() as change:
             row = change.session.exec(
                 select(ScimUserRow).where(ScimUserRow.subject == subject, ScimUserRow.cell == self._cell)
@@ -134,7 +140,7 @@ class Provisioning(SessionControl):
         with self._database.read() as session:
             yield Change(session, self._cell, self._actor, self._now(), 0, self._on_event, None)
 
-    # What follows for persons
+    # Consequences for persons
 
     def _settle(self, change: Change, *groups_of_rows: Iterable[ScimUserRow]) -> None:
         change.session.flush()
@@ -221,7 +227,7 @@ class Provisioning(SessionControl):
         return total, change.session.exec(rows.offset(max(start, 1) - 1).limit(count)).all() if count else []
 
     def _set_members(self, change: Change, group: str, wanted: frozenset[str]) -> list[ScimUserRow]:
-        """Returns whose membership changed."""
+        """Set the members of a group. Returns the users whose membership changed."""
         if len(wanted) > MAX_MEMBERS:
             raise InvalidValue(f"a group has at most {MAX_MEMBERS} members; map a smaller one to a role")
         before = {row.id: row for row in self._members(change, group)}
@@ -273,5 +279,5 @@ def _names(name: str, external_id: str | None) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """As ``userName`` is compared: without case (RFC 7643 §4.1.1)."""
+    """Return a name in the form used for comparison: ``userName`` is case-insensitive (RFC 7643 §4.1.1)."""
     return name.casefold()[:256]
