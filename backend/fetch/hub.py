@@ -14,7 +14,7 @@ import httpx2
 from backend.errors import FetchError
 from backend.fetch.names import HubName
 from backend.fetch.source import Listing, RemoteFile, chosen
-from backend.fetch.transport import Bearer, Transport, host_of, require_tls
+from backend.fetch.transport import Bearer, Transport, host_of, require_tls, tls_context
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -80,6 +80,7 @@ def _file(repository: str, commit: str, endpoint: str, said: "RepoSibling") -> R
 def _client() -> httpx2.Client:
     """Of huggingface_hub, for the listing: no redirect leaves TLS."""
     return httpx2.Client(
+        verify=tls_context(),
         follow_redirects=True,
         timeout=LISTING_S,
         event_hooks={"request": [lambda request: require_tls(str(request.url))]},

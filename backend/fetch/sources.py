@@ -1,7 +1,6 @@
 """The kinds of places that models come from."""
 
-from backend.errors import FetchError
-from backend.fetch import hub, oci
+from backend.fetch import hub, oci, s3
 from backend.fetch.names import HubName, OciName, RemoteName
 from backend.fetch.source import Listing
 from backend.fetch.transport import Transport
@@ -13,4 +12,4 @@ def listing_of(name: RemoteName, transport: Transport) -> Listing:
         return hub.listing(name, transport)
     if isinstance(name, OciName):
         return oci.listing(name, transport)
-    raise FetchError("models of s3:// are not fetched yet; name another place")
+    return s3.listing(name, transport)

@@ -5,9 +5,11 @@ Synchronous, because nothing else runs yet. Addresses are never in messages: a r
 
 import ipaddress
 import logging
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Protocol, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -58,6 +60,12 @@ class Bearer(Anonymous):
         return {"authorization": f"Bearer {self._token}"} if self._token else {}
 
 
+@cache
+def tls_context() -> ssl.SSLContext:
+    """One for the process, since it takes a tenth of a second to make."""
+    return httpx2.create_ssl_context()
+
+
 class Transport:
     """One pool of connections. Takes proxies and certificate authorities from the environment, as other clients do."""
 
@@ -66,7 +74,7 @@ class Transport:
             logging.getLogger(name).setLevel(logging.WARNING)
         timeout = httpx2.Timeout(patience.stall_s, connect=min(30.0, patience.stall_s))
         self._patience = patience
-        self._client = httpx2.Client(follow_redirects=False, timeout=timeout)
+        self._client = httpx2.Client(verify=tls_context(), follow_redirects=False, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self

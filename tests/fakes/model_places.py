@@ -1,8 +1,9 @@
-"""Stand-ins on loopback for the places that models come from: a hub, and a registry. Each really checks credentials,
-serves ranges, and can cut, redirect and lie."""
+"""Stand-ins on loopback for the places that models come from: a hub, a registry and a bucket. Each really checks
+credentials, serves ranges, and can cut, redirect and lie."""
 
 import base64
 import hashlib
+import hmac
 import json
 import re
 import threading
@@ -196,3 +197,63 @@ class Registry(Place):
 
 def _packed(user):
     return base64.b64encode(user.encode()).decode()
+
+
+class Bucket(Place):
+    """An S3 server with the bucket ``models``, by path. Signatures are computed anew from what came in. `page`: objects
+    of one answer of a list."""
+
+    secret, session, region, page = "S3CRET", None, "eu-west-3", 1000
+
+    def put(self, files, prefix="llm/small"):
+        for name, content in files.items():
+            self.files[f"/models/{prefix}/{name}"] = content
+
+    def body(self, path, query, headers, raw):
+        self.check(headers, raw)
+        if path == "/models/":
+            return self.listed(query)
+        content = super().body(path, query, headers, raw)
+        if headers.get("if-match") not in (None, self.etag(content)):
+            raise Answer(412)
+        return content
+
+    def check(self, headers, raw):
+        given = re.fullmatch(
+            r"AWS4-HMAC-SHA256 Credential=AKID/(\d{8}/[a-z0-9-]+/s3/aws4_request),SignedHeaders=([a-z0-9;-]+),"
+            r"Signature=([0-9a-f]{64})",
+            headers.get("authorization", ""),
+        )
+        if given is None or headers.get("x-amz-security-token") != self.session:
+            raise Answer(403)
+        scope, names, signature = given.groups()
+        assert {"host", "x-amz-date", "x-amz-content-sha256"} <= set(names.split(";"))
+        path, _, query = raw.partition("?")
+        lines = "".join(f"{name}:{headers[name]}\n" for name in names.split(";"))
+        canonical = "\n".join(("GET", path, query, lines, names, headers["x-amz-content-sha256"]))
+        said = ("AWS4-HMAC-SHA256", headers["x-amz-date"], scope, hashlib.sha256(canonical.encode()).hexdigest())
+        key = b"AWS4" + self.secret.encode()
+        for part in scope.split("/"):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        right = hmac.new(key, "\n".join(said).encode(), hashlib.sha256).hexdigest()
+        if right != signature or scope.split("/")[1] != self.region:
+            raise Answer(403)
+
+    @staticmethod
+    def etag(content):
+        return f'"{hashlib.md5(content).hexdigest()}"'
+
+    def listed(self, query):
+        prefix, start = query.get("prefix", [""])[0], int(query.get("continuation-token", ["0"])[0].strip("+/= ") or 0)
+        keys = sorted(path.removeprefix("/models/") for path in self.files)
+        keys = [key for key in keys if key.startswith(prefix)]
+        here = keys[start : start + self.page]
+        more = start + self.page < len(keys)
+        rows = "".join(
+            f"<Contents><Key>{key}</Key><Size>{len(self.files['/models/' + key])}</Size>"
+            f"<ETag>{self.etag(self.files['/models/' + key]).replace(chr(34), '&quot;')}</ETag></Contents>"
+            for key in here
+        )
+        after = f"<NextContinuationToken>{start + self.page} +/=</NextContinuationToken>" if more else ""
+        space = "http://s3.amazonaws.com/doc/2006-03-01/"
+        return f'<?xml version="1.0"?><ListBucketResult xmlns="{space}">{rows}{after}</ListBucketResult>'.encode()
