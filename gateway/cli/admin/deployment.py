@@ -33,6 +33,10 @@ deployment_app = typer.Typer(
     name="deployment", help="Backends that come, scale, sleep and go by themselves.", no_args_is_help=True
 )
 
+Pinned = Annotated[
+    str | None,
+    typer.Option("--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."),
+]
 WEIGHTS_HELP = "GGUF file or folder, in the folder of models or by its full path; or hf://, oci:// or s3:// to fetch."
 Name = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its name, as 'small'.")]
 Least = Annotated[int | None, typer.Option("--min", help="Replicas at least; 0 lets it sleep.")]
@@ -69,12 +73,7 @@ def create(
     asleep_s: Asleep = None,
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
-    weights_sha256: Annotated[
-        str | None,
-        typer.Option(
-            "--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."
-        ),
-    ] = None,
+    weights_sha256: Pinned = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
