@@ -4,6 +4,7 @@
     ├── ConfigError              the engine cannot be built as asked; the message names what would do
     ├── ModelError               a checkpoint that cannot be served
     │   ├── ModelNotFound        nothing at that path
+    │   ├── FetchError           it could not be brought here from a hub, a registry or a bucket
     │   ├── UnsupportedModel     readable, but an architecture, tokenizer or data type we do not have
     │   └── CorruptCheckpoint    missing, extra, misshapen or non-finite tensors; a file that breaks its own format
     ├── RequestError             the caller's request; carries status, param and code of the OpenAI error body
@@ -47,6 +48,10 @@ class ModelError(BackendError):
 
 
 class ModelNotFound(ModelError):
+    pass
+
+
+class FetchError(ModelError):
     pass
 
 

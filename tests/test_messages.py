@@ -36,6 +36,7 @@ EXEMPT = {
     "JoinError": "of the build of a pack's verifier",
     "LooseningError": "its constructor names the rule to tighten",
     "EOFError": "internal to the gateway's worker processes",
+    "Interrupted": "tried again; the FetchError that it ends in names the remedy",
     "Failure": "of the process that talks to an HSM; its client adds the remedy",
     "SSLError": "a programming error: the wrong kind of socket",
 }
@@ -50,6 +51,10 @@ EXEMPT_SITES = {
     "audit/pack_verifier/canonical.py": {"": "a finding, as Broken"},
     "audit/pack_verifier/note.py": {"that is not the key of a witness": "a finding, as Broken"},
     "audit/pack_verifier/timestamp.py": {"": "a finding, as Broken"},
+    "backend/fetch/manifest.py": {
+        "names of files that": "becomes a FetchError",
+        "sha256 is not that": "as above",
+    },
     "backend/kernels/launching/tuning.py": {"no candidate for ": "a developer's tool", "these choices ": "as above"},
     "backend/process/gpu_meter.py": {"no metrics of the card: ": "the meter is optional; the reason is NVML's"},
     "backend/process/supervision.py": {"the engine was restarted": "reports that a trouble is over"},

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.errors import USAGE, fail
+from backend.cli.fetch import ModelCache, ModelLock, ModelSha256, Offline, fetch, fetched_model
 from backend.cli.plan import QUANTIZATION_HELP, plan
 from backend.cli.scrub import scrub
 
@@ -13,7 +14,15 @@ __all__ = ["app", "plan"]
 
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 app.command()(scrub)
+app.command()(fetch)
 
+Model = Annotated[str, typer.Option(help="GGUF file, Hugging Face folder, hub id, oci:// or s3:// name, or 'demo'.")]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
+]
+Heartbeat = Annotated[
+    Path | None, typer.Option(help="File to touch while the engine answers, for probes without a certificate.")
+]
 INVARIANT_HELP = (
     "The same tokens in any batch and on any power of two of ranks up to 8; slower, on a CPU most for prompts."
 )
@@ -75,6 +84,10 @@ Examples:
 
     domicile backend serve --model demo --port 8000
 
+  A model of the hub at one commit, fetched once and then taken from this host:
+
+    domicile backend serve --model HuggingFaceTB/SmolLM2-135M-Instruct@12fd25f77366fa6b3b4b768ec3050bf629380bac
+
   A folder from Hugging Face, for one tenant's gateway only:
 
     domicile backend serve --model ./Llama-3.2-1B-Instruct --served-name llama-1b --host 0.0.0.0 --port 8443
@@ -89,8 +102,12 @@ def backend() -> None:
 
 @app.command(help=SERVE_EXAMPLES)
 def serve(
-    model: Annotated[str, typer.Option(help="GGUF file, Hugging Face folder, or 'demo'.")],
-    served_name: Annotated[str | None, typer.Option(help="Name in requests; default: the file's.")] = None,
+    model: Model,
+    served_name: Annotated[str | None, typer.Option(help="Name in requests; default: the model's.")] = None,
+    model_sha256: ModelSha256 = None,
+    model_lock: ModelLock = None,
+    model_cache: ModelCache = None,
+    offline: Offline = False,
     host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; see the ready line.")] = 8000,
     device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
@@ -123,17 +140,13 @@ def serve(
     reasoning_parser: ReasoningParser = "auto",
     generation_config: GenerationConfig = "auto",
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
-    ] = 3,
+    restarts: Restarts = 3,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
     cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The CA that signs peers, PEM.")] = None,
     peer_uri: Annotated[str | None, typer.Option(help="The one URI SAN that may connect.")] = None,
-    heartbeat: Annotated[
-        Path | None, typer.Option(help="File to touch while the engine answers, for probes without a certificate.")
-    ] = None,
+    heartbeat: Heartbeat = None,
     request_key: RequestKey = None,
     evidence: EvidenceProgram = None,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
@@ -147,6 +160,8 @@ def serve(
     from backend.server.tls import tls_files
 
     on_gpu = device.startswith("cuda")
+    model, model_name = fetched_model(model, model_sha256, model_lock, model_cache, offline)
+    draft_model, _ = fetched_model(draft_model, None, None, model_cache, offline) if draft_model else ("", "")
     try:
         config = EngineConfig(
             model=model,
@@ -182,7 +197,7 @@ def serve(
         fail(error, USAGE)
     try:
         options = serving.ServerOptions(
-            served_name=served_name or Path(model).stem,
+            served_name=served_name or model_name,
             host=host,
             port=port,
             tls=tls_files(cert, key, ca, peer_uri, host=host),

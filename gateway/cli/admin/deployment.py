@@ -33,6 +33,11 @@ deployment_app = typer.Typer(
     name="deployment", help="Backends that come, scale, sleep and go by themselves.", no_args_is_help=True
 )
 
+Pinned = Annotated[
+    str | None,
+    typer.Option("--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."),
+]
+WEIGHTS_HELP = "GGUF file or folder, in the folder of models or by its full path; or hf://, oci:// or s3:// to fetch."
 Name = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its name, as 'small'.")]
 Least = Annotated[int | None, typer.Option("--min", help="Replicas at least; 0 lets it sleep.")]
 Most = Annotated[int | None, typer.Option("--max", help="Replicas at most.")]
@@ -52,7 +57,7 @@ def create(
     tenant: Tenant,
     deployment: Name,
     model: Annotated[str, typer.Option(help="The name that calls ask for.")],
-    weights: Annotated[str, typer.Option(help="GGUF file or folder, in the folder of models or by its full path.")],
+    weights: Annotated[str, typer.Option(help=WEIGHTS_HELP)],
     region: Annotated[list[str], typer.Option(help="Where it may run, the preferred first; repeatable.")],
     gpu: Annotated[
         str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")
@@ -68,12 +73,7 @@ def create(
     asleep_s: Asleep = None,
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
-    weights_sha256: Annotated[
-        str | None,
-        typer.Option(
-            "--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."
-        ),
-    ] = None,
+    weights_sha256: Pinned = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +82,10 @@ def create(
     Example: domicile deployment create acme small --model small --weights small.gguf --region eu-fr-par --max 2
     """
     from gateway.records.prices import MICRO
+    from regions.launchers.fetching import is_elsewhere
 
+    if is_elsewhere(weights) and remote_url(data) is not None:
+        fail("the admin API fetches no models; run this on the gateway's machine, or name what is there", USAGE)
     wanted = _valid(
         "Deployment",
         {
@@ -110,14 +113,19 @@ def create(
 
 
 def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "Deployment":
-    """`wanted` with its cards, if it can run here. Raises what the catalogue and `Feasibility.check` do."""
+    """`wanted` with its cards, if it can run here; weights that are elsewhere are fetched, and pinned. Raises what the
+    catalogue, `fetched` and `Feasibility.check` do."""
     from gateway.installation.feasibility import Feasibility
     from gateway.installation.installation import Installation, configured
+    from regions.launchers.fetching import fetched, is_elsewhere
     from regions.launchers.planning import card_for
 
     installation = Installation.open(data)
     for each in wanted.regions:
         installation.catalogue().region(each, datetime.now(UTC).date())
+    if is_elsewhere(wanted.weights):
+        path, sha256 = fetched(wanted.weights, installation.models(), wanted.weights_sha256)
+        wanted = wanted.model_copy(update={"weights": path, "weights_sha256": sha256})
     if gpu == "auto":
         cards = card_for(installation.models() / wanted.weights, calls=wanted.calls_each, count=gpus)
     else:

@@ -197,12 +197,14 @@ LOW_LEVEL_OPENS = {
     "audit/files/secret_file.py": 2,  # secrets
     "audit/keys/signer.py": 1,  # the draft of a key
     "audit/files/untrusted_file.py": 1,  # files of a backup, a key set or a bundle, which no process serves from
-    "gateway/cli/remote/credentials.py": 1,  # the draft of a file of tokens, with O_EXCL
+    "gateway/cli/remote/credentials.py": 2,  # the lock and the draft of a file of tokens
     "audit/pack_verifier/archive.py": 1,  # files of an unpacked pack, checked for being regular files
     "policy/cli.py": 1,  # a policy document that the caller names
     "backend/process/grammar_sandbox.py": 1,  # /dev/null
     "backend/server/heartbeat.py": 1,  # the file that a probe looks at
     "backend/models/checkpoints/direct.py": 1,  # weights
+    "backend/fetch/cache.py": 2,  # in the cache of models: a lock, and the folder, to make names durable
+    "backend/fetch/download.py": 1,  # a part of a file on its way into that cache
 }
 """Calls of `os.open` by module. Each was looked at: it cannot be handed the path of a live database."""
 

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from regions.errors import LaunchError
 from regions.fleet.cards import Cards
 from regions.launchers import planning
 from tests.fakes.lab import open_control
+from tests.fakes.model_places import Hub, running
 
 
 @pytest.fixture
@@ -170,3 +172,27 @@ def test_a_deployment_that_cannot_run_is_refused_and_not_made(run, monkeypatch):
     monkeypatch.delenv("DOMICILE__FLEET__GPUS")
     assert "list the device numbers in fleet.gpus" in run(*CREATE, "--gpu", "h100", status=1)
     assert json.loads(run("deployment", "list", "acme", "--json")) == []
+
+
+def test_weights_of_a_hub_are_fetched_into_the_folder_of_models_and_pinned(run, data, monkeypatch, capfd, tmp_path):
+    name = ["hf://acme/small" if each == "m.gguf" else each for each in CREATE]
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
+    with running(Hub()) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        assert "the model was not fetched, for the reason above" in run(*name, status=1)
+        assert "shows no model acme/small" in capfd.readouterr().err
+        hub.add("acme/small", {"small.gguf": b"GGUF"})
+        refused = run(*name, "--weights-sha256", "0" * 64, status=1)
+        assert "the model was not fetched" in refused
+        made = json.loads(run(*name, "--json"))
+    assert (data / "models" / made["weights"]).read_bytes() == b"GGUF"
+    assert not made["weights"].startswith("/")
+    assert made["weights_sha256"] == hashlib.sha256(b"GGUF").hexdigest()
+
+
+def test_the_admin_api_is_not_asked_to_fetch(monkeypatch):
+    monkeypatch.setenv("DOMICILE_URL", "https://gateway.example")
+    monkeypatch.setenv("DOMICILE_TOKEN", "token")
+    done = CliRunner().invoke(app, ["s3://models/small" if each == "m.gguf" else each for each in CREATE])
+    assert (done.exit_code, "the admin API fetches no models; run this on" in done.output) == (2, True), done.output
