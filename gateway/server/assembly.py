@@ -412,6 +412,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
             installation.open_reader,
             lambda: directory.prices,
             days=settings.audit.ledger_days,
+            sum_days=settings.audit.usage_days,
             sizes=None if sizes is None else sizes.read,
         )
     )
