@@ -151,3 +151,24 @@ class DailySumRow(Row, table=True):
     energy_mj: int = Field(sa_type=BigInteger)
     measured_tokens: int = Field(sa_type=BigInteger)
     keep_days: int
+
+
+class IncidentCursorRow(Row, table=True):
+    """How far a tree of a log was read for records of incidents: the next leaf, and the hash of the one before it."""
+
+    __tablename__ = "incident_cursor"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    next_seq: int = Field(sa_type=BigInteger)
+    leaf_hash: bytes
+
+
+class IncidentPlaceRow(Row, table=True):
+    """A record of an incident: its number, and nothing of what it says."""
+
+    __tablename__ = "incident_place"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    seq: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})

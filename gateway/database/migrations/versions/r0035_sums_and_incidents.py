@@ -1,4 +1,4 @@
-"""Sums of the ledger by day, of what it holds; and a mark on rows that are in them.
+"""Sums of the ledger by day, of what it holds, and a mark on rows that are in them; and where on record incidents are.
 
 Gateways of the version before go on writing rows beside the new ones: those lack the mark, by which the new ones find
 and add them.
@@ -57,9 +57,24 @@ def upgrade() -> None:
     )
     op.execute("UPDATE ledger SET summed = true WHERE day IS NOT NULL")
     op.create_index("ix_ledger_rest", "ledger", ["day"], postgresql_where=sa.text(REST), sqlite_where=sa.text(REST))
+    op.create_table(
+        "incident_cursor",
+        sa.Column("log", sa.String(16), primary_key=True),
+        sa.Column("tenant", sa.String(63), primary_key=True),
+        sa.Column("next_seq", sa.BigInteger(), nullable=False),
+        sa.Column("leaf_hash", sa.LargeBinary(), nullable=False),
+    )
+    op.create_table(
+        "incident_place",
+        sa.Column("log", sa.String(16), primary_key=True),
+        sa.Column("tenant", sa.String(63), primary_key=True),
+        sa.Column("seq", sa.BigInteger(), primary_key=True, autoincrement=False),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("incident_place")
+    op.drop_table("incident_cursor")
     op.drop_index("ix_ledger_rest", "ledger")
     op.drop_column("ledger", "summed")
     op.drop_table("daily_sum")
