@@ -193,15 +193,13 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
         webhooks = _webhooks(base, parts)
-        places = IncidentPlaces(base.database, log_name(owner_of(base.database) or identity_of(installation.owner)))
-        incidents = IncidentFollower(places, installation.open_reader)
-        recurring = (
-            batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, incidents.run,
-        )  # fmt: skip
+        incidents = IncidentPlaces(base.database, _log_name(base))
+        follower = IncidentFollower(incidents, installation.open_reader)
+        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         packs = _packs(base, context)
         stack.push_async_callback(packs.close)
-        admin_context = _admin_context(base, parts, on_event, context, packs, KnownCases(places.known))
+        admin_context = _admin_context(base, parts, on_event, context, packs, KnownCases(incidents.known))
         mounts: dict[str, ASGIApp] = {
             ADMIN_PREFIX: build_admin(admin_context),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
@@ -415,7 +413,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
     ledger = await enter(
         Ledger(
             database,
-            log_name(owner_of(database) or identity_of(installation.owner)),
+            _log_name(base),
             installation.open_reader,
             lambda: directory.prices,
             days=settings.audit.ledger_days,
@@ -542,12 +540,17 @@ def _webhooks(base: _Base, parts: _Parts) -> Webhooks:
         ) from error
     return Webhooks(
         receivers,
-        WebhookMessages(base.database, log_name(owner_of(base.database) or identity_of(installation.owner))),
+        WebhookMessages(base.database, _log_name(base)),
         Lease(base.database, WEBHOOKS_LEASE, f"{settings.node}/{token_hex(8)}", ttl_s=LEASE_S),
         installation.open_reader,
         Budgets(base.database, parts.directory.budgets).use,
         base.telemetry.registry,
     )
+
+
+def _log_name(base: _Base) -> str:
+    """Of the gateway's log in the cursors of what follows it."""
+    return log_name(owner_of(base.database) or identity_of(base.installation.owner))
 
 
 def _start_background(

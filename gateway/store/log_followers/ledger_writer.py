@@ -247,15 +247,20 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
         insert = _insert(connection, _LEDGER).returning(_LEDGER.c.request_id)
         written = connection.execute(insert, list(chunk.rows.values())).scalars().all()
         over = [row for request in written if (row := chunk.rows[request])["day"] is not None]
-    before = [request for request in chunk.outcomes if request not in chunk.rows]
-    if not before:
-        return over
+    before = {request: event for request, event in chunk.outcomes.items() if request not in chunk.rows}
+    return over + _close_earlier(connection, tenant, before, prices) if before else over
+
+
+def _close_earlier(
+    connection: Connection, tenant: str, outcomes: dict[str, dict[str, Any]], prices: PriceBook
+) -> list[Row]:
+    """Of calls that began in an earlier span, where their rows are there and still run; returns those rows."""
     found = connection.execute(
         select(_LEDGER)
-        .where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(before), _LEDGER.c.outcome.is_(None))
+        .where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(outcomes), _LEDGER.c.outcome.is_(None))
         .with_for_update()
     ).mappings()
-    closed = [_close(dict(row), chunk.outcomes[row["request_id"]], prices) for row in found]
+    closed = [_close(dict(row), outcomes[row["request_id"]], prices) for row in found]
     _charge_lines_once(connection, tenant, closed)
     if closed:
         names = [column.name for column in _LEDGER.c if not column.primary_key]
@@ -267,7 +272,7 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
         places = [{"of_tenant": row["tenant"], "of_request": row["request_id"]} for row in closed]
         values = [{name: row[name] for name in names} for row in closed]
         connection.execute(statement, [{**place, **row} for place, row in zip(places, values, strict=True)])
-    return over + closed
+    return closed
 
 
 def _charge_lines_once(connection: Connection, tenant: str, rows: Sequence[dict[str, Any]]) -> None:
