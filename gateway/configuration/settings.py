@@ -134,6 +134,12 @@ class Audit(Section):
     ledger_days: int | None = Field(
         None, ge=62, le=3660, description="how long the ledger keeps single calls; without it, as long as their record"
     )
+    usage_days: int | None = Field(
+        None,
+        ge=62,
+        le=3660,
+        description="how long daily sums of usage are kept; without it, as long as their calls",
+    )
     address_days: int = Field(30, ge=0, le=3650, description="how long the addresses of refused callers are kept")
     timestamp_url: str | None = Field(
         None, pattern=r"^https?://", description="of a time-stamping authority (RFC 3161)"

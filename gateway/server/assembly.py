@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from audit.errors import AuditUnavailable
 from audit.files.secret_file import LoosePermissions, read_secret
 from audit.incidents.evidence import evidence_of
+from audit.incidents.known_cases import KnownCases
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
@@ -111,6 +112,7 @@ from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
+from gateway.server.incident_places import IncidentFollower
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
@@ -122,6 +124,7 @@ from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.control.provisioning import Provisioning
+from gateway.store.log_followers.incident_places import IncidentPlaces
 from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
@@ -190,11 +193,13 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
         webhooks = _webhooks(base, parts)
-        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run)
+        incidents = IncidentPlaces(base.database, _log_name(base))
+        follower = IncidentFollower(incidents, installation.open_reader)
+        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run)
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         packs = _packs(base, context)
         stack.push_async_callback(packs.close)
-        admin_context = _admin_context(base, parts, on_event, context, packs)
+        admin_context = _admin_context(base, parts, on_event, context, packs, KnownCases(incidents.known))
         mounts: dict[str, ASGIApp] = {
             ADMIN_PREFIX: build_admin(admin_context),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
@@ -408,10 +413,11 @@ async def _open_parts(stack: AsyncExitStack, base: _Base, member: Membership | N
     ledger = await enter(
         Ledger(
             database,
-            log_name(owner_of(database) or identity_of(installation.owner)),
+            _log_name(base),
             installation.open_reader,
             lambda: directory.prices,
             days=settings.audit.ledger_days,
+            sum_days=settings.audit.usage_days,
             sizes=None if sizes is None else sizes.read,
         )
     )
@@ -534,12 +540,17 @@ def _webhooks(base: _Base, parts: _Parts) -> Webhooks:
         ) from error
     return Webhooks(
         receivers,
-        WebhookMessages(base.database, log_name(owner_of(base.database) or identity_of(installation.owner))),
+        WebhookMessages(base.database, _log_name(base)),
         Lease(base.database, WEBHOOKS_LEASE, f"{settings.node}/{token_hex(8)}", ttl_s=LEASE_S),
         installation.open_reader,
         Budgets(base.database, parts.directory.budgets).use,
         base.telemetry.registry,
     )
+
+
+def _log_name(base: _Base) -> str:
+    """Of the gateway's log in the cursors of what follows it."""
+    return log_name(owner_of(base.database) or identity_of(base.installation.owner))
 
 
 def _start_background(
@@ -607,7 +618,7 @@ def _counting(on_event: OnEvent, telemetry: Telemetry) -> OnEvent:
 
 
 def _admin_context(
-    base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf
+    base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf, cases: KnownCases
 ) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
@@ -637,6 +648,7 @@ def _admin_context(
         kept_content=partial(reader_of, settings.data),
         packs=packs,
         fleet=base.memory.fleet,
+        cases=cases,
         weak_settings=lambda: configuration_warnings(settings, observe(settings, installation, base.database)),
         approval_wait=timedelta(hours=settings.approvals.wait_hours),
         provisioned=_provisioned(settings) if settings.scim.token_file is not None else None,

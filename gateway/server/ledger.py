@@ -28,7 +28,8 @@ class Ledger:
     snapshot of the log that is called `log`, and `sizes` those of its trees, as `LedgerWriter` has them.
 
     What it could not write it writes next time, since the log keeps it: no row is lost to a database that was away.
-    Rows are deleted when the record of their call is (`audit.privacy.schedule`), or after `days` where that is set.
+    Rows are deleted when the record of their call is (`audit.privacy.schedule`), or after `days` where that is set; the
+    sums of a day with the last of its rows, or after `sum_days` where that is later.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Ledger:
         prices: Callable[[], PriceBook],
         *,
         days: int | None = None,
+        sum_days: int | None = None,
         sizes: Callable[[], dict[str, int]] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -46,6 +48,7 @@ class Ledger:
         self._writer = LedgerWriter(database, log, record_days, sizes=sizes)
         self._prices = prices
         self._days = days
+        self._sum_days = sum_days
         self._now = now
         self._expired_at = float("-inf")
         self._keeping: asyncio.Task[None] | None = None
@@ -77,7 +80,7 @@ class Ledger:
 
     async def _expire_quietly(self) -> None:
         try:
-            await asyncio.to_thread(self._writer.expire, self._now(), self._days)
+            await asyncio.to_thread(self._writer.expire, self._now(), self._days, self._sum_days)
             self._expired_at = self._now()
         except Exception as error:  # of any kind: it is tried again, and no request depends on it
             log.warning(

@@ -52,8 +52,10 @@ async def test_a_row_is_deleted_on_the_day_on_which_its_record_is_over(record, d
     assert writer.expire(NOW + days * DAY_S - 1) == 0
     assert kept(database) == ["r1"]
     assert writer.expire(NOW + days * DAY_S) == 1
-    assert kept(database) == [] and usage(database) == []
+    assert kept(database) == [] and usage(database)[0].requests == 1, "the day is not over for as long"
     assert writer.expire(NOW + days * DAY_S) == 0
+    writer.expire(NOW + (days + 1) * DAY_S)
+    assert usage(database) == []
 
 
 async def test_only_what_is_over_its_time_goes(record, database, acme):  # noqa: F811

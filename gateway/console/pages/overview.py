@@ -39,8 +39,8 @@ async def live(visit: Visit) -> Response:
 
 
 async def days(visit: Visit) -> Response:
-    """Return the chart of calls by day. The page fetches it separately, since summing the ledger of a busy tenant
-    takes a second."""
+    """Return the chart of calls by day. The page fetches it separately, since a tenant with many keys has many sums to
+    add up."""
     today = datetime.now(UTC).date()
     since = today - timedelta(days=DAYS - 1)
     lines = await visit.of_tenant("usage", by="day", since=since.isoformat())

@@ -44,8 +44,8 @@ class Asked:
 
 
 async def show(visit: Visit) -> Response:
-    """Show the form at once; the page fetches the figures separately, since summing the ledger of a busy tenant takes a
-    second."""
+    """Show the form at once; the page fetches the figures separately, since a tenant with many keys has many sums to
+    add up."""
     if visit.tenant is not None:
         await visit.of_tenant()  # 404 before anything else
     visit.need("usage.read" if visit.tenant is not None else "usage.read-all")

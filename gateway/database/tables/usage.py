@@ -6,7 +6,7 @@ What is counted is no configuration: it has no epoch.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Double, Index
+from sqlalchemy import JSON, BigInteger, Double, Index, text
 from sqlmodel import Field
 
 from gateway.database.tables.control import Changed, Row, UtcDateTime
@@ -78,17 +78,23 @@ class LedgerCursorRow(Row, table=True):
     next_seq: int = Field(sa_type=BigInteger)
 
 
+REST = "day IS NOT NULL AND summed IS NULL"
+"""Of the ledger's rows those that are over and in no sum: hardly ever any, so that their index is empty."""
+
+
 class LedgerRow(Row, table=True):
     """One accepted call. `outcome` (completed, aborted, refused) and `day` (UTC, of the outcome) are NULL while it
     runs; `price` (the version's number) and `nano_eur` where its model had no price; `energy_mj` where no backend
     measured. `keep_days`: as long as its record is kept; NULL in rows of before there was a period. `batch` and `line`:
-    of a call that is a line of a batch."""
+    of a call that is a line of a batch. `summed`: it is in the sums of its day; not yet where a gateway of an earlier
+    version wrote it."""
 
     __tablename__ = "ledger"
     __table_args__ = (
         Index("ix_ledger_day_tenant", "day", "tenant"),
         Index("ix_ledger_accepted_at", "accepted_at"),
         Index("ix_ledger_batch_line", "batch", "line"),
+        Index("ix_ledger_rest", "day", postgresql_where=text(REST), sqlite_where=text(REST)),
     )
 
     tenant: str = Field(primary_key=True, max_length=63)
@@ -112,3 +118,57 @@ class LedgerRow(Row, table=True):
     keep_days: int | None = None
     batch: str | None = Field(None, max_length=40)
     line: int | None = None
+    summed: bool | None = None
+
+
+class DailySumRow(Row, table=True):
+    """Calls of one day (UTC, of their outcomes) that agree in every column of the key, added up: no request, no moment
+    finer than the day. `keep_days`: of the call that is kept longest. `priced_tokens` and `measured_tokens`: of calls
+    that had a price, and whose backend measured."""
+
+    __tablename__ = "daily_sum"
+
+    tenant: str = Field(primary_key=True, max_length=63)
+    day: str = Field(primary_key=True, max_length=10)
+    project: str = Field(primary_key=True, max_length=256)
+    key_id: str = Field(primary_key=True, max_length=256)
+    model: str = Field(primary_key=True, max_length=256)
+    region: str = Field(primary_key=True, max_length=256)
+    backend: str = Field(primary_key=True, max_length=256)
+    requests: int = Field(sa_type=BigInteger)
+    completed: int = Field(sa_type=BigInteger)
+    aborted: int = Field(sa_type=BigInteger)
+    refused: int = Field(sa_type=BigInteger)
+    estimated: int = Field(sa_type=BigInteger)
+    unpriced: int = Field(sa_type=BigInteger)
+    tokens_in: int = Field(sa_type=BigInteger)
+    tokens_cached: int = Field(sa_type=BigInteger)
+    tokens_out: int = Field(sa_type=BigInteger)
+    backend_ms: int = Field(sa_type=BigInteger)
+    nano_eur: int = Field(sa_type=BigInteger)
+    priced_tokens: int = Field(sa_type=BigInteger)
+    measured: int = Field(sa_type=BigInteger)
+    energy_mj: int = Field(sa_type=BigInteger)
+    measured_tokens: int = Field(sa_type=BigInteger)
+    keep_days: int
+
+
+class IncidentCursorRow(Row, table=True):
+    """How far a tree of a log was read for records of incidents: the next leaf, and the hash of the one before it."""
+
+    __tablename__ = "incident_cursor"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    next_seq: int = Field(sa_type=BigInteger)
+    leaf_hash: bytes
+
+
+class IncidentPlaceRow(Row, table=True):
+    """A record of an incident: its number, and nothing of what it says."""
+
+    __tablename__ = "incident_place"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    seq: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})

@@ -2,7 +2,7 @@
 
 A row is made of the intent and completed by the outcome. How far each tree of the log was read is written in the same
 transaction as the rows, so that every event counts exactly once, also after a crash in between; and what the ledger
-sums up to is what the record holds, since it has no other source.
+sums up to is what the record holds, since it has no other source. The sums of days are of that transaction too.
 """
 
 import logging
@@ -20,6 +20,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gateway.database.database import Database
 from gateway.database.tables.usage import LedgerCursorRow, LedgerRow
 from gateway.records.prices import PriceBook
+from gateway.store.log_followers import daily_sums
+from gateway.store.log_followers.daily_sums import DAY_S, DEFAULT_DAYS, FLOOR_DAYS
 
 log = logging.getLogger(__name__)
 
@@ -28,19 +30,13 @@ AT_ONCE = 5000
 PAUSE_S = 0.12
 """Between two transactions: longer than SQLite sleeps between two tries of a lock (100 ms), so that others get it."""
 
-FLOOR_DAYS = 62
-"""Rows are kept for this long at the least: budgets of a month are counted from them, and a month's bill."""
-
-DEFAULT_DAYS = 365
-"""The retention of rows that were written before each had its own period."""
-
-DAY_S = 86_400
 LOOKED_UP = 256
 """Lines of batches in one statement."""
 
 _CURSOR: Any = LedgerCursorRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 _LEDGER: Any = LedgerRow.__table__  # type: ignore[attr-defined]
 _TURN = ""
+Row = dict[str, Any]
 
 
 class Leaf(Protocol):
@@ -107,9 +103,11 @@ class LedgerWriter:
                 return read
             time.sleep(PAUSE_S)
 
-    def expire(self, now: float, days: int | None = None) -> int:
+    def expire(self, now: float, days: int | None = None, sum_days: int | None = None) -> int:
         """Delete the rows whose time is over at `now` (seconds since 1970); how many. `days`: of all rows, in place of
         their own periods. FLOOR_DAYS holds in either case. Several gateways may do it at once.
+
+        The sums of a day go when the last of its rows may, or `sum_days` after the day if that is later.
 
         Raises DatabaseUnavailable.
         """
@@ -125,7 +123,10 @@ class LedgerWriter:
                     connection.execute(delete(_LEDGER).where(tuple_(*keys).in_([tuple(row) for row in found])))
             deleted += len(found)
             if len(found) < AT_ONCE:
-                return deleted
+                break
+        with self._database.write() as session:
+            daily_sums.expire(session.connection(), now, days, sum_days)
+        return deleted
 
     def _has_news(self, open_reader: Callable[[], LogReader]) -> bool:
         if self._sizes is not None:
@@ -152,12 +153,13 @@ class LedgerWriter:
             news = self._news(sizes)
             cursors = select(_CURSOR.c.tenant, _CURSOR.c.next_seq).where(_CURSOR.c.log == self._log)
             known: dict[str, int] = {tenant: seq for tenant, seq in connection.execute(cursors)}
+            over: list[Row] = []
             for tenant in news:
                 start = known.get(tenant, 0)
                 end = min(sizes[tenant], start + AT_ONCE - taken)
                 if end > start:
                     chunk = _parsed(tenant, reader, start, end, self._days_of)
-                    _write(connection, tenant, chunk, prices)
+                    over += _write(connection, tenant, chunk, prices)
                     self._move(connection, tenant, end)
                     taken += end - start
                 elif start > sizes[tenant]:
@@ -168,8 +170,10 @@ class LedgerWriter:
                 read[tenant] = max(end, start)
                 if taken >= AT_ONCE:
                     break
+            rest = daily_sums.take_rest(connection, AT_ONCE)
+            daily_sums.add(connection, over + rest)
         self._read |= read
-        return taken, taken >= AT_ONCE
+        return taken, taken >= AT_ONCE or len(rest) >= AT_ONCE
 
     def _take_turn(self, connection: Connection) -> bool:
         connection.execute(_insert(connection, _CURSOR), {"log": self._log, "tenant": _TURN, "next_seq": 0})
@@ -228,23 +232,35 @@ def _accepted(tenant: str, event: dict[str, Any]) -> dict[str, Any]:
         "energy_mj": None,
         "batch": event.get("batch_id"),
         "line": event.get("batch_line"),
+        "summed": None,
     }
 
 
-def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook) -> None:
+def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook) -> list[Row]:
+    """Returns the rows that are over now and were not before, each once whoever else writes."""
     for request, event in chunk.outcomes.items():
         if request in chunk.rows:
             _close(chunk.rows[request], event, prices)
     _charge_lines_once(connection, tenant, list(chunk.rows.values()))
+    over = []
     if chunk.rows:
-        connection.execute(_insert(connection, _LEDGER), list(chunk.rows.values()))
-    before = [request for request in chunk.outcomes if request not in chunk.rows]
-    if not before:
-        return
+        insert = _insert(connection, _LEDGER).returning(_LEDGER.c.request_id)
+        written = connection.execute(insert, list(chunk.rows.values())).scalars().all()
+        over = [row for request in written if (row := chunk.rows[request])["day"] is not None]
+    before = {request: event for request, event in chunk.outcomes.items() if request not in chunk.rows}
+    return over + _close_earlier(connection, tenant, before, prices) if before else over
+
+
+def _close_earlier(
+    connection: Connection, tenant: str, outcomes: dict[str, dict[str, Any]], prices: PriceBook
+) -> list[Row]:
+    """Of calls that began in an earlier span, where their rows are there and still run; returns those rows."""
     found = connection.execute(
-        select(_LEDGER).where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(before), _LEDGER.c.outcome.is_(None))
+        select(_LEDGER)
+        .where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(outcomes), _LEDGER.c.outcome.is_(None))
+        .with_for_update()
     ).mappings()
-    closed = [_close(dict(row), chunk.outcomes[row["request_id"]], prices) for row in found]
+    closed = [_close(dict(row), outcomes[row["request_id"]], prices) for row in found]
     _charge_lines_once(connection, tenant, closed)
     if closed:
         names = [column.name for column in _LEDGER.c if not column.primary_key]
@@ -253,9 +269,10 @@ def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook
             .where(_LEDGER.c.tenant == bindparam("of_tenant"), _LEDGER.c.request_id == bindparam("of_request"))
             .values({name: bindparam(name) for name in names})
         )
-        connection.execute(
-            statement, [{**row, "of_tenant": row.pop("tenant"), "of_request": row.pop("request_id")} for row in closed]
-        )
+        places = [{"of_tenant": row["tenant"], "of_request": row["request_id"]} for row in closed]
+        values = [{name: row[name] for name in names} for row in closed]
+        connection.execute(statement, [{**place, **row} for place, row in zip(places, values, strict=True)])
+    return closed
 
 
 def _charge_lines_once(connection: Connection, tenant: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -302,6 +319,7 @@ def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dic
         price=None if price is None else price.number,
         nano_eur=None if price is None else price.cost(tokens_in, tokens_out, cached),
         energy_mj=event.get("energy_mj"),
+        summed=True,
     )
     return row
 

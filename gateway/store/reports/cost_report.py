@@ -13,20 +13,19 @@ from sqlalchemy import Select, func, select
 from gateway.database.database import Database
 from gateway.database.errors import InvalidValue
 from gateway.database.tables.fleet import UptimeRow
-from gateway.database.tables.usage import LedgerRow
+from gateway.database.tables.usage import DailySumRow
 from gateway.records.prices import MICRO, NANO
 from gateway.store import lookup
 from gateway.store.reports.energy import energy
-from gateway.store.reports.energy import sums as energy_sums
 from gateway.store.reports.usage_report import EVER, Span
 
 CostDimension = Literal["tenant", "deployment", "model", "region", "gpu", "replica", "day"]
 COST_DIMENSIONS: tuple[CostDimension, ...] = get_args(CostDimension)
 
 _UP: Any = UptimeRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
-_LEDGER: Any = LedgerRow.__table__  # type: ignore[attr-defined]
+_SUM: Any = DailySumRow.__table__  # type: ignore[attr-defined]
 _HOUR_MS = 3_600_000
-_ENERGY = ("measured", "energy_mj", "measured_tokens")
+_DONE = ("requests", "tokens_in", "tokens_out", "nano_eur", "measured", "energy_mj", "measured_tokens")
 
 
 class Cost(BaseModel):
@@ -70,22 +69,12 @@ def cost(
     price = _UP.c.micro_eur_per_hour
     time = select(*groups, price, func.sum(_UP.c.up_ms), func.sum(_UP.c.busy_ms)).group_by(*groups, price)
     calls = (
-        select(
-            _LEDGER.c.tenant,
-            _LEDGER.c.backend,
-            _LEDGER.c.day,
-            func.count().label("requests"),
-            func.sum(_LEDGER.c.tokens_in).label("tokens_in"),
-            func.sum(_LEDGER.c.tokens_out).label("tokens_out"),
-            func.sum(_LEDGER.c.nano_eur).label("nano_eur"),
-            *(of.label(name) for of, name in zip(energy_sums(_LEDGER), _ENERGY, strict=True)),
-        )
-        .where(_LEDGER.c.day.is_not(None))
-        .group_by(_LEDGER.c.tenant, _LEDGER.c.backend, _LEDGER.c.day)
+        select(_SUM.c.tenant, _SUM.c.backend, _SUM.c.day, *(func.sum(_SUM.c[name]).label(name) for name in _DONE))
+        .group_by(_SUM.c.tenant, _SUM.c.backend, _SUM.c.day)
         .subquery()
     )
     same = (calls.c.backend == _UP.c.replica) & (calls.c.day == _UP.c.day) & (calls.c.tenant == _UP.c.tenant)
-    sums = [func.sum(calls.c[name]) for name in ("requests", "tokens_in", "tokens_out", "nano_eur", *_ENERGY)]
+    sums = [func.sum(calls.c[name]) for name in _DONE]
     work = select(*groups, *sums).select_from(_UP.join(calls, same)).group_by(*groups)
     with database.read() as session:
         if tenant is not None:

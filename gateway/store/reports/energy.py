@@ -4,9 +4,7 @@ Backends report it and nothing verifies it, so nothing is billed by it. What car
 call's, and not in here.
 """
 
-from typing import Any, NamedTuple
-
-from sqlalchemy import case, func
+from typing import NamedTuple
 
 MJ_PER_KWH = 3.6e9
 
@@ -22,18 +20,8 @@ class Energy(NamedTuple):
 NOT_MEASURED = Energy(0, None, None)
 
 
-def sums(ledger: Any) -> tuple[Any, Any, Any]:
-    """Of a table with the ledger's columns: calls that were measured, their millijoules, their tokens."""
-    known = ledger.c.energy_mj.is_not(None)
-    return (
-        func.count(ledger.c.energy_mj),
-        func.sum(ledger.c.energy_mj),
-        func.sum(case((known, ledger.c.tokens_in + ledger.c.tokens_out), else_=0)),
-    )
-
-
 def energy(measured: int, millijoules: int, tokens: int) -> Energy:
-    """From what `sums` adds up to."""
+    """Of so many calls that were measured, their millijoules and their tokens."""
     if not measured:
         return NOT_MEASURED
     return Energy(measured, millijoules / MJ_PER_KWH, millijoules / tokens if tokens else None)

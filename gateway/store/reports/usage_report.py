@@ -1,26 +1,30 @@
-"""What was used and what it cost: the ledger, summed up or row by row. All raise DatabaseUnavailable."""
+"""What was used and what it cost: the ledger's sums by day, or its rows. All raise DatabaseUnavailable."""
 
 from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy import Select, func, select
 
 from gateway.database.database import Database
 from gateway.database.errors import InvalidValue
-from gateway.database.tables.usage import LedgerRow
+from gateway.database.tables.usage import DailySumRow, LedgerRow
 from gateway.limits.limit_kinds import KINDS
 from gateway.records.prices import NANO
 from gateway.store import lookup
 from gateway.store.reports.energy import energy
-from gateway.store.reports.energy import sums as energy_sums
 
 Dimension = Literal["tenant", "project", "key", "model", "region", "backend", "day"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 _L: Any = LedgerRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
-_COLUMNS: dict[Dimension, Any] = {name: _L.c["key_id" if name == "key" else name] for name in DIMENSIONS}
+_SUM: Any = DailySumRow.__table__  # type: ignore[attr-defined]
+_COLUMNS: dict[Dimension, Any] = {name: _SUM.c["key_id" if name == "key" else name] for name in DIMENSIONS}
+_FIGURES = (
+    "requests", "completed", "aborted", "refused", "estimated", "unpriced", "tokens_in", "tokens_cached", "tokens_out",
+    "backend_ms", "nano_eur", "priced_tokens", "measured", "energy_mj", "measured_tokens",
+)  # fmt: skip
 _ROWS_AT_ONCE = 1000
 
 
@@ -105,23 +109,8 @@ def usage(
     `tenant` None: of all. Raises NotFound for a tenant that is not there.
     """
     groups = [_COLUMNS[name] for name in dict.fromkeys(by)]
-    priced = _L.c.nano_eur.is_not(None)
-    sums = (
-        func.count(),
-        _count(_L.c.outcome == "completed"),
-        _count(_L.c.outcome == "aborted"),
-        _count(_L.c.outcome == "refused"),
-        _count(_L.c.estimated),
-        _count(_L.c.nano_eur.is_(None)),
-        func.sum(_L.c.tokens_in),
-        func.sum(_L.c.tokens_cached),
-        func.sum(_L.c.tokens_out),
-        func.sum(_L.c.backend_ms),
-        func.sum(_L.c.nano_eur),
-        func.sum(case((priced, _L.c.tokens_in + _L.c.tokens_out), else_=0)),
-        *energy_sums(_L),
-    )
-    query = _closed(select(*groups, *sums), tenant, span).group_by(*groups).order_by(*groups)
+    sums = [func.sum(_SUM.c[name]) for name in _FIGURES]
+    query = _narrowed(_SUM, select(*groups, *sums), tenant, span).group_by(*groups).order_by(*groups)
     with database.read() as session:
         if tenant is not None:
             lookup.tenant(session, tenant)
@@ -196,18 +185,17 @@ def dimensions(written: str) -> tuple[Dimension, ...]:
 
 
 def _closed(query: Select[Any], tenant: str | None, span: Span) -> Select[Any]:
-    query = query.where(_L.c.day.is_not(None))
+    return _narrowed(_L, query.where(_L.c.day.is_not(None)), tenant, span)
+
+
+def _narrowed(table: Any, query: Select[Any], tenant: str | None, span: Span) -> Select[Any]:
     if tenant is not None:
-        query = query.where(_L.c.tenant == tenant)
+        query = query.where(table.c.tenant == tenant)
     if span.since is not None:
-        query = query.where(_L.c.day >= span.since.isoformat())
+        query = query.where(table.c.day >= span.since.isoformat())
     if span.until is not None:
-        query = query.where(_L.c.day <= span.until.isoformat())
+        query = query.where(table.c.day <= span.until.isoformat())
     return query
-
-
-def _count(condition: ColumnElement[bool]) -> ColumnElement[Any]:
-    return func.sum(case((condition, 1), else_=0))
 
 
 def _usage(group: dict[str, Any], sums: Sequence[Any]) -> Usage:

@@ -2,6 +2,7 @@ import csv
 import io
 
 from gateway.database.tables.usage import LedgerRow
+from tests.fakes.ledger_sums import sum_up
 
 ON_BOTH_DATABASES = True
 
@@ -16,6 +17,7 @@ def used(database, tenant, *requests, model="small"):
                     tokens_out=5, estimated=False, backend_ms=100, price=1, nano_eur=1000,
                 )
             )  # fmt: skip
+    sum_up(database)
 
 
 def test_usage_of_a_tenant_is_its_own_and_of_all_is_for_those_who_may(client, database, acme, login):

@@ -14,6 +14,8 @@ from alembic.script import ScriptDirectory
 
 from gateway.database.database import MIGRATIONS, Database, _heads
 from gateway.database.tables.control import Row
+from gateway.database.tables.usage import DailySumRow
+from gateway.store.log_followers import daily_sums
 
 pytestmark = pytest.mark.usefixtures("migrations_run")
 
@@ -26,6 +28,7 @@ def revisions():
 
 
 REVISIONS = revisions()
+DAILY = DailySumRow.__table__
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -102,6 +105,33 @@ def test_an_upgrade_from_every_revision_keeps_every_row_and_ends_at_the_model(em
         assert compare_metadata(MigrationContext.configure(connection), Row.metadata) == []
     empty.migrate()
     assert rows_of(empty, tables_of(empty)) == after, "and again changes nothing"
+
+
+def test_an_upgrade_adds_up_the_calls_that_are_over(empty):
+    empty.migrate("0034")
+    ledger = tables_of(empty)["ledger"]
+    some = {column.name: some_value(column) for column in ledger.columns} | {"day": "2026-11-20", "tenant": "acme"}
+    rows = [
+        {"outcome": "completed", "keep_days": None, "nano_eur": 5},
+        {"outcome": "aborted", "keep_days": 400, "energy_mj": None},
+        {"outcome": "refused", "nano_eur": None, "estimated": False},
+        {"outcome": "completed", "day": "2026-11-21", "project": "y", "nano_eur": None, "energy_mj": None},
+        {"outcome": None, "day": None},
+    ]
+    with empty.engine.begin() as connection:
+        connection.execute(ledger.insert(), [some | row | {"request_id": f"r{at}"} for at, row in enumerate(rows)])
+    empty.migrate()
+    with empty.write() as session:
+        connection = session.connection()
+        by_migration = connection.execute(DAILY.select().order_by(DAILY.c.day)).mappings().all()
+        assert [(row["day"], row["requests"], row["keep_days"]) for row in by_migration] == [
+            ("2026-11-20", 3, 400), ("2026-11-21", 1, 7),
+        ]  # fmt: skip
+        assert daily_sums.take_rest(connection, 10) == [], "all that is over is in them"
+        connection.execute(DAILY.delete())
+        connection.execute(sqlalchemy.text("UPDATE ledger SET summed = NULL"))
+        daily_sums.add(connection, daily_sums.take_rest(connection, 10))
+        assert connection.execute(DAILY.select().order_by(DAILY.c.day)).mappings().all() == by_migration
 
 
 def test_revisions_are_one_line():

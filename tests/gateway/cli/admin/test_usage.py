@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from gateway.cli.app import app
 from gateway.database.tables.usage import LedgerRow
 from tests.fakes.lab import open_control
+from tests.fakes.ledger_sums import sum_up
 
 DAY = "2026-11-20"
 
@@ -29,6 +30,7 @@ def data(tmp_path):
                     nano_eur=250_000_000,
                 )
             )  # fmt: skip
+    sum_up(control._database)
     control._database.close()
     return tmp_path / "data"
 

@@ -7,6 +7,7 @@ from gateway.database.tables.fleet import UptimeRow
 from gateway.database.tables.usage import LedgerRow
 from gateway.store.reports.cost_report import cost, cost_dimensions, eur_per_million
 from gateway.store.reports.usage_report import Span
+from tests.fakes.ledger_sums import sum_up
 
 ON_BOTH_DATABASES = True
 HOUR = 3_600_000
@@ -44,6 +45,7 @@ def filled(database, control):
                 call("d", "small-1", "2026-11-28", 5, 5, tenant="globex"),
             ]
         )
+    sum_up(database)
     return database
 
 

@@ -18,6 +18,7 @@ from gateway.store.reports.usage_report import entries, usage
 from regions.fleet.deployment import Deployment
 from tests.fakes.backend import USAGE, FakeBackend
 from tests.fakes.lab import chat, lab
+from tests.fakes.ledger_sums import sum_up
 
 ON_BOTH_DATABASES = True
 DAY = "2026-11-28"
@@ -107,6 +108,7 @@ def filled(database, control):
                 call("d", "small-2", None), call("e", "big-1", 3_600_000.0, tenant="globex"),
             ]
         )  # fmt: skip
+    sum_up(database)
     return database
 
 
