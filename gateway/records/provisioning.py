@@ -37,12 +37,12 @@ class ProvisionedGroup:
 
 @dataclass(frozen=True, slots=True)
 class UserFields:
-    """What a client may set of a user."""
+    """What a client may set of a user. `active`: None leaves it as it is; a new user is active then."""
 
     name: str
     external_id: str | None
     display_name: str
-    active: bool
+    active: bool | None
 
 
 @dataclass(frozen=True, slots=True)
