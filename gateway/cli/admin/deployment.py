@@ -1,6 +1,5 @@
 """``domicile deployment``: what shall run of a tenant's models, and what does."""
 
-from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,20 +109,18 @@ def create(
 
 
 def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "Deployment":
-    """`wanted` with its cards, if it can run here. Raises what the catalogue and `Feasibility.check` do."""
+    """`wanted` with its cards, if it can run here. Raises what `Feasibility.check_everywhere` does."""
     from gateway.installation.feasibility import Feasibility
     from gateway.installation.installation import Installation, configured
     from regions.launchers.planning import card_for
 
     installation = Installation.open(data)
-    for each in wanted.regions:
-        installation.catalogue().region(each, datetime.now(UTC).date())
     if gpu == "auto":
         cards = card_for(installation.models() / wanted.weights, calls=wanted.calls_each, count=gpus)
     else:
         cards = _cards(gpu, gpus)
     wanted = wanted.model_copy(update={"gpu": str(cards)})
-    Feasibility(installation, configured()).check(wanted)
+    Feasibility(installation, configured()).check_everywhere(wanted)
     return wanted
 
 
