@@ -75,7 +75,10 @@ class DeclaredDeployment(Scale):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.min_replicas > self.max_replicas:
-            raise ValueError(f"{self.min_replicas} replicas at least and {self.max_replicas} at most cannot both hold")
+            raise ValueError(
+                f"{self.min_replicas} replicas at least and {self.max_replicas} at most cannot both hold"
+                "; lower the first or raise the second"
+            )
         return self
 
 
