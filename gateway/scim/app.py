@@ -58,32 +58,7 @@ def build_scim(
 ) -> Starlette:
     """To be mounted at PREFIX. `token`: what callers show as bearer; `refused` is told of those that do not. `base`:
     the address of this server in what it answers, up to PREFIX."""
-    users = _Resources(
-        people,
-        base,
-        create=lambda store, body: store.create_user(user_fields(body)),
-        replace=lambda store, key, body, version: store.replace_user(key, user_fields(body), version),
-        delete=lambda store, key, version: store.delete_user(key, version),
-        show=lambda store, key: store.user(key),
-        find=lambda store, *page: store.users(*page),
-        filters=_USER_FILTERS,
-        known=USER_KNOWN,
-        unassigned={"active": False},  # a removal lets nobody in
-        to_json=user_json,
-    )
-    groups = _Resources(
-        people,
-        base,
-        create=lambda store, body: store.create_group(group_fields(body)),
-        replace=lambda store, key, body, version: store.replace_group(key, group_fields(body), version),
-        delete=lambda store, key, version: store.delete_group(key, version),
-        show=lambda store, key: store.group(key),
-        find=lambda store, *page: store.groups(*page),
-        filters=_GROUP_FILTERS,
-        known=GROUP_KNOWN,
-        unassigned={},
-        to_json=group_json,
-    )
+    users, groups = _resources(people, base)
 
     def guarded(handlers: Mapping[str, Handler]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -118,6 +93,37 @@ def build_scim(
     app = Starlette(routes=routes, exception_handlers={404: _not_there, 405: _not_there})
     app.router.redirect_slashes = False
     return app
+
+
+def _resources(people: Callable[[], Provisioning], base: str) -> "tuple[_Resources, _Resources]":
+    """Users and groups."""
+    users = _Resources(
+        people,
+        base,
+        create=lambda store, body: store.create_user(user_fields(body)),
+        replace=lambda store, key, body, version: store.replace_user(key, user_fields(body), version),
+        delete=lambda store, key, version: store.delete_user(key, version),
+        show=lambda store, key: store.user(key),
+        find=lambda store, *page: store.users(*page),
+        filters=_USER_FILTERS,
+        known=USER_KNOWN,
+        unassigned={"active": False},  # a removal lets nobody in
+        to_json=user_json,
+    )
+    groups = _Resources(
+        people,
+        base,
+        create=lambda store, body: store.create_group(group_fields(body)),
+        replace=lambda store, key, body, version: store.replace_group(key, group_fields(body), version),
+        delete=lambda store, key, version: store.delete_group(key, version),
+        show=lambda store, key: store.group(key),
+        find=lambda store, *page: store.groups(*page),
+        filters=_GROUP_FILTERS,
+        known=GROUP_KNOWN,
+        unassigned={},
+        to_json=group_json,
+    )
+    return users, groups
 
 
 class _Resources:

@@ -4,7 +4,7 @@ The comparison reads an inventory and reports, the changes are made through a co
 admin API. They are the same calls that commands make, so the record has the same.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -79,7 +79,12 @@ def _of_tenant(
             yield from _limits(name, project, declared.limits, reports if before else None)
             yield from _keys(name, project, declared, keys, prune=prune)
     yield from _fleet(name, tenant, reports if known else None, feasibility, prune=prune)
-    for other in projects.values() if prune else ():
+    if prune:
+        yield from _pruned(name, tenant, projects.values())
+
+
+def _pruned(name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord]) -> Iterator[Change]:
+    for other in projects:
         if other.id not in tenant.projects and other.revoked_at is None:
             what = f"project {name}/{other.id}, with its keys"
             yield Change("-", what, _call("revoke_project", name, other.id))
