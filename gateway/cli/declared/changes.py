@@ -79,12 +79,11 @@ def _of_tenant(
             yield from _limits(name, project, declared.limits, reports if before else None)
             yield from _keys(name, project, declared, keys, prune=prune)
     yield from _fleet(name, tenant, reports if known else None, feasibility, prune=prune)
-    if prune:
-        yield from _pruned(name, tenant, projects.values())
+    yield from _pruned(name, tenant, projects.values(), prune=prune)
 
 
-def _pruned(name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord]) -> Iterator[Change]:
-    for other in projects:
+def _pruned(name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], *, prune: bool) -> Iterator[Change]:
+    for other in projects if prune else ():
         if other.id not in tenant.projects and other.revoked_at is None:
             what = f"project {name}/{other.id}, with its keys"
             yield Change("-", what, _call("revoke_project", name, other.id))
