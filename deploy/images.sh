@@ -3,7 +3,7 @@
 #
 #   bash deploy/images.sh                                  # from the default base, with the network
 #   BASE=localhost/debian-python PIP_ARGS="--no-index --find-links=wheelhouse" bash deploy/images.sh gateway
-#   TORCH="torch==2.13.0+cpu --extra-index-url=URL" bash deploy/images.sh backend   # without CUDA
+#   TORCH="torch==2.13.0+cpu --extra-index-url=https://download.pytorch.org/whl/cpu" bash deploy/images.sh backend   # without CUDA
 #
 # BASE: an image with `python`; ISOLATION: buildah's (chroot where no namespaces can be made).
 set -euo pipefail

@@ -1,12 +1,12 @@
 """Locks of what is shipped, with hashes, and a wheelhouse from them for machines without a network.
 
     python deploy/requirements.py lock --uv build/dist-tools/bin/uv
-    python deploy/requirements.py wheelhouse --python 3.11 --python 3.12 [--cpu] [--to wheelhouse]
+    python deploy/requirements.py wheelhouse --python 3.11 --python 3.12 [--cpu torch==2.13.0+cpu] [--to wheelhouse]
 
 `lock` writes deploy/requirements/*.txt from pyproject.toml and constraints.txt: one for each image, for every platform
 and every patch release of Python (uv's universal resolution). `wheelhouse` downloads what they name, for Linux,
 whatever Python runs this: markers that differ by patch release (`python_full_version < '3.11.3'`) are all taken.
-`--cpu` leaves out PyTorch and what it brings for GPUs; put its build for the CPU beside the others.
+`--cpu` leaves out PyTorch and what it brings for GPUs, and takes the build that it names from PyTorch's index.
 """
 
 import argparse
@@ -23,7 +23,8 @@ FOLDER = TREE / "deploy" / "requirements"
 GATEWAY = ("ner", "postgres", "redis", "otel", "pkcs11", "c2pa")
 OVERRIDE = "onnxruntime==1.22.1 ; python_full_version < '3.14'"
 """constraints.txt pins it for the Pythons that it has wheels for; what needs it asks for another one above them."""
-FOR_GPUS = re.compile(r"(torch|triton|nvidia-(?!ml-py)[a-z0-9-]+|cuda-[a-z]+)==")
+FOR_GPUS = re.compile(r"(torch|nvidia-(?!ml-py)[a-z0-9-]+|cuda-[a-z]+)==")
+"""Not triton, which the engine asks for on any Linux."""
 NOT_LINUX = re.compile(r"sys_platform == '(win32|emscripten)'")
 PLATFORMS = ("2_36", "2_35", "2_34", "2_31", "2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 """Debian 12 and later, of which the images are too, have a glibc that serves wheels for each of these (PEP 600)."""
@@ -75,7 +76,7 @@ def for_linux(locked: str) -> Iterator[str]:
             yield " \\\n".join((pin, *hashes))
 
 
-def wheelhouse(pythons: list[str], to: Path, *, cpu: bool) -> None:
+def wheelhouse(pythons: list[str], to: Path, *, cpu: str | None, cpu_index: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted():
             entries = for_linux((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
@@ -83,15 +84,20 @@ def wheelhouse(pythons: list[str], to: Path, *, cpu: bool) -> None:
             pinned.write_text("\n".join(entry for entry in entries if not (cpu and FOR_GPUS.match(entry))))
             for python in pythons:
                 print(f"== {name} for Python {python}")
-                _download(pinned, python, to)
+                _download(["--require-hashes", "-r", str(pinned)], python, to)
+    for python in pythons if cpu else []:
+        print(f"== {cpu} for Python {python}")
+        _download(
+            ["--index-url", cpu_index, str(cpu)], python, to
+        )  # a build that the lock, of the package index, lacks
 
 
-def _download(pinned: Path, python: str, to: Path) -> None:
+def _download(what: list[str], python: str, to: Path) -> None:
     platforms = [f"--platform=manylinux_{each}_x86_64" for each in PLATFORMS] + ["--platform=manylinux2014_x86_64"]
     tags = [f"--abi=cp{python.replace('.', '')}", "--abi=abi3", "--abi=none", "--implementation=cp"]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    options = ["--require-hashes", "--only-binary=:all:", f"--python-version={python}", *tags, *platforms]
-    done = subprocess.run([*command, *options, "-d", str(to), "-r", str(pinned)], check=False)  # noqa: S603
+    options = ["--only-binary=:all:", f"--python-version={python}", *tags, *platforms]
+    done = subprocess.run([*command, *options, "-d", str(to), *what], check=False)  # noqa: S603
     if done.returncode:
         raise SystemExit(f"the wheels for Python {python} could not be downloaded; pip's lines above say why")
 
@@ -104,12 +110,13 @@ def main() -> None:
     house = verbs.add_parser("wheelhouse")
     house.add_argument("--python", action="append", required=True)
     house.add_argument("--to", type=Path, default=Path("wheelhouse"))
-    house.add_argument("--cpu", action="store_true")
+    house.add_argument("--cpu", metavar="REQUIREMENT")
+    house.add_argument("--cpu-index", default="https://download.pytorch.org/whl/cpu", metavar="URL")
     options = parser.parse_args()
     if options.verb == "lock":
         lock(options.uv.absolute())
     else:
-        wheelhouse(options.python, options.to, cpu=options.cpu)
+        wheelhouse(options.python, options.to, cpu=options.cpu, cpu_index=options.cpu_index)
 
 
 if __name__ == "__main__":

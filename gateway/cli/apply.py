@@ -23,6 +23,7 @@ from gateway.cli.terminal.shell import (
 if TYPE_CHECKING:
     from gateway.cli.declared.changes import Change
     from gateway.cli.declared.documents import Folder
+    from gateway.installation.feasibility import Feasibility
     from gateway.store.control.control import Control
 
 CHANGED = 2
@@ -58,8 +59,7 @@ def apply(
 
     declared = _read(folder, signed=require_signed)
     with opened_inventory(data) as inventory, opened_reports(data) as reports:
-        elsewhere = remote_url(data) is not None
-        found = list(changes(declared, inventory, reports, prune=prune, two_people=elsewhere))
+        found = list(changes(declared, inventory, reports, prune=prune, feasibility=_feasibility(data)))
     if plan:
         _show(found, as_json)
         raise typer.Exit(CHANGED if found else 0)
@@ -70,6 +70,16 @@ def apply(
         _make(control, found, as_json)
     if any(change.sign == "!" for change in found):
         fail("what is marked with ! differs and was left as it is; see each line")
+
+
+def _feasibility(data: Path) -> "Feasibility | None":
+    """Of the installation here; None where it is elsewhere."""
+    if remote_url(data) is not None:
+        return None
+    from gateway.installation.feasibility import Feasibility
+    from gateway.installation.installation import Installation, configured
+
+    return Feasibility(Installation.open(data), configured())
 
 
 def _read(folder: Path, *, signed: bool) -> "Folder":

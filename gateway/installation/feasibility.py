@@ -1,6 +1,7 @@
 """Whether what a deployment asks for can run at all, asked before it is accepted: card, weights, model, memory."""
 
 import os
+from datetime import UTC, datetime
 
 from gateway.configuration.settings import Settings
 from gateway.database.errors import Invalid
@@ -20,6 +21,12 @@ class Feasibility:
         self._installation = installation
         self._fleet = settings.fleet
         self._models = installation.models(settings)
+
+    def check_everywhere(self, wanted: Deployment) -> None:
+        """As `check`, and that the catalogue has its regions. Raises CatalogueError too."""
+        for each in wanted.regions:
+            self._installation.catalogue().region(each, datetime.now(UTC).date())
+        self.check(wanted)
 
     def check(self, wanted: Deployment) -> None:
         """Raises Invalid with the reason, in the planner's words where it is the planner that refuses."""

@@ -37,12 +37,12 @@ class ProvisionedGroup:
 
 @dataclass(frozen=True, slots=True)
 class UserFields:
-    """Attributes of a user that a client may set."""
+    """Attributes of a user that a client may set. `active`: None leaves it unchanged; a new user is active then."""
 
     name: str
     external_id: str | None
     display_name: str
-    active: bool
+    active: bool | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from audit.errors import AuditError
 from gateway.database.errors import Duplicate, Invalid, NotFound, Stale, StoreError
 from gateway.records.provisioning import ProvisionedGroup, ProvisionedUser
 from gateway.scim.errors import ScimError, invalid
-from gateway.scim.filters import searched
+from gateway.scim.filters import equality, searched
 from gateway.scim.patch import patched
 from gateway.scim.resources import (
     GROUP_KNOWN,
@@ -58,30 +58,7 @@ def build_scim(
 ) -> Starlette:
     """Return the application, to be mounted at PREFIX. `token`: required bearer token. `refused` is called for requests
     without it. `base`: URL of this server in responses, up to PREFIX."""
-    users = _Resources(
-        people,
-        base,
-        create=lambda store, body: store.create_user(user_fields(body)),
-        replace=lambda store, key, body, version: store.replace_user(key, user_fields(body), version),
-        delete=lambda store, key, version: store.delete_user(key, version),
-        show=lambda store, key: store.user(key),
-        find=lambda store, *page: store.users(*page),
-        filters=_USER_FILTERS,
-        known=USER_KNOWN,
-        to_json=user_json,
-    )
-    groups = _Resources(
-        people,
-        base,
-        create=lambda store, body: store.create_group(group_fields(body)),
-        replace=lambda store, key, body, version: store.replace_group(key, group_fields(body), version),
-        delete=lambda store, key, version: store.delete_group(key, version),
-        show=lambda store, key: store.group(key),
-        find=lambda store, *page: store.groups(*page),
-        filters=_GROUP_FILTERS,
-        known=GROUP_KNOWN,
-        to_json=group_json,
-    )
+    users, groups = _resources(people, base)
 
     def guarded(handlers: Mapping[str, Handler]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -98,14 +75,17 @@ def build_scim(
 
         return answer
 
+    of_users, of_groups, of_all = _Search(User=users), _Search(Group=groups), _Search(User=users, Group=groups)
     routes = [
         Route(path, guarded(handlers), methods=list(handlers))
         for path, handlers in {
-            "/Users": {"GET": users.list, "POST": users.create},
-            "/Users/.search": {"POST": users.search},
+            "/": {"GET": of_all.get},
+            "/.search": {"POST": of_all.post},
+            "/Users": {"GET": of_users.get, "POST": users.create},
+            "/Users/.search": {"POST": of_users.post},
             "/Users/{id}": users.of_one,
-            "/Groups/.search": {"POST": groups.search},
-            "/Groups": {"GET": groups.list, "POST": groups.create},
+            "/Groups": {"GET": of_groups.get, "POST": groups.create},
+            "/Groups/.search": {"POST": of_groups.post},
             "/Groups/{id}": groups.of_one,
             **_published(base),
         }.items()
@@ -113,6 +93,37 @@ def build_scim(
     app = Starlette(routes=routes, exception_handlers={404: _not_there, 405: _not_there})
     app.router.redirect_slashes = False
     return app
+
+
+def _resources(people: Callable[[], Provisioning], base: str) -> "tuple[_Resources, _Resources]":
+    """Users and groups."""
+    users = _Resources(
+        people,
+        base,
+        create=lambda store, body: store.create_user(user_fields(body)),
+        replace=lambda store, key, body, version: store.replace_user(key, user_fields(body), version),
+        delete=lambda store, key, version: store.delete_user(key, version),
+        show=lambda store, key: store.user(key),
+        find=lambda store, *page: store.users(*page),
+        filters=_USER_FILTERS,
+        known=USER_KNOWN,
+        unassigned={"active": False},  # a removal lets nobody in
+        to_json=user_json,
+    )
+    groups = _Resources(
+        people,
+        base,
+        create=lambda store, body: store.create_group(group_fields(body)),
+        replace=lambda store, key, body, version: store.replace_group(key, group_fields(body), version),
+        delete=lambda store, key, version: store.delete_group(key, version),
+        show=lambda store, key: store.group(key),
+        find=lambda store, *page: store.groups(*page),
+        filters=_GROUP_FILTERS,
+        known=GROUP_KNOWN,
+        unassigned={},
+        to_json=group_json,
+    )
+    return users, groups
 
 
 class _Resources:
@@ -130,11 +141,13 @@ class _Resources:
         find: Callable[..., tuple[int, list[Any]]],
         filters: Mapping[str, Attribute],
         known: Mapping[str, str],
+        unassigned: dict[str, Any],
         to_json: Callable[[Any, str], dict[str, Any]],
     ) -> None:
+        """`unassigned`: values of attributes that were removed (RFC 7644 §3.5.2.2), where they are not just absent."""
         self._people, self._base = people, base
         self._create, self._replace, self._delete, self._show, self._find = create, replace, delete, show, find
-        self._filters, self._known, self._to_json = filters, known, to_json
+        self._filters, self._known, self._unassigned, self._to_json = filters, known, unassigned, to_json
 
     @property
     def of_one(self) -> Mapping[str, Handler]:
@@ -158,36 +171,75 @@ class _Resources:
         before = self._show(store, key)
         if (version := _version(request)) not in (None, before.version):
             raise Stale("it was changed since you last read it; read it again, and repeat the change")
-        changed = patched(self._to_json(before, self._base), body, self._known)
+        changed = self._unassigned | {
+            name: value
+            for name, value in patched(self._to_json(before, self._base), body, self._known).items()
+            if value is not None
+        }
         return self._said(200, self._replace(store, key, changed, before.version if version is None else version))
 
     def delete(self, request: Request, body: Any) -> Answer:
         self._delete(self._people(), request.path_params["id"], _version(request))
         return 204, None, None
 
-    def list(self, request: Request, body: Any) -> Answer:
+    @property
+    def filters(self) -> frozenset[str]:
+        return frozenset(self._filters)
+
+    def found(self, query: Mapping[str, str], start: int, count: int) -> tuple[int, list[dict[str, Any]]]:
+        """How many a query means, and `count` of them from `start` (1 is the first)."""
+        where = searched(query["filter"], self._filters) if "filter" in query else None
+        total, found = self._find(self._people(), where, start, count)
+        return total, [_chosen(self._to_json(each, self._base), query) for each in found]
+
+    def _said(
+        self, status: int, resource: ProvisionedUser | ProvisionedGroup, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        return status, _chosen(self._to_json(resource, self._base), query or {}), etag(resource)
+
+
+class _Search:
+    """Queries of one or several types of resources, which are listed one after the other. Methods run in threads."""
+
+    def __init__(self, **kinds: _Resources) -> None:
+        self._kinds = kinds
+
+    def get(self, request: Request, body: Any) -> Answer:
         return self._found(request.query_params)
 
-    def search(self, request: Request, body: Any) -> Answer:
-        """As `list`, with the query in the body (RFC 7644 §3.4.3)."""
+    def post(self, request: Request, body: Any) -> Answer:
+        """As `get`, with the query in the body (RFC 7644 §3.4.3)."""
         if not isinstance(body, dict):
             raise invalid("the body is no SearchRequest; send one", "invalidSyntax")
         joined = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in body.items()}
         return self._found({name: str(value) for name, value in joined.items() if value is not None})
 
     def _found(self, query: Mapping[str, str]) -> Answer:
-        text = query.get("filter")
-        where = None if text is None else searched(text, self._filters)
         start, count = _number(query, "startIndex", 1), _number(query, "count", MAX_RESULTS)
         start, count = max(start, 1), min(max(count, 0), MAX_RESULTS)
-        total, found = self._find(self._people(), where, start, count)
-        said = [_chosen(self._to_json(each, self._base), query) for each in found]
+        kinds, query = self._meant(query)
+        total, said = 0, list[dict[str, Any]]()
+        for kind in kinds:
+            there, found = kind.found(query, max(start - total, 1), count - len(said))
+            total, said = total + there, said + found
         return 200, _listed(said, total, start), None
 
-    def _said(
-        self, status: int, resource: ProvisionedUser | ProvisionedGroup, query: Mapping[str, str] | None = None
-    ) -> Answer:
-        return status, _chosen(self._to_json(resource, self._base), query or {}), etag(resource)
+    def _meant(self, query: Mapping[str, str]) -> tuple[list[_Resources], Mapping[str, str]]:
+        """The types that have what a filter is by (in the others it has no value, RFC 7644 §3.4.2.1), and the query of
+        them. Raises ScimError."""
+        if "filter" not in query:
+            return [*self._kinds.values()], query
+        attribute, value = equality(query["filter"])
+        if attribute == "meta.resourcetype":
+            without = {name: said for name, said in query.items() if name != "filter"}
+            return [kind for name, kind in self._kinds.items() if name == value], without
+        schema, _, attribute = attribute.rpartition(":")
+        meant = [
+            kind
+            for name, kind in self._kinds.items()
+            if attribute in kind.filters and (not schema or schema.endswith(f":{name.lower()}"))
+        ]
+        return meant or [*self._kinds.values()], query  # which refuse it, in words
 
 
 def _published(base: str) -> dict[str, dict[str, Handler]]:

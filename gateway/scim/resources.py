@@ -21,10 +21,10 @@ def user_fields(body: Any) -> UserFields:
     name = _text(said, "userName")
     if name is None:
         raise invalid("userName is missing; send it")
-    active = said.get("active", True)
+    active = said.get("active")
     if isinstance(active, str):  # Microsoft Entra ID sends text
         active = _BOOLEANS.get(active.lower(), active)
-    if not isinstance(active, bool):
+    if active is not None and not isinstance(active, bool):
         raise invalid("active is not true or false; send one of these")
     return UserFields(name, _text(said, "externalId"), _text(said, "displayName") or "", active)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from audit.files.secret_file import LoosePermissions, read_secret
 from gateway.installation.installation import Installation
 from gateway.installation.key_set import export_keys
 from tests.deploy.test_files import unit
@@ -135,7 +136,9 @@ def test_compose_step_by_step_as_its_head_says(tmp_path, empty):
     described = yaml.safe_load(COMPOSE)
     service = described["services"]["gateway"]
     host = Host(tmp_path, {
-        "/run/secrets/postgres": tmp_path / "password",
+        "/run/secrets/postgres": tmp_path / "mounted" / "postgres",
+        "/run/secrets": tmp_path / "mounted",
+        "/run/domicile": tmp_path / "copied",
         "/etc/domicile/config.yaml": tmp_path / "config.yaml",
         "/var/lib/domicile": tmp_path / "data",
         "postgresql://domicile@postgres/control": control,
@@ -143,7 +146,11 @@ def test_compose_step_by_step_as_its_head_says(tmp_path, empty):
         "port: 8400": "port: 0",
         "http://otel-collector:4318": "http://127.0.0.1:9",
     })  # fmt: skip
-    (tmp_path / "password").write_text("0123abc")
+    for folder, mode in (("mounted", 0o755), ("copied", 0o700)):
+        (tmp_path / folder).mkdir(mode)
+    for name in ("postgres", "oidc-secret"):
+        (tmp_path / "mounted" / name).write_text("0123abc")
+        (tmp_path / "mounted" / name).chmod(0o644)
     (tmp_path / "config.yaml").write_text(host.here(described["configs"]["gateway"]["content"]))
     variables = (
         {"DOMICILE_DATA": "/var/lib/domicile"}
@@ -157,6 +164,9 @@ def test_compose_step_by_step_as_its_head_says(tmp_path, empty):
     with host.started(started, variables) as base:
         first_operator(base, host.run(shlex.split(step), variables))
         assert not founded(tmp_path / "data"), "no second installation was founded"
+        with pytest.raises(LoosePermissions):
+            read_secret(tmp_path / "mounted" / "oidc-secret")
+        assert read_secret(tmp_path / "copied" / "oidc-secret") == b"0123abc", "as the gateway demands"
     shell_of_the_host = {"DOMICILE_DATA": "/var/lib/domicile"}
     host.run(shlex.split(step), shell_of_the_host, code=1)
     assert not founded(tmp_path / "data")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from backend.engine.core.progress import Stats
 from backend.process.gpu_meter import GpuMeter, Reading
@@ -74,8 +75,60 @@ def test_the_build_context_holds_what_an_installation_needs_and_nothing_else(tmp
 # --- compose ---------------------------------------------------------------------------------------------------------
 
 
-def compose():
-    return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+def compose(name="compose"):
+    return yaml.safe_load((DEPLOY / "compose" / f"{name}.yaml").read_text())
+
+
+COMPOSE_SCHEMA = Draft202012Validator(
+    json.loads((TREE / "tests" / "vectors" / "compose-spec" / "compose-spec.json").read_text())
+)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (DEPLOY / "compose").glob("*.yaml")))
+def test_a_compose_file_is_as_the_published_schema_has_it(name):
+    assert [error.message for error in COMPOSE_SCHEMA.iter_errors(compose(name))] == []
+
+
+def test_a_mistake_in_a_compose_file_is_found():
+    for change in ({"read_onyl": True}, {"ports": 8400}, {"healthcheck": {"tests": ["CMD"]}}):
+        broken = compose()
+        broken["services"]["gateway"] |= change
+        assert not COMPOSE_SCHEMA.is_valid(broken), change
+
+
+def test_what_compose_names_in_one_place_it_defines_in_another():
+    first, people = compose(), compose("people")
+    secrets = first["secrets"] | people["secrets"]
+    for service in [*first["services"].values(), *people["services"].values()]:
+        assert set(service.get("secrets", ())) <= set(secrets)
+        assert {each["source"] for each in service.get("configs", ())} <= set(first["configs"])
+        volumes = [each.partition(":")[0] for each in service.get("volumes", ())]
+        assert set(volumes) <= set(first["volumes"])
+        assert set(service.get("depends_on", ())) <= set(first["services"])
+    assert set(people["services"]) <= set(first["services"])
+    assert {each["file"].partition("/")[0] for each in secrets.values()} == {"secrets"}, "which git ignores"
+
+
+def test_every_root_is_read_only_and_every_service_that_can_be_asked_is_asked_after_its_health():
+    services = compose()["services"]
+    assert [name for name, service in services.items() if service.get("read_only") is not True] == []
+    assert [name for name, service in services.items() if "healthcheck" not in service] == ["otel-collector"]
+    places = dict(each.partition(":")[::2] for each in services["gateway"]["tmpfs"])
+    assert "mode=0700,uid=10001" in places["/run/domicile"]
+
+
+def test_people_are_configured_by_a_second_file_whose_secrets_are_those_that_the_gateway_copies(tmp_path, monkeypatch):
+    given = compose("people")["services"]["gateway"]
+    values = {"DOMICILE_ISSUER": "https://id.example.eu", "DOMICILE_CLIENT": "domicile",
+              "DOMICILE_PUBLIC_URL": "https://ai.example.eu"}  # fmt: skip
+    for name, value in given["environment"].items():
+        monkeypatch.setenv(name, re.sub(r"\$\{(\w+):\?[^}]+\}", lambda found: values[found[1]], value))
+    (tmp_path / "c.yaml").write_text(compose()["configs"]["gateway"]["content"])
+    settings = load_settings(tmp_path / "c.yaml")
+    assert settings.oidc.redirect_uri == "https://ai.example.eu/admin/v1/callback"
+    assert [(each.group, each.role, each.staff) for each in settings.oidc.roles] == [("ai-operators", "operator", True)]
+    files = {settings.oidc.client_secret_file, settings.scim.token_file}
+    assert files == {Path("/run/domicile") / name for name in given["secrets"]}
 
 
 def test_compose_publishes_on_loopback_alone_and_holds_no_password():

@@ -1,6 +1,8 @@
 """The Makefile's virtual environment on machines where making one fails, and after that was mended."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +39,10 @@ def make(tmp_path):
 
 
 def script(folder, text):
-    file = folder / "python"
+    return script_at(folder / "python", text)
+
+
+def script_at(file, text):
     file.write_text(text.format(python=sys.executable))
     file.chmod(0o755)
     return file
@@ -83,3 +88,27 @@ def test_a_python_that_is_too_old_is_refused_before_anything_is_made(make, tmp_p
     assert failed.returncode != 0
     assert "Python 3.11 or newer" in failed.stdout
     assert not (tmp_path / "venv").exists()
+
+
+INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_pytorchs_index_of_cpu_builds_is_asked_for_pytorch_alone_and_only_without_a_gpu(tmp_path, has_gpu):
+    for tool in ("sh", "sed"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    if has_gpu:
+        script_at(tmp_path / "nvidia-smi", "#!/bin/sh\n")
+    words = [shutil.which("make"), "-n", "-B", "-C", str(TREE), f"VENV={tmp_path / 'venv'}", "demo"]
+    said = subprocess.run(words, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True).stdout
+    installs = [line for line in said.splitlines() if " pip install " in line]
+    assert [INDEX in line for line in installs if " torch==" in line] == [not has_gpu]
+    assert [line for line in installs if INDEX in line and ("--no-deps" not in line or " torch==" not in line)] == []
+
+
+def test_the_page_installs_the_pytorch_that_is_tested_from_the_index_that_make_asks():
+    page = (TREE / "docs" / "install.md").read_text()
+    pinned = next(line for line in (TREE / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    assert f"pip install --no-deps {pinned}+cpu --index-url {INDEX}\n" in page
+    assert set(re.findall(r"torch==[\w.+]+", page)) == {f"{pinned}+cpu"}
+    assert f"TORCH_CPU_INDEX ?= {INDEX}\n" in (TREE / "Makefile").read_text()

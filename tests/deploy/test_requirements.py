@@ -75,6 +75,27 @@ def test_the_gateways_lock_has_what_debians_python_asks_for_and_ours_does_not():
 
 def test_without_a_gpu_only_what_is_for_one_is_left_out():
     left_out = {name for name, entry in entries("torch").items() if SCRIPT["FOR_GPUS"].match(entry)}
-    assert {"torch", "triton", "nvidia-cublas", "cuda-toolkit"} <= left_out
+    assert {"torch", "nvidia-cublas", "cuda-toolkit"} <= left_out
+    assert not left_out & {Requirement(line).name for line in SCRIPT["wanted"]()["torch"]} - {"torch"}, (
+        "asked for by name"
+    )
     assert not left_out & {"sympy", "networkx", "fsspec", "filelock", "jinja2", "setuptools"}
     assert not any(SCRIPT["FOR_GPUS"].match(entry) for entry in entries("backend").values())
+
+
+@pytest.mark.parametrize("cpu", [None, "torch==2.13.0+cpu"])
+def test_pytorchs_build_for_cpus_is_taken_for_each_python_from_its_own_index(tmp_path, monkeypatch, cpu):
+    asked = []
+
+    def download(what, python, to):
+        pinned = Path(what[-1]).read_text() if what[0] == "--require-hashes" else None
+        asked.append((python, what if pinned is None else "torch==" in pinned))
+
+    monkeypatch.setitem(SCRIPT["wheelhouse"].__globals__, "_download", download)
+    SCRIPT["wheelhouse"](["3.11", "3.12"], tmp_path, cpu=cpu, cpu_index="https://cpu.example.eu")
+    from_index = [
+        ("3.11", ["--index-url", "https://cpu.example.eu", cpu]),
+        ("3.12", ["--index-url", "https://cpu.example.eu", cpu]),
+    ]
+    assert [each for each in asked if isinstance(each[1], list)] == (from_index if cpu else [])
+    assert any(locked is True for _, locked in asked) == (cpu is None)

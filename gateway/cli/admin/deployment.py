@@ -113,8 +113,8 @@ def create(
 
 
 def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "Deployment":
-    """`wanted` with its cards, if it can run here; weights that are elsewhere are fetched, and pinned. Raises what the
-    catalogue, `fetched` and `Feasibility.check` do."""
+    """Return `wanted` with its cards, if it can run here. Weights that are elsewhere are fetched and pinned. Raises the
+    errors of `fetched` and `Feasibility.check_everywhere`."""
     from gateway.installation.feasibility import Feasibility
     from gateway.installation.installation import Installation, configured
     from regions.launchers.fetching import fetched, is_elsewhere
@@ -131,7 +131,7 @@ def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "
     else:
         cards = _cards(gpu, gpus)
     wanted = wanted.model_copy(update={"gpu": str(cards)})
-    Feasibility(installation, configured()).check(wanted)
+    Feasibility(installation, configured()).check_everywhere(wanted)
     return wanted
 
 

@@ -20,6 +20,7 @@ from regions.fleet.deployment import Deployment, Scale
 
 if TYPE_CHECKING:
     from gateway.cli.terminal.reports import Reports
+    from gateway.installation.feasibility import Feasibility
     from gateway.records.fleet import DeploymentRecord
     from gateway.store.control.control import Control
     from gateway.store.reports.inventory import Inventory
@@ -41,12 +42,13 @@ class Change:
 
 
 def changes(
-    folder: Folder, inventory: "Inventory", reports: "Reports", *, prune: bool, two_people: bool = False
+    folder: Folder, inventory: "Inventory", reports: "Reports", *, prune: bool, feasibility: "Feasibility | None"
 ) -> Iterator[Change]:
     """Yield the changes in the order in which they can be applied. Raises the errors of the inventory.
 
     prune: also delete projects, keys and deployments of these tenants that the folder does not name; tenants are never
-    revoked. two_people: propose policies, and activate them once a second person has approved, as over an admin API.
+    revoked. feasibility: checked before a deployment is created or grows. None over an admin API: the gateway checks
+    there, and policies are proposed, and activated once a second person has approved.
     """
     there = {tenant.id: tenant for tenant in inventory.tenants()}
     for name, tenant in folder.tenants.items():
@@ -58,15 +60,15 @@ def changes(
         elif tenant.display_name not in (None, there[name].display_name):
             yield Change("!", f"tenant {name}: display_name stays {there[name].display_name!r}; write that")
         yield from _of_tenant(name, tenant, folder, inventory, reports, known=name in there, prune=prune,
-                              two_people=two_people)  # fmt: skip
+                              feasibility=feasibility)  # fmt: skip
 
 
 def _of_tenant(
     name: str, tenant: DeclaredTenant, folder: Folder, inventory: "Inventory", reports: "Reports", *,
-    known: bool, prune: bool, two_people: bool,
+    known: bool, prune: bool, feasibility: "Feasibility | None",
 ) -> Iterator[Change]:  # fmt: skip
     in_force = {one.project: one for one in inventory.policies(name) if one.active} if known else {}
-    policy = _way_of_policies(name, inventory, known=known, two_people=two_people)
+    policy = _way_of_policies(name, inventory, known=known, two_people=feasibility is None)
     yield from policy(name, None, tenant.policy, folder, in_force)
     yield from _limits(name, None, tenant.limits, reports if known else None)
     projects = {one.id: one for one in inventory.projects(name)} if known else {}
@@ -78,37 +80,42 @@ def _of_tenant(
             yield from policy(name, project, declared.policy, folder, in_force)
             yield from _limits(name, project, declared.limits, reports if before else None)
             yield from _keys(name, project, declared, keys, prune=prune)
-    yield from _fleet(name, tenant, projects.values(), reports if known else None, prune=prune)
+    yield from _fleet(name, tenant, reports if known else None, feasibility, prune=prune)
+    yield from _pruned(name, tenant, projects.values(), prune=prune)
 
 
-def _fleet(
-    name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], reports: "Reports | None", *, prune: bool
-) -> Iterator[Change]:
-    """Yield the changes of deployments, then the deletions. `reports` is None for a new tenant."""
-    known = [] if reports is None else reports.deployments(name)
-    deployments = {one.id: one for one in known if one.deleted_at is None}
-    for deployment, wanted in tenant.deployments.items():
-        yield from _deployment(name, deployment, wanted, deployments.get(deployment))
-    if prune:
-        yield from _pruned(name, tenant, projects, deployments)
-
-
-def _pruned(
-    name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], deployments: Iterable[str]
-) -> Iterator[Change]:
-    for one in deployments:
-        if one not in tenant.deployments:
-            yield Change("-", f"deployment {name}/{one}", _call("delete_deployment", name, one))
-    for other in projects:
+def _pruned(name: str, tenant: DeclaredTenant, projects: Iterable[ProjectRecord], *, prune: bool) -> Iterator[Change]:
+    for other in projects if prune else ():
         if other.id not in tenant.projects and other.revoked_at is None:
             what = f"project {name}/{other.id}, with its keys"
             yield Change("-", what, _call("revoke_project", name, other.id))
 
 
-def _call(method: str, *arguments: Any, **more: Any) -> "Callable[[Control], str | None]":
-    """Return a change that calls this method of the control and shows no secret."""
+def _fleet(
+    name: str, tenant: DeclaredTenant, reports: "Reports | None", feasibility: "Feasibility | None", *, prune: bool
+) -> Iterator[Change]:
+    """Yield the deletions first, because one deployment serves a model, and another may replace it. `reports` is None
+    for a new tenant."""
+    known = {one.id: one for one in ([] if reports is None else reports.deployments(name))}
+    for one in known.values() if prune else ():
+        if one.id not in tenant.deployments and one.deleted_at is None:
+            yield Change("-", f"deployment {name}/{one.id}", _call("delete_deployment", name, one.id))
+    for deployment, wanted in tenant.deployments.items():
+        before = known.get(deployment)
+        if before is not None and before.deleted_at is not None:
+            yield Change("!", f"deployment {name}/{deployment} was deleted for good; take it out, or use another name")
+        else:
+            yield from _deployment(name, deployment, wanted, before, feasibility)
+
+
+def _call(
+    method: str, *arguments: Any, check: Callable[[], None] | None = None, **more: Any
+) -> "Callable[[Control], str | None]":
+    """Return a change that calls this method of the control and shows no secret. `check` raises if it is impossible."""
 
     def make(control: "Control") -> None:
+        if check is not None:
+            check()
         getattr(control, method)(*arguments, **more)
 
     return make
@@ -239,15 +246,18 @@ def _new_key(tenant: str, project: str, label: str, declared: Any) -> "Callable[
 
 
 def _deployment(
-    tenant: str, name: str, wanted: DeclaredDeployment, before: "DeploymentRecord | None"
-) -> Iterator[Change]:
+    tenant: str, name: str, wanted: DeclaredDeployment, before: "DeploymentRecord | None",
+    feasibility: "Feasibility | None",
+) -> Iterator[Change]:  # fmt: skip
     scale = Scale(**wanted.model_dump(include=set(Scale.model_fields)))
     if before is None:
         made = Deployment(
             tenant=tenant, id=name, **wanted.model_dump(exclude={"eur_per_hour"}),
             micro_eur_per_hour=round(wanted.eur_per_hour * MICRO),
         )  # fmt: skip
-        yield Change("+", f"deployment {tenant}/{name} of {wanted.model}", _call("create_deployment", made))
+        check = None if feasibility is None else partial(feasibility.check_everywhere, made)
+        create = _call("create_deployment", made, check=check)
+        yield Change("+", f"deployment {tenant}/{name} of {wanted.model}", create)
         return
     for field in ("model", "weights", "regions", "gpu", "wait_s", "eur_per_hour"):
         if getattr(before, field) != getattr(wanted, field):
@@ -260,8 +270,6 @@ def _deployment(
     if known != scale or before.draining:
         said = [f"{field} {getattr(known, field)} -> {getattr(scale, field)}" for field in Scale.model_fields
                 if getattr(known, field) != getattr(scale, field)]  # fmt: skip
-        yield Change(
-            "~",
-            f"deployment {tenant}/{name}: {', '.join(said) or 'works again'}",
-            _call("scale_deployment", tenant, name, scale),
-        )
+        check = None if feasibility is None else partial(feasibility.check_scale, before, scale)
+        change = _call("scale_deployment", tenant, name, scale, check=check)
+        yield Change("~", f"deployment {tenant}/{name}: {', '.join(said) or 'works again'}", change)

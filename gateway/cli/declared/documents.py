@@ -6,14 +6,16 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.control import LegalBasis, RiskClass
+from gateway.records.prices import MICRO
 from policy.errors import invalid_value
+from regions.fleet.cards import Cards
 from regions.fleet.deployment import Scale, Sha256
 from regions.identity.identity import NAME
 
@@ -55,17 +57,29 @@ class DeclaredProject(Part):
 
 
 class DeclaredDeployment(Scale):
-    """A deployment, with the options of `domicile deployment create`."""
+    """A deployment, with the options of `domicile deployment create`. Cards and prices become what the store keeps: one
+    spelling, and whole millionths."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     weights: Annotated[str, Field(min_length=1, max_length=1000)]
     regions: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
-    gpu: str = "cpu"
+    gpu: Annotated[str, AfterValidator(lambda gpu: str(Cards.parse(gpu)))] = "cpu"
     wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
-    eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
+    eur_per_hour: Annotated[
+        float, Field(ge=0, le=10**6, allow_inf_nan=False), AfterValidator(lambda euros: round(euros * MICRO) / MICRO)
+    ] = 0.0
     weights_sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"{self.min_replicas} replicas at least and {self.max_replicas} at most cannot both hold"
+                "; lower the first or raise the second"
+            )
+        return self
 
 
 class DeclaredTenant(Part):

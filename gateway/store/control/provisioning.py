@@ -58,7 +58,7 @@ class Provisioning(SessionControl):
         """Replace the attributes of a user and return it. Raises as `create_user` does."""
         with self._change() as change:
             row = self._row(change, ScimUserRow, user, version)
-            columns = self._columns(fields)
+            columns = self._columns(fields, row.active)
             if row.subject is not None and row.subject != columns["subject"]:
                 self._shut_out(change, row.subject, row.display_name)
             self._set(change, row, columns, "userName")
@@ -170,13 +170,14 @@ class Provisioning(SessionControl):
 
     # Rows
 
-    def _columns(self, fields: UserFields) -> dict[str, Any]:
+    def _columns(self, fields: UserFields, present: bool = True) -> dict[str, Any]:
+        """`present`: whether the user is active now."""
         if fields.display_name:
             checked_text(fields.display_name, "displayName")
         return {
             **_names(fields.name, fields.external_id),
             "display_name": fields.display_name,
-            "active": fields.active,
+            "active": present if fields.active is None else fields.active,
             "subject": self._mapped.subject_of(fields),
         }
 

@@ -13,6 +13,7 @@ def test_the_steps_are_the_commands_of_the_pages_in_their_order():
         "install", "a model", "tenant, place, model and key", "gateway", "first answer", "after",
     ]  # fmt: skip
     assert f"pip install '{WHEEL}[engine" in found["install"]
+    assert "torch==" in found["install"], "the build for CPUs, on a machine without a GPU"
     assert "domicile demo" not in found["install"]
     assert "export MODEL=" in found["a model"] and "/models/small.gguf" not in "".join(found.values())
     middle = found["tenant, place, model and key"]
