@@ -29,5 +29,5 @@ FAMILY = Family(
     models="Mixtral 8x7B, 8x22B",
     features="mixture of experts",
     traits=_traits,
-    gpu="yes; these kernels have not run on a card yet",
+    gpu="yes",
 )

@@ -44,5 +44,5 @@ FAMILY = Family(
     models="Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder",
     features="q and k norms; mixture of experts; YaRN",
     traits=_traits,
-    gpu="yes; these kernels have not run on a card yet",
+    gpu="yes",
 )
