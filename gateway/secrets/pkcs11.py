@@ -77,7 +77,7 @@ class Pkcs11Client:
                 raise EOFError
             process.stdin.write(question + b"\n")
             answer: dict[str, Any] = json.loads(_line(process.stdout.fileno(), ends))
-        except (OSError, ValueError, TimeoutError, EOFError) as error:
+        except (OSError, ValueError, RecursionError, TimeoutError, EOFError) as error:
             self._end()
             self._breaker.failed()
             why = "did not answer in time" if isinstance(error, TimeoutError) else "ended or said nothing that is known"

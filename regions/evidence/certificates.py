@@ -70,10 +70,20 @@ def chain_of(
     return chain
 
 
+def public_key_of(certificate: x509.Certificate) -> PublicKeyTypes:
+    """Return the key of a certificate. Raises EvidenceRefused for one that is malformed or of an unknown type."""
+    try:
+        return certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise EvidenceRefused(
+            f"the key of {_named(certificate)} cannot be read; give the vendor's certificate"
+        ) from error
+
+
 def require_root(chain: Sequence[x509.Certificate], roots: Collection[str]) -> None:
     """Raise EvidenceRefused unless the last certificate is self-signed and its key is in `roots` (`fingerprint`)."""
     last = chain[-1]
-    if fingerprint(last.public_key()) not in roots:
+    if fingerprint(public_key_of(last)) not in roots:
         raise EvidenceRefused(
             f"the certificate chain ends at {_named(last)}, which is no root that is trusted"
             "; give the whole chain of the vendor"
@@ -135,7 +145,7 @@ def _check_revoked(
     for each in lists:
         if each.issuer != issuer.subject:
             continue
-        if not each.is_signature_valid(issuer.public_key()):  # type: ignore[arg-type]  # an authority's key signs
+        if not each.is_signature_valid(public_key_of(issuer)):  # type: ignore[arg-type]  # an authority's key signs
             raise EvidenceRefused(f"the revocation list of {_named(issuer)} has a wrong signature; fetch it again")
         if each.next_update_utc is not None and at > each.next_update_utc:
             raise EvidenceRefused(

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from backend.wire import is_of_checkpoint
-from regions.evidence.certificates import chain_of, fingerprint, read_der
+from regions.evidence.certificates import chain_of, fingerprint, public_key_of, read_der
 from regions.evidence.refusal import EvidenceRefused
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -159,11 +159,11 @@ def _key_of_chain(said: Any) -> tuple[ec.EllipticCurvePublicKey, tuple[str, ...]
     leaf, *others = (read_der(_decoded(each["rawBytes"])) for each in said["certificates"])
     if not _may_sign(leaf):
         raise EvidenceRefused("the certificate in model.sig is not for signatures; sign with one that is")
-    key = leaf.public_key()
+    key = public_key_of(leaf)
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise EvidenceRefused("the certificate in model.sig has no key on an elliptic curve; sign with one that has")
     chain = chain_of(leaf, others, leaf.not_valid_before_utc)
-    return key, tuple(fingerprint(each.public_key()) for each in chain)
+    return key, tuple(fingerprint(public_key_of(each)) for each in chain)
 
 
 def _may_sign(certificate: x509.Certificate) -> bool:

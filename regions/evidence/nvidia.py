@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ObjectIdentifier
 
 from regions.evidence.attestation import Claims, Evidence, Reference, require_binding
-from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
 from regions.evidence.refusal import EvidenceRefused
 
@@ -43,7 +43,7 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
     require_root(chain, reference.roots)
     found = read_report(report)
     r, s = halves(report[-SIGNATURE:])
-    what, key = "GPU's report", chain[0].public_key()
+    what, key = "GPU's report", public_key_of(chain[0])
     require_signature(key, r, s, report[:-SIGNATURE], hashes.SHA384(), what, ec.SECP384R1)
     require_binding(report[NONCE], binding[:32], what)
     if not reference.golden:

@@ -6,9 +6,12 @@ Other roots come from the configuration: those of Genoa and Turin, and of TPMs, 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from policy.facts import Technology
 from regions.evidence import nvidia, sev_snp, tdx, tpm
 from regions.evidence.attestation import Claims, Evidence, Reference
+from regions.evidence.refusal import EvidenceRefused
 
 ROOTS: Mapping[Technology, frozenset[str]] = {
     # ARK-Milan, https://kdsintf.amd.com/vcek/v1/Milan/cert_chain
@@ -30,4 +33,9 @@ VERIFIERS: Mapping[Technology, Verifier] = {
 
 def verified(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
     """Verify evidence and return its claims. Raises EvidenceRefused, which names the failed check."""
-    return VERIFIERS[evidence.technology](evidence, binding, at, reference)
+    try:
+        return VERIFIERS[evidence.technology](evidence, binding, at, reference)
+    except (ValueError, ArithmeticError, LookupError, UnsupportedAlgorithm) as error:  # of a library that reads it
+        raise EvidenceRefused(
+            f"the evidence of {evidence.technology} cannot be read ({type(error).__name__}); ask the backend again"
+        ) from error

@@ -20,7 +20,7 @@ from regions.evidence.attestation import (
     require_measurement,
     require_versions,
 )
-from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import require_signature
 from regions.evidence.refusal import EvidenceRefused
 
@@ -49,7 +49,7 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
     if _number(report, 0x34, 4) != ECDSA_P384_SHA384 or _number(report, 0x48, 4) >> 2 & 7:
         raise EvidenceRefused("the SEV-SNP report is not signed by a key of its chip (VCEK); ask for one that is")
     r, s = (int.from_bytes(report[at : at + WIDTH], "little") for at in (SIGNED, SIGNED + WIDTH))
-    key = chain[0].public_key()
+    key = public_key_of(chain[0])
     require_signature(key, r, s, report[:SIGNED], hashes.SHA384(), "SEV-SNP report", ec.SECP384R1)
     versions = _versions(report)
     _require_same_chip(chain[0], report, versions)

@@ -24,7 +24,7 @@ from regions.evidence.attestation import (
     require_measurement,
     require_versions,
 )
-from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
 from regions.evidence.refusal import EvidenceRefused
 from regions.evidence.tdx_collateral import Platform, QuotingEnclave, platform_of, require_current
@@ -96,7 +96,7 @@ def signed_quote(content: bytes, at: datetime, reference: Reference) -> Quote:
     certificates = read_pem(reader.sized(4).rstrip(b"\0"))
     chain = chain_of(certificates[0], certificates[1:], at, reference.revoked)
     require_root(chain, reference.roots)
-    pck = chain[0].public_key()
+    pck = public_key_of(chain[0])
     what = "quoting enclave's report"
     require_signature(pck, *halves(enclave_signature), enclave_report, hashes.SHA256(), what, ec.SECP256R1)
     if enclave_report[320:384] != sha256(attestation_key + said).digest() + bytes(32):

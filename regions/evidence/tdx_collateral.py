@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from regions.evidence.attestation import Reference
-from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
 from regions.evidence.refusal import EvidenceRefused
 
@@ -99,7 +99,7 @@ def _signed(text: str, member: str, certificates: str, at: datetime, reference: 
     signers = read_pem(certificates)
     chain = chain_of(signers[0], signers[1:], at, reference.revoked)
     require_root(chain, reference.roots)
-    key, what = chain[0].public_key(), f"collateral {member}"
+    key, what = public_key_of(chain[0]), f"collateral {member}"
     signature = bytes.fromhex(said["signature"])
     require_signature(key, *halves(signature), raw.encode(), hashes.SHA256(), what, ec.SECP256R1)
     if datetime.fromisoformat(value["nextUpdate"]) < at or datetime.fromisoformat(value["issueDate"]) > at:

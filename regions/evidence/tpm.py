@@ -21,7 +21,7 @@ from regions.evidence.attestation import (
     require_measurement,
     require_versions,
 )
-from regions.evidence.certificates import chain_of, read_pem, require_root
+from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import require_signature
 from regions.evidence.refusal import EvidenceRefused
 
@@ -76,7 +76,7 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
     understood = (ExtensionOID.SUBJECT_ALTERNATIVE_NAME,)
     chain = chain_of(certificates[0], certificates[1:], at, reference.revoked, understood)
     require_root(chain, reference.roots)
-    _require_signature(chain[0].public_key(), evidence.signature, evidence.report)
+    _require_signature(public_key_of(chain[0]), evidence.signature, evidence.report)
     quote = read_quote(evidence.report)
     require_binding(quote.extra, binding[:QUALIFYING], "TPM's quote")
     if not reference.pcrs or quote.registers != tuple(sorted(reference.pcrs)):

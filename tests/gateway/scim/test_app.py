@@ -1,6 +1,7 @@
 """What an identity provider does over SCIM, against a gateway: people come, change groups, go and lose sessions."""
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -102,7 +103,8 @@ async def test_a_person_comes_logs_in_changes_groups_and_goes(tmp_path):
         kinds = [(event["type"], event["actor"]) for event in scim.made.events() if event["type"].startswith("admin.")]
         assert ("admin.session.closed", "machine:scim") in kinds
         assert ("admin.person.changed", "machine:scim") in kinds
-        assert "ada" not in str(scim.made.events()), "the record has no name"
+        # a word of its own: a hash may hold these letters
+        assert not re.search(r"\bada\b", str(scim.made.events()), re.IGNORECASE), "the record has no name"
 
 
 @pytest.mark.parametrize("how", ["delete the group", "rename it", "replace its members", "another externalId"])

@@ -21,9 +21,9 @@ from tests.fakes.lab import lab, open_control
 NAMED_GROUPS = ("tenant", "project", "key", "model", "policy", "limit", "person", "oversight", "usage", "backend",
                 "deployment")  # fmt: skip
 ON_THE_HOST = {
-    "backend enrol", "backend create-token", "backend replay", "backend serve", "backend scrub", "deployment create",
-    "key rekey", "person bootstrap", "policy diff", "policy explain", "policy simulate", "policy new", "policy check",
-    "policy test", "tenant update", "usage export",
+    "backend enrol", "backend create-token", "backend fetch", "backend replay", "backend serve", "backend scrub",
+    "deployment create", "key rekey", "person bootstrap", "policy diff", "policy explain", "policy simulate",
+    "policy new", "policy check", "policy test", "tenant update", "usage export",
 }  # fmt: skip
 """Of those groups, what reads files of the installation, or is of no installation; and `deployment create`, whose
 check of weights differs where the gateway's settings do."""
