@@ -203,7 +203,8 @@ def test_a_pod_starts_again_with_each_key_set_and_its_commands_find_the_database
         for each in documents
         if each["kind"] == "StatefulSet" and each["metadata"]["name"] == "gateway"
     )
-    (first,), (gateway,) = pod["initContainers"], pod["containers"]
+    (first,) = [each for each in pod["initContainers"] if each["name"] == "keys"]
+    (gateway,) = pod["containers"]
     host = Host(tmp_path, {
         "/etc/domicile": tmp_path, "/var/lib/domicile": tmp_path / "data", "/run/keys": tmp_path / "secret",
     })  # fmt: skip
