@@ -122,7 +122,7 @@ class KeyRing:
         self.external.forget(tenant)
 
     def warm(self, tenant: str) -> None:
-        """Have a tenant's keys at hand where they are opened by an external key, so that nobody waits for it after."""
+        """Have a tenant's keys at hand where they are opened by an external key, so that later calls need not wait."""
         if (kept := self.kept.read(_checked(tenant))) is not None and kept != DESTROYED:
             self._opening(tenant, kept)
 

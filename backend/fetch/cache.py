@@ -242,7 +242,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing, whoever else writes it now."""
+    """Write the file atomically, also beside other writers."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     draft.write_text(text)
     draft.replace(path)

@@ -47,7 +47,7 @@ class Download:
                 kept.restart()
                 raise FetchError(
                     f"{wanted.name} from {host_of(wanted.url)} is not what its digest says; fetch it again, and"
-                    " if that does not help tell whoever runs that host"
+                    " if that does not help report it to the operator of that host"
                 )
             return kept.finished()
 

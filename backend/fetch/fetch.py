@@ -19,7 +19,7 @@ from backend.models.checkpoints.checkpoint import resolve
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
     """cache: the folder that fetched models are kept in. sha256: the digest that the weights must have. lock: the files
-    that they must be. offline: take what is here and ask nobody."""
+    that they must be. offline: use the cache only."""
 
     cache: Path
     sha256: str | None = None
@@ -112,7 +112,7 @@ def _require(name: RemoteName, manifest: Manifest, how: How) -> None:
 
 
 def _require_digest(model: str, path: Path, digest: str) -> None:
-    """Raises FetchError; a path that is not there is told by who loads it."""
+    """Raises FetchError. A missing path passes: the loader reports it."""
     if not path.exists():
         return
     try:

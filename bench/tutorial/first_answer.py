@@ -72,8 +72,8 @@ def measure(root: Path, wheel: Path, find_links: Path | None) -> tuple[list[dict
         bound += f"mount --bind {find_links} {{0}}/links; "
         environment["PIP_FIND_LINKS"] = "/links"
         environment["PIP_RETRIES"] = "0"  # of the index that the folder stands for
-    (home / "tutorial.sh").write_text(script(wheel.name))
-    inside = bound.format(root) + f"exec chroot {root} /bin/bash /root/tutorial.sh"
+    (root / "tutorial.sh").write_text(script(wheel.name))
+    inside = bound.format(root) + f"exec chroot {root} /bin/bash /tutorial.sh"
     words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-ec", inside]
     said, times, begun = [], [], time.monotonic()
     with subprocess.Popen(

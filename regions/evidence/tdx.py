@@ -26,6 +26,7 @@ from regions.evidence.attestation import (
 )
 from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
+from regions.evidence.fields import FieldReader
 from regions.evidence.refusal import EvidenceRefused
 from regions.evidence.tdx_collateral import Platform, QuotingEnclave, platform_of, require_current
 
@@ -73,7 +74,7 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
 
 def signed_quote(content: bytes, at: datetime, reference: Reference) -> Quote:
     """Parse a quote and verify its signatures up to a root of the reference. Raises EvidenceRefused."""
-    reader = _Reader(content)
+    reader = _fields(content)
     header = reader.take(HEADER)
     version, kind, tee = (int.from_bytes(header[a:b], "little") for a, b in ((0, 2), (2, 4), (4, 8)))
     if version not in (4, 5) or (kind, tee) != (ECDSA_P256, TDX) or header[12:28] != INTEL:
@@ -84,11 +85,11 @@ def signed_quote(content: bytes, at: datetime, reference: Reference) -> Quote:
         raise EvidenceRefused("the body of the TDX quote is of no known kind; update the TDX module or Domicile")
     body = reader.take(size)
     signed = header + described + body
-    reader = _Reader(reader.sized(4))  # padding may follow
+    reader = _fields(reader.sized(4))  # padding may follow
     signature, attestation_key = reader.take(64), reader.take(64)
     if reader.number(2) != QE_CERTIFICATION:
         raise EvidenceRefused("the TDX quote has no report of its quoting enclave; send it as the enclave gave it")
-    reader = _Reader(reader.sized(4))
+    reader = _fields(reader.sized(4))
     enclave_report, enclave_signature = reader.take(QE_REPORT), reader.take(64)
     said = reader.sized(2)
     if reader.number(2) != PCK_CHAIN:
@@ -126,20 +127,5 @@ def _key(point: bytes) -> ec.EllipticCurvePublicKey:
         raise EvidenceRefused("the key in the TDX quote is no point of P-256; ask the backend again") from error
 
 
-class _Reader:
-    """Reads fields in order; numbers are little-endian. Raises EvidenceRefused past the end."""
-
-    def __init__(self, content: bytes) -> None:
-        self._rest = content
-
-    def take(self, size: int) -> bytes:
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        if len(taken) != size:
-            raise EvidenceRefused("the TDX quote is cut short; send it as the quoting enclave gave it")
-        return taken
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
-
-    def sized(self, size: int) -> bytes:
-        return self.take(self.number(size))
+def _fields(content: bytes) -> FieldReader:
+    return FieldReader(content, "little", "the TDX quote", "send it as the quoting enclave gave it")

@@ -23,6 +23,7 @@ from regions.evidence.attestation import (
 )
 from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import require_signature
+from regions.evidence.fields import FieldReader
 from regions.evidence.refusal import EvidenceRefused
 
 MAGIC, QUOTE = 0xFF544347, 0x8018
@@ -43,27 +44,8 @@ class Quote:
     digest: bytes
 
 
-class Reader:
-    """Reads fields of TPM structures in order; numbers are big-endian. Raises EvidenceRefused past the end."""
-
-    def __init__(self, content: bytes) -> None:
-        self._rest = content
-
-    def take(self, size: int) -> bytes:
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        if len(taken) != size:
-            raise EvidenceRefused("the TPM's quote is cut short; send it as the TPM gave it")
-        return taken
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size))
-
-    def sized(self) -> bytes:
-        return self.take(self.number(2))
-
-    def end(self) -> None:
-        if self._rest:
-            raise EvidenceRefused("the TPM's quote has more than it should; send it as the TPM gave it")
+def _fields(content: bytes) -> FieldReader:
+    return FieldReader(content, "big", "the TPM's quote", "send it as the TPM gave it")
 
 
 def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Reference) -> Claims:
@@ -92,36 +74,36 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
 
 def read_quote(content: bytes) -> Quote:
     """Parse a quote. Raises EvidenceRefused unless it covers registers of the SHA-256 bank only."""
-    reader = Reader(content)
+    reader = _fields(content)
     if (reader.number(4), reader.number(2)) != (MAGIC, QUOTE):
         raise EvidenceRefused("this is no quote that a TPM made; send what TPM2_Quote gave")
-    reader.sized()  # the signer's name; the certificate identifies it
-    extra = reader.sized()
+    reader.sized(2)  # the signer's name; the certificate identifies it
+    extra = reader.sized(2)
     reader.take(8 + 4 + 4 + 1)  # clock, resets, restarts, safe
     firmware = reader.number(8)
     if reader.number(4) != 1 or reader.number(2) != SHA256:
         raise EvidenceRefused("the TPM's quote is not over its SHA-256 bank alone; quote that")
     selected = reader.take(reader.number(1))
-    digest = reader.sized()
+    digest = reader.sized(2)
     reader.end()
     registers = tuple(8 * at + bit for at, byte in enumerate(selected) for bit in range(8) if byte >> bit & 1)
     return Quote(extra, firmware, registers, digest)
 
 
 def _require_signature(key: PublicKeyTypes, signature: bytes, signed: bytes) -> None:
-    reader = Reader(signature)
+    reader = _fields(signature)
     scheme, kind = reader.number(2), HASHES.get(reader.number(2))
     if kind is None:
         raise EvidenceRefused("the TPM's quote is signed over another hash than SHA-256, 384 or 512; use one of them")
     if scheme == ECDSA:
-        r, s = int.from_bytes(reader.sized()), int.from_bytes(reader.sized())
+        r, s = int.from_bytes(reader.sized(2)), int.from_bytes(reader.sized(2))
         reader.end()
         curve = next((each for each in CURVES if isinstance(getattr(key, "curve", None), each)), ec.SECP256R1)
         require_signature(key, r, s, signed, kind(), "TPM's quote", curve)
         return
     if scheme not in (RSASSA, RSAPSS) or not isinstance(key, rsa.RSAPublicKey) or key.key_size < 2048:
         raise EvidenceRefused("the TPM's quote is not signed by ECDSA or RSA of 2048 bits; use such an attestation key")
-    made = reader.sized()
+    made = reader.sized(2)
     reader.end()
     pss = padding.PSS(padding.MGF1(kind()), padding.PSS.AUTO)
     try:
