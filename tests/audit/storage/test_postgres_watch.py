@@ -118,7 +118,7 @@ def test_sizes_are_those_of_now_and_one_connection_asks_for_them(
     for number in range(3):
         store.append([entry(b"%d" % number), entry(b"o%d" % number, "other")])
         assert sizes.read() == {"acme": number + 1, "other": number + 1}
-    assert connections(empty_database) == open_then
+    assert connections(empty_database) <= open_then, "others may still be closing"
 
 
 def test_no_transaction_stays_open_between_two_questions(empty_database: str, sizes: TreeSizes) -> None:

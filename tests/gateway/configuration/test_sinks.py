@@ -15,6 +15,7 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
 
 OTLP = {"otlp_endpoint": "https://otel.example/v1/traces"}
+STEPS = {"authenticate", "parse", "limit", "decide", "redact", "route", "write_ahead", "call", "restore", "record"}
 GERMAN = POLICY.replace("store_in: EEA", "store_in: [DE, FR]")
 STRICT = """
 policy: strict
@@ -68,7 +69,9 @@ async def test_spans_leave_for_a_country_that_the_policy_allows_whole_calls_at_a
     async with lab(tmp_path, telemetry=OTLP, sinks={"telemetry": "DE"}) as made:
         assert (await made.post(chat("hello"))).status == 200
         spans = exported.get_finished_spans()
-        assert len({span.context.trace_id for span in spans}) == 1 and len(spans) == 11
+        assert len({span.context.trace_id for span in spans}) == 1
+        # Steps repeat if the backend's evidence is read during the call
+        assert {span.name.removeprefix("domicile.") for span in spans} == STEPS | {"chat"}
 
 
 @pytest.mark.parametrize("sinks", [{}, {"telemetry": "US"}])
