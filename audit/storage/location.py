@@ -64,9 +64,12 @@ def open_store(path: Path, node: str, boot: str, source: UrlSource = database_ur
     url, named = source(), record_of(path)
     place = location_of(named, url) or StoreLocation()
     key = key_beside(path)
-    store = (
-        SqliteStore.open(path, node, boot, create=not place.made) if url is None else _open_postgres(url, node, boot)
-    )
+    create = not place.made
+    store: LeafStore
+    if url is None:
+        store = SqliteStore.open(path, node, boot, create=create)
+    else:
+        store = _open_postgres(url, node, boot, create=create)
     try:
         if key is not None:
             store.claim(key)
@@ -79,14 +82,14 @@ def open_store(path: Path, node: str, boot: str, source: UrlSource = database_ur
     return store
 
 
-def _open_postgres(url: str, node: str, boot: str) -> LeafStore:
+def _open_postgres(url: str, node: str, boot: str, *, create: bool) -> LeafStore:
     try:
         from audit.storage.postgres import PostgresStore  # of the extra domicile[postgres]
     except ImportError as error:
         raise StoreError(
             f"a log in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install 'domicile[postgres]'"
         ) from error
-    return PostgresStore.open(url, node, boot)
+    return PostgresStore.open(url, node, boot, create=create)
 
 
 def tree_sizes(source: UrlSource = database_url) -> "TreeSizes | None":

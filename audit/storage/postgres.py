@@ -77,14 +77,17 @@ class PostgresStore:
         self._written = Written()
 
     @classmethod
-    def open(cls, url: str, node: str, boot: str) -> "PostgresStore":
-        """Open or create the log. Raises StoreError if the server is away, would not keep what it commits, or has
-        something else under our name, or if another process lives as `node`."""
+    def open(cls, url: str, node: str, boot: str, *, create: bool = True) -> "PostgresStore":
+        """Open the log, or create it where `create` allows.
+
+        Raises StoreError if the server is away, would not keep what it commits, or has something else under our name,
+        if there is no log to open, or if another process lives as `node`.
+        """
         with store_errors():
             db = connect(url)
             try:
                 require_durability(db)
-                prepare(db)
+                prepare(db, create=create)
                 _take_name(db, node)
                 for name, seconds in (
                     ("lock_timeout", LOCK_SECONDS),

@@ -129,9 +129,15 @@ def has_table(db: Rows, name: str, schema: str = SCHEMA) -> bool:
     return db.execute(query, (schema, name)).fetchone() == (True,)
 
 
-def prepare(db: Rows) -> None:
+def prepare(db: Rows, *, create: bool = True) -> None:
+    """Create the schema if there is none and `create`. Raises StoreError for one that is missing, or is not ours."""
     with setup(db):
         if format_of(db) is None:
+            if not create:
+                raise StoreError(
+                    f"the database has no schema {SCHEMA}, where the record of this data folder was; restore the "
+                    "database from a backup, or name the right one"
+                )
             for statement in _DDL.split(";"):
                 db.execute(statement)
 

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
 from audit.cli.app import app
+from audit.errors import StoreError
 from audit.events.private_value import Private
 from audit.storage.location import DATABASE_VARIABLE, is_there, open_reader, open_store
 from audit.storage.postgres import PostgresReader
@@ -66,3 +68,17 @@ def test_with_the_variable_it_is_the_database_whatever_the_path(home: Home, monk
     reader.close()
     monkeypatch.setenv(DATABASE_VARIABLE, "")
     assert not is_there(home.path)
+
+
+def test_a_record_that_was_in_a_database_is_not_made_again_where_it_is_missing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATABASE_VARIABLE, str(home.url))
+    open_store(home.path, "gw-1", "boot").close()
+    with psycopg.connect(str(home.url), autocommit=True) as db:
+        db.execute("ALTER SCHEMA domicile_audit RENAME TO gone")
+        with pytest.raises(StoreError, match="no schema domicile_audit, where the record of this data folder was"):
+            open_store(home.path, "gw-1", "boot")
+        assert db.execute("SELECT to_regnamespace('domicile_audit') IS NULL").fetchone() == (True,)
+        db.execute("ALTER SCHEMA gone RENAME TO domicile_audit")
+    open_store(home.path, "gw-1", "boot").close()
