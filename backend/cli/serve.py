@@ -38,6 +38,9 @@ DataParallelSize = Annotated[
 ExpertParallel = Annotated[
     bool, typer.Option("--expert-parallel", help="Ranks hold a mixture's experts as wholes, not a part of each.")
 ]
+SelfTuning = Annotated[
+    bool, typer.Option(help="On a card that was never measured, a first start times its products for up to 90 s.")
+]
 RedundantExperts = Annotated[
     int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
 ]
@@ -133,6 +136,7 @@ def serve(
     data_parallel_size: DataParallelSize = 1,
     expert_parallel: ExpertParallel = False,
     redundant_experts: RedundantExperts = 0,
+    self_tuning: SelfTuning = True,
     max_adapters: MaxAdapters = 0,
     max_adapter_rank: MaxAdapterRank = 16,
     adapters: AdapterFolder = None,
@@ -187,6 +191,7 @@ def serve(
             pipeline_parallel_size=pipeline_parallel_size,
             expert_parallel=expert_parallel,
             redundant_experts=redundant_experts,
+            self_tuning=self_tuning,
             max_adapters=max_adapters,
             max_adapter_rank=max_adapter_rank,
             adapters=str(adapters or ""),

@@ -108,9 +108,24 @@ H200 = Card(
     row=1.4e-6,
 )
 
-CARDS = {  # vendor's bandwidth and dense bf16 arithmetic, over the H100 SXM's 3.35 TB/s and 989 TFLOP/s
+FP8 = frozenset({"fp8", "int8"})
+INT8 = frozenset({"int8"})
+
+
+def _card(name: str, memory: int, bandwidth: float, arithmetic: float, units: frozenset[str] = FP8) -> Card:
+    """By its vendor's figures: bandwidth in TB/s, dense bfloat16 arithmetic with float32 sums in TFLOP/s."""
+    return H100.scaled(name, memory, bandwidth / 3.35, arithmetic / 989, units)  # those of the H100 SXM
+
+
+CARDS = {
     "h100": H100,
     "h200": H200,
-    "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989, frozenset({"int8"})),
-    "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, frozenset({"fp8", "int8"})),
+    "a100-40gb": _card("NVIDIA A100-SXM4-40GB", 42_298_834_944, 1.555, 312, INT8),
+    "a100-80gb": _card("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04, 312, INT8),
+    "l4": _card("NVIDIA L4", int(22.03 * GIB), 0.3, 121),
+    "l40s": _card("NVIDIA L40S", 47_810_936_832, 0.864, 362),
+    "rtx-4090": _card("NVIDIA GeForce RTX 4090", int(23.64 * GIB), 1.008, 165),
+    "rtx-5090": _card("NVIDIA GeForce RTX 5090", 33_677_180_928, 1.792, 209),
+    "h100-nvl": _card("NVIDIA H100 NVL", int(93.1 * GIB), 3.9, 835),
+    "b200": _card("NVIDIA B200", int(178.35 * GIB), 8.0, 2250),
 }

@@ -77,6 +77,8 @@ def plan(
     require_cache(config, model)
     if not card.multiplies(format):
         raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
+    if config.kv_dtype is not None and "fp8" not in card.units:
+        raise ConfigError(f"{card.name} has no FP8 for the KV cache; plan without --kv-dtype")
     config, size = replace_limits(config, concurrency), config.tensor_parallel_size
     guessing, reserved = draft_bytes(config, draft), card.reserved
     card = replace(card, reserved=reserved + guessing)  # what the model cannot have

@@ -30,7 +30,7 @@ WORKERS = 14
 def compile_all(job: tuple[Spec, tuple[Choice, ...]]) -> None:
     spec, candidates = job
     case, forced = spec(torch.device("cuda")), Forced()
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     for forced.choice in candidates:
         try:
             case.run(0)

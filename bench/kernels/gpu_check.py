@@ -283,7 +283,7 @@ class Forced(dict[str, Choice]):
 def tune_case(case: Case, candidates: list[Choice], choices: Choices, deadline: float) -> dict[str, float]:
     """Times the default choice too. By choice, in microseconds."""
     forced = Forced()
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     expected = case.seen(case.run(0))[0]
     timings = {}
 

@@ -121,7 +121,7 @@ def compile_one(job: tuple[Product, Choice]) -> None:
     product, choice = job
     forced = Forced()
     forced.choice = choice
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     try:
         product.calls(1)[0](0)
         torch.cuda.synchronize()
@@ -133,7 +133,7 @@ def tune(choices: Choices, product: Product) -> None:
     sets = max(1, min(32, round(150e6 / product.bytes)))
     run, library = product.calls(sets)
     forced = Forced()
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     run(0)
     by_default = quick(run, sets, product.bytes)
 

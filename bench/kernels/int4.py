@@ -143,7 +143,7 @@ def compile_one(job: tuple[Product, Choice]) -> None:
     product, choice = job
     forced = Forced()
     forced.choice = choice
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     words, groups, _ = weight_of(product, 1)
     x = torch.randn(product.rows, product.width, device="cuda", dtype=torch.bfloat16)
     try:
@@ -155,7 +155,7 @@ def compile_one(job: tuple[Product, Choice]) -> None:
 
 def tune(choices: Choices, product: Product, run: Callable[[int], Any], sets: int) -> None:
     forced = Forced()
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     run(0)
 
     def taken(choice: Choice) -> float | None:

@@ -97,7 +97,7 @@ def every() -> Iterator[Product]:
 def compile_all(job: tuple[int, bool, list[Choice]]) -> None:
     size, gated, choices = job
     forced = Forced()
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     product, weights = Product(1, size, gated), Weights.random(WIDTH * (2 if gated else 1))
     x, factors, blocks = product.inputs()
     for forced.choice in choices:
@@ -159,7 +159,7 @@ def timed(product: Product, run: Callable[[int], Any]) -> float:
 
 def tune(choices: Choices, product: Product, run: Callable[[int], Any]) -> None:
     forced = Forced()
-    tuning.use(Choices("candidates", known=forced))
+    tuning.use(Choices("candidates", known=forced, strict=True))
     run(0)
 
     def taken(choice: Choice) -> float | None:

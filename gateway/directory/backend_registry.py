@@ -99,7 +99,8 @@ class BackendRegistry:
         else:
             self._shown[backend.id] = backend, shown
         self._facts.pop(backend.id, None)
-        self._candidates = {}
+        others = {key: facts for key, facts in self._candidates.items() if key[0] != backend.tenant}
+        self._candidates = others  # calls of other tenants are not judged again
         return True
 
     def facts_of(self, backend: Backend) -> BackendFacts:

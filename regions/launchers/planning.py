@@ -11,7 +11,9 @@ from regions.errors import LaunchError
 from regions.fleet.cards import Cards
 
 CARDS = ("l40s", "a100-80gb", "h100", "h200")
-"""That the planner knows, the cheaper first."""
+"""Of which `card_for` takes one, the cheaper first."""
+KNOWN_CARDS = (*CARDS, "a100-40gb", "b200", "h100-nvl", "l4", "rtx-4090", "rtx-5090")
+"""That the planner knows."""
 TIMEOUT_S = 60
 PLAN = "import typer; from backend.cli.plan import plan; typer.run(plan)"
 START = "import typer; from backend.cli.plan import start; typer.run(start)"

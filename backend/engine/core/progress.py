@@ -30,6 +30,7 @@ class Stage(StrEnum):
     WEIGHTS = "weights"  # bytes of the checkpoint that are in place
     KERNELS = "kernels"  # 1 once the largest step has run, and with it most kernels are compiled
     GRAPHS = "graphs"  # captured steps
+    TUNING = "tuning"  # seconds of those that a first start on this card may time its products
     SLEEP = "sleep"  # bytes put away
     WAKE = "wake"  # bytes back in place
 

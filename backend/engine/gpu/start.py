@@ -6,7 +6,7 @@ the engine's share of the card, less room for the graphs, becomes KV cache; then
 
 import gc
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from backend.engine.core.progress import OnStage, Stage
 from backend.engine.gpu.captures import graph_sizes
 from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine.gpu.memory import GpuMemory, supported
+from backend.engine.gpu.self_tuning import CardChoices, choices_of_host, first_start
 from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
 from backend.engine_config import (
     CacheSize,
@@ -43,6 +44,7 @@ from backend.quantization.format import Quantization
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
 LARGEST_GRAPH = 512
+OLDEST = (8, 0)  # that Triton compiles bfloat16 for
 UNITS = {"fp8": (8, 9), "int8": (7, 5)}  # from which compute capability on tensor cores have them
 CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by bench/kernels/gpu_tune.py
 
@@ -76,7 +78,7 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
         widths += (model.latent.query_rank,)
     format = weight_format(config, model)
     format.require_model(widths, config.dtype)
-    require_unit(format, torch.cuda.get_device_capability())
+    require_units(format, config, torch.cuda.get_device_capability())
     free, total = torch.cuda.mem_get_info()
     card = next((card for card in CARDS.values() if card.name == torch.cuda.get_device_name()), H100)
     require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
@@ -97,10 +99,17 @@ def require_heads(model: ModelConfig) -> None:
         )
 
 
-def require_unit(format: Quantization, capability: tuple[int, int]) -> None:
-    """Raises ConfigError for weights that tensor cores of this compute capability do not multiply."""
+def require_units(format: Quantization, config: EngineConfig, capability: tuple[int, int]) -> None:
+    """Raises ConfigError for what a card of this compute capability does not compute."""
+    if capability < OLDEST:
+        raise ConfigError(
+            f"a card of compute capability {'.'.join(map(str, capability))} cannot run the kernels; use one of "
+            f"{'.'.join(map(str, OLDEST))} (A100) or later, or --device cpu"
+        )
     if capability < UNITS.get(format.unit or "", (0, 0)):
         raise ConfigError(f"this card cannot multiply {format.name} weights; choose --quantization none")
+    if config.kv_dtype is not None and capability < UNITS["fp8"]:
+        raise ConfigError("this card has no FP8, which the KV cache was to be kept in; leave --kv-dtype out")
 
 
 def gpu_runner(
@@ -121,17 +130,24 @@ def gpu_runner(
     size = cache_after_weights(activations + GRAPH_MEMORY, config, model.config, dtype, model.group)
     size = of_all_stages(size, config, model.config, model.group.pipeline.least, dtype.itemsize)
     runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
-    if config.captures:
-        runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
-    runner.profile_run()  # its memory is the allocator's from now on, and its kernels are compiled
+    with first_start(config, card_choices(), on_stage):
+        if config.captures:
+            runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
+        runner.profile_run()  # its memory is the allocator's from now on, and its kernels are compiled
     torch.cuda.synchronize()
     cache = (runner.cache.keys, runner.cache.values)
     return runner, size, GpuSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
 
 
+@cache
+def card_choices() -> CardChoices:
+    """The launch choices of this process's card, read once."""
+    return CardChoices.load(CHOICES, choices_of_host(), torch.cuda.get_device_name(), triton.__version__)
+
+
 def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
     """The form of `model` that runs on its card; takes over its weights."""
-    tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
+    tuning.use(card_choices().in_use)
     kind = kind_of(model.config, batch_invariant=config.batch_invariant)
     return kind(model, kernels_for(model.embedding.device), weight_format(config, model.config))
 

@@ -9,6 +9,8 @@ fills a column of the tile. Tiles of a strip of rows run one after another, so t
 meets stay in the L2 cache.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -174,25 +176,34 @@ def fp8_block_linear(
     """
     rows, groups, outputs = require_blocks(x, x_scale, weight, weight_scale, span, bias, gated=gated)
     y = x.new_empty(rows, outputs, dtype=torch.bfloat16)
-    choice = INVARIANT if batch_invariant else _choice(rows, outputs, groups, gated=gated, parts=False)
-    _launch(x, x_scale, weight, weight_scale, y, bias, gated, span, choice)
+    launch = partial(_launch, x, x_scale, weight, weight_scale, y, bias, gated, span)
+    if batch_invariant:
+        launch(INVARIANT)
+    else:
+        tuning.launched(_lookup(rows, outputs, groups, gated=gated, parts=False), launch)
     return y
 
 
 def fp8_block_parts(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int) -> Tensor:
     """`fp8_block_linear`, its columns in parts: float32 [parts, rows, outputs], whose sum is the product."""
     rows, groups, outputs = require_blocks(x, x_scale, weight, weight_scale, span)
-    choice = _choice(rows, outputs, groups, gated=False, parts=True)
-    y = x.new_empty(dict(choice.blocks)["SPLITS"], rows, outputs, dtype=torch.float32)
-    _launch(x, x_scale, weight, weight_scale, y, None, False, span, choice)
-    return y
+
+    def launch(choice: tuning.Choice) -> Tensor:
+        y = x.new_empty(dict(choice.blocks)["SPLITS"], rows, outputs, dtype=torch.float32)
+        _launch(x, x_scale, weight, weight_scale, y, None, False, span, choice)
+        return y
+
+    return tuning.launched(_lookup(rows, outputs, groups, gated=False, parts=True), launch)
 
 
-def _choice(rows: int, outputs: int, groups: int, *, gated: bool, parts: bool) -> tuning.Choice:
+def _lookup(rows: int, outputs: int, groups: int, *, gated: bool, parts: bool) -> tuning.Lookup:
     padded = min(8192, max(8, triton.next_power_of_2(max(1, rows))))
     kind = "gated" if gated else "parts" if parts else ""
     default = default_choice(padded, outputs, groups, gated=gated, parts=parts)
-    return tuning.choice("fp8_block_linear", f"m{padded} n{outputs} k{groups * GROUP} {kind}".strip(), default)
+    return tuning.Lookup(
+        "fp8_block_linear", f"m{padded} n{outputs} k{groups * GROUP} {kind}".strip(), default,
+        partial(candidates, padded, outputs, groups, gated=gated, parts=parts),
+    )  # fmt: skip
 
 
 def _launch(

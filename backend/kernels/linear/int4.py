@@ -12,6 +12,8 @@ are the left operand, from registers; x, padded to eight rows, is the right one.
 to write the weight out in the model's dtype for the library.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -195,26 +197,32 @@ def int4_linear(
     """
     rows, _, outputs = require_packed(x, words, groups, gated=gated, bias=bias)
     y = x.new_empty(rows, outputs)
-    choice = _choice(x, outputs, gated, parts=False)
-    splits = dict(choice.blocks)["SPLITS"]
-    if splits == 1 or rows == 0:
-        _launch(x, words, groups, y, bias, gated, choice)
+
+    def launch(choice: tuning.Choice) -> Tensor:
+        splits = dict(choice.blocks)["SPLITS"]
+        if splits == 1 or rows == 0:
+            _launch(x, words, groups, y, bias, gated, choice)
+            return y
+        parts = x.new_empty(splits, rows, outputs, dtype=torch.float32)
+        _launch(x, words, groups, parts, None, gated, choice)
+        block = min(1024, triton.next_power_of_2(outputs))
+        grid = (rows, triton.cdiv(outputs, block))
+        _sum_parts[grid](parts, y, bias, rows, outputs, splits, BIAS=bias is not None, BLOCK=block, **chained())
         return y
-    parts = x.new_empty(splits, rows, outputs, dtype=torch.float32)
-    _launch(x, words, groups, parts, None, gated, choice)
-    block = min(1024, triton.next_power_of_2(outputs))
-    grid = (rows, triton.cdiv(outputs, block))
-    _sum_parts[grid](parts, y, bias, rows, outputs, splits, BIAS=bias is not None, BLOCK=block, **chained())
-    return y
+
+    return tuning.launched(_lookup(x, outputs, gated, parts=False), launch)
 
 
 def int4_parts(x: Tensor, words: Tensor, groups: Tensor) -> Tensor:
     """`int4_linear`, its columns in parts: float32 [parts, rows, outputs], whose sum is the product."""
     rows, _, outputs = require_packed(x, words, groups)
-    choice = _choice(x, outputs, False, parts=True)
-    y = x.new_empty(dict(choice.blocks)["SPLITS"], rows, outputs, dtype=torch.float32)
-    _launch(x, words, groups, y, None, False, choice)
-    return y
+
+    def launch(choice: tuning.Choice) -> Tensor:
+        y = x.new_empty(dict(choice.blocks)["SPLITS"], rows, outputs, dtype=torch.float32)
+        _launch(x, words, groups, y, None, False, choice)
+        return y
+
+    return tuning.launched(_lookup(x, outputs, False, parts=True), launch)
 
 
 def int4_dense(words: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:
@@ -227,13 +235,16 @@ def int4_dense(words: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:
     return y
 
 
-def _choice(x: Tensor, outputs: int, gated: bool, *, parts: bool) -> tuning.Choice:
+def _lookup(x: Tensor, outputs: int, gated: bool, *, parts: bool) -> tuning.Lookup:
     rows, width = x.shape
     require(rows <= MOST_ROWS, f"{rows} rows; {MOST_ROWS} at most")
     padded = max(8, triton.next_power_of_2(rows))
     kind = ("gated" if gated else "") + ("parts" if parts else "")
     default = default_choice(padded, outputs, width, gated=gated, parts=parts)
-    return tuning.choice("int4_linear", f"m{padded} n{outputs} k{width} {kind}".strip(), default)
+    return tuning.Lookup(
+        "int4_linear", f"m{padded} n{outputs} k{width} {kind}".strip(), default,
+        partial(candidates, padded, outputs, width, gated=gated, parts=parts),
+    )  # fmt: skip
 
 
 def _launch(

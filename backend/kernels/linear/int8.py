@@ -5,6 +5,8 @@ Sums are integers, so they are exact whatever their order: a row of the product 
 `int8_reference` describes layouts and holds the torch twins.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -113,25 +115,33 @@ def int8_linear(
     """
     rows, width, outputs = require_int8(x, x_scale, weight, weight_scale, bias, gated=gated)
     y = x.new_empty(rows, outputs, dtype=torch.bfloat16)
-    choice = _choice(rows, outputs, width, gated=gated, parts=False)
-    _launch(x, x_scale, weight, weight_scale, y, bias, gated, choice)
+    tuning.launched(
+        _lookup(rows, outputs, width, gated=gated, parts=False),
+        partial(_launch, x, x_scale, weight, weight_scale, y, bias, gated),
+    )
     return y
 
 
 def int8_parts(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
     """`int8_linear`, its columns in parts: float32 [parts, rows, outputs], whose sum is the product."""
     rows, width, outputs = require_int8(x, x_scale, weight, weight_scale)
-    choice = _choice(rows, outputs, width, gated=False, parts=True)
-    y = x.new_empty(dict(choice.blocks)["SPLITS"], rows, outputs, dtype=torch.float32)
-    _launch(x, x_scale, weight, weight_scale, y, None, False, choice)
-    return y
+
+    def launch(choice: tuning.Choice) -> Tensor:
+        y = x.new_empty(dict(choice.blocks)["SPLITS"], rows, outputs, dtype=torch.float32)
+        _launch(x, x_scale, weight, weight_scale, y, None, False, choice)
+        return y
+
+    return tuning.launched(_lookup(rows, outputs, width, gated=False, parts=True), launch)
 
 
-def _choice(rows: int, outputs: int, width: int, *, gated: bool, parts: bool) -> tuning.Choice:
+def _lookup(rows: int, outputs: int, width: int, *, gated: bool, parts: bool) -> tuning.Lookup:
     padded = min(8192, max(8, triton.next_power_of_2(max(1, rows))))
     kind = "gated" if gated else "parts" if parts else ""
     default = default_choice(padded, outputs, width, gated=gated, parts=parts)
-    return tuning.choice("int8_linear", f"m{padded} n{outputs} k{width} {kind}".strip(), default)
+    return tuning.Lookup(
+        "int8_linear", f"m{padded} n{outputs} k{width} {kind}".strip(), default,
+        partial(candidates, padded, outputs, width, gated=gated, parts=parts),
+    )  # fmt: skip
 
 
 def _launch(

@@ -12,6 +12,8 @@ Where there are few outputs the columns are split, and whoever reads the result 
 or an atomic counter, that does nothing else. Scales of FP8 and SwiGLU's gate happen on the accumulator.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -99,19 +101,24 @@ def narrow_linear(
     require(not gated or bias is None, "a gated product has no bias")
     outputs = len(weight) // 2 if gated else len(weight)
     y = x.new_empty(len(x), outputs, dtype=torch.bfloat16 if x.dtype == FP8 else x.dtype)
-    _launch(x, weight, y, scales, bias, gated, _choice(x, weight, gated, parts=False))
+    tuning.launched(
+        _lookup(x, weight, gated, parts=False), lambda choice: _launch(x, weight, y, scales, bias, gated, choice)
+    )
     return y
 
 
 def narrow_parts(x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """`narrow_linear`, its columns in parts: float32 [parts, rows, outputs], whose sum is the product."""
-    choice = _choice(x, weight, False, parts=True)
-    y = x.new_empty(dict(choice.blocks)["SPLITS"], len(x), len(weight), dtype=torch.float32)
-    _launch(x, weight, y, scales, None, False, choice)
-    return y
+
+    def launch(choice: tuning.Choice) -> Tensor:
+        y = x.new_empty(dict(choice.blocks)["SPLITS"], len(x), len(weight), dtype=torch.float32)
+        _launch(x, weight, y, scales, None, False, choice)
+        return y
+
+    return tuning.launched(_lookup(x, weight, False, parts=True), launch)
 
 
-def _choice(x: Tensor, weight: Tensor, gated: bool, *, parts: bool) -> tuning.Choice:
+def _lookup(x: Tensor, weight: Tensor, gated: bool, *, parts: bool) -> tuning.Lookup:
     require(x.dim() == 2 and x.is_contiguous() and weight.dim() == 2 and weight.is_contiguous(), "contiguous matrices")
     rows, width = x.shape
     require(rows <= MOST_ROWS, f"{rows} rows; {MOST_ROWS} at most")
@@ -120,7 +127,10 @@ def _choice(x: Tensor, weight: Tensor, gated: bool, *, parts: bool) -> tuning.Ch
     outputs, block_m = len(weight) // 2 if gated else len(weight), max(8, triton.next_power_of_2(max(1, rows)))
     kind = ("gated " if gated else "parts " if parts else "") + str(x.dtype).removeprefix("torch.")
     default = default_choice(block_m, outputs, width, x.element_size(), gated=gated, parts=parts)
-    return tuning.choice("narrow_linear", f"m{block_m} n{outputs} k{width} {kind}", default)
+    return tuning.Lookup(
+        "narrow_linear", f"m{block_m} n{outputs} k{width} {kind}", default,
+        partial(candidates, block_m, outputs, width, x.element_size(), parts=parts),
+    )  # fmt: skip
 
 
 def _launch(

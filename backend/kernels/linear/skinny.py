@@ -12,6 +12,8 @@ thread sums its own columns, and the threads meet once, at the end. Further rows
 is unrolled and two stretches of weights are always on their way, the first two before x is there.
 """
 
+from functools import partial
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -142,17 +144,22 @@ def skinny_linear(
     kind = (
         ("norm " if norm is not None else "") + ("gated " if gated else "") + str(weight.dtype).removeprefix("torch.")
     )
-    choice = tuning.choice(
+    lookup = tuning.Lookup(
         "skinny_linear", f"n{outputs} k{width} {kind}",
         default_choice(width, weight.element_size(), norm=norm is not None, gated=gated),
+        partial(candidates, width, weight.element_size(), gated),
     )  # fmt: skip
-    arguments = choice.arguments()
-    even = outputs % arguments["BLOCK_N"] == 0 and width % arguments["BLOCK_K"] == 0
-    _skinny_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), rows)](
-        x, weight, y, norm, residual, bias, scale, outputs, width, eps,
-        NORM=norm is not None, RESIDUAL=residual is not None, BIAS=bias is not None, SCALED=scale is not None,
-        GATED=gated, EVEN=even, STEPS=triton.cdiv(width, arguments["BLOCK_K"]), **arguments, **chained(),
-    )  # fmt: skip
+
+    def launch(choice: tuning.Choice) -> None:
+        arguments = choice.arguments()
+        even = outputs % arguments["BLOCK_N"] == 0 and width % arguments["BLOCK_K"] == 0
+        _skinny_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), rows)](
+            x, weight, y, norm, residual, bias, scale, outputs, width, eps,
+            NORM=norm is not None, RESIDUAL=residual is not None, BIAS=bias is not None, SCALED=scale is not None,
+            GATED=gated, EVEN=even, STEPS=triton.cdiv(width, arguments["BLOCK_K"]), **arguments, **chained(),
+        )  # fmt: skip
+
+    tuning.launched(lookup, launch)
     return y
 
 

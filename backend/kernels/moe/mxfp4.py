@@ -9,6 +9,8 @@ are exact, except that a product below 2 ** -62 becomes zero. Biases, the gate a
 applied to the sums in registers.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -145,24 +147,30 @@ def grouped_mxfp4(
     own, width = factors is not None, x.shape[1]
     shape = (per_token, pairs // per_token, outputs) if own else (pairs, outputs)
     y = x.new_empty(shape, dtype=out_dtype or x.dtype)
-    if pairs:
-        choice = _choice(x, outputs, blocks, len(words), gated=gate is not None)
+    limit, slope = gate or (0.0, 0.0)
+
+    def launch(choice: tuning.Choice) -> None:
         arguments = choice.arguments()
-        limit, slope = gate or (0.0, 0.0)
         _grouped_mxfp4[(triton.cdiv(outputs, arguments["BLOCK_N"]), len(blocks.experts))](
             x, words, groups, bias, blocks.slots, blocks.experts, factors, y, len(x), outputs, width, limit, slope,
             PER_TOKEN=per_token, OWN=own, GATED=gate is not None, BF16=x.dtype == torch.bfloat16,
             PACKED=not triton.knobs.runtime.interpret, EVEN=width % CHUNK == 0, SIZE=blocks.size, **arguments,
             **chained(),
         )  # fmt: skip
+
+    if pairs:
+        tuning.launched(_lookup(x, outputs, blocks, len(words), gated=gate is not None), launch)
     return y
 
 
-def _choice(x: Tensor, outputs: int, blocks: Blocks, experts: int, *, gated: bool) -> tuning.Choice:
+def _lookup(x: Tensor, outputs: int, blocks: Blocks, experts: int, *, gated: bool) -> tuning.Lookup:
     size, few = blocks.size, len(blocks.experts) <= FEW_BLOCKS
     kind = ("few " if few else "") + ("gated " if gated else "") + str(x.dtype).removeprefix("torch.")
     default = default_choice(size, gated=gated, few=few)
-    return tuning.choice("grouped_mxfp4", f"b{size} e{experts} n{outputs} k{x.shape[1]} {kind}", default)
+    return tuning.Lookup(
+        "grouped_mxfp4", f"b{size} e{experts} n{outputs} k{x.shape[1]} {kind}", default,
+        partial(candidates, size, gated=gated),
+    )  # fmt: skip
 
 
 def default_choice(size: int, *, gated: bool, few: bool) -> tuning.Choice:

@@ -8,6 +8,8 @@ result is written to the place of its pair. A token's experts are summed in the 
 bits of a token depend on that token only.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -137,15 +139,18 @@ def grouped_linear(
     if pairs == 0:
         return y
     width = x.shape[1]
-    choice = _choice(x, outputs, width, blocks.size, len(weight), gated, span > 0)
-    arguments = choice.arguments()
-    require(span == 0 or arguments["BLOCK_K"] == 128, f"{choice} does not go with scales of 128 columns")
     row_scale, column_scale = scales or (None, None)
-    _grouped_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), len(blocks.experts))](
-        x, weight, blocks.slots, blocks.experts, y, row_scale, column_scale, factors, len(x), outputs, width,
-        PER_TOKEN=per_token, OWN=factors is not None, GATED=gated, SCALED=scales is not None and not span, SPAN=span,
-        EVEN=width % arguments["BLOCK_K"] == 0, SIZE=blocks.size, **arguments, **chained(),
-    )  # fmt: skip
+
+    def launch(choice: tuning.Choice) -> None:
+        arguments = choice.arguments()
+        require(span == 0 or arguments["BLOCK_K"] == 128, f"{choice} does not go with scales of 128 columns")
+        _grouped_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), len(blocks.experts))](
+            x, weight, blocks.slots, blocks.experts, y, row_scale, column_scale, factors, len(x), outputs, width,
+            PER_TOKEN=per_token, OWN=factors is not None, GATED=gated, SCALED=scales is not None and not span,
+            SPAN=span, EVEN=width % arguments["BLOCK_K"] == 0, SIZE=blocks.size, **arguments, **chained(),
+        )  # fmt: skip
+
+    tuning.launched(_lookup(x, outputs, width, blocks.size, len(weight), gated, span > 0), launch)
     return y
 
 
@@ -178,12 +183,15 @@ def combine(parts: Tensor, residual: Tensor) -> Tensor:
     return y
 
 
-def _choice(
+def _lookup(
     x: Tensor, outputs: int, width: int, size: int, experts: int, gated: bool, in_blocks: bool
-) -> tuning.Choice:  # fmt: skip
+) -> tuning.Lookup:  # fmt: skip
     kind = ("gated " if gated else "") + ("blocks " if in_blocks else "") + str(x.dtype).removeprefix("torch.")
     default = default_choice(size, outputs, width, x.element_size(), gated=gated, in_blocks=in_blocks)
-    return tuning.choice("grouped_linear", f"b{size} e{experts} n{outputs} k{width} {kind}", default)
+    return tuning.Lookup(
+        "grouped_linear", f"b{size} e{experts} n{outputs} k{width} {kind}", default,
+        partial(candidates, size, outputs, width, x.element_size(), gated=gated, in_blocks=in_blocks),
+    )  # fmt: skip
 
 
 def default_choice(

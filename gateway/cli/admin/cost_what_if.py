@@ -14,7 +14,7 @@ from gateway.installation.installation import Installation
 from gateway.store.reports.cost_report import cost, eur_per_million
 from gateway.store.reports.fleet_inventory import deployments_in
 from regions.errors import LaunchError
-from regions.launchers.planning import CARDS, plan
+from regions.launchers.planning import KNOWN_CARDS, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,10 @@ class Card:
             card = cls(name, float(price))
         except ValueError:
             raise ValueError(f"{said[:40]!r} is no price of a card; write CARD=EUR, as h100=2.50") from None
-        if name not in CARDS or not 0 <= card.eur_per_hour < 1e6:
+        if name not in KNOWN_CARDS or not 0 <= card.eur_per_hour < 1e6:
             raise ValueError(
-                f"{said[:40]!r} is not known to the planner; name one of {', '.join(CARDS)}, at 0 to a million euros"
+                f"{said[:40]!r} is not known to the planner; name one of {', '.join(KNOWN_CARDS)}, "
+                "at 0 to a million euros"
             )
         return card
 

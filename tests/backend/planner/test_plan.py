@@ -155,6 +155,7 @@ def test_what_was_said_to_do_does() -> None:
             "a100-80gb",
             "A100.* cannot multiply fp8 weights; plan with --quantization none",
         ),
+        ({"kv_dtype": "fp8"}, (1, 512, 256), "a100-40gb", "A100.* has no FP8 for the KV cache; plan without"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(

@@ -25,7 +25,7 @@ def checkpoint(folder: Path, config: dict[str, Any]) -> Checkpoint:
 @pytest.mark.parametrize("card", sorted(CARDS))
 def test_weights_decide_and_the_context_does_not(tmp_path: Path, card: str) -> None:
     long = MODELS["llama-8b"] | {"max_position_embeddings": 10_000_000}
-    fits = CARDS[card].memory > 20 << 30
+    fits = CARDS[card].memory > 24 << 30  # beside tables of so many positions
     assert (start_refusal(checkpoint(tmp_path, long), card) is None) == fits
     refusal = start_refusal(checkpoint(tmp_path, LLAMA_70B), card)
     assert (refusal is None) == (CARDS[card].memory > 150 << 30)

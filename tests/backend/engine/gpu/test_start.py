@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backend.engine.engine import Engine
-from backend.engine.gpu.start import UNITS, require_gpu, require_unit
+from backend.engine.gpu.start import UNITS, require_gpu, require_units
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -15,7 +15,7 @@ from backend.models.config import ModelConfig
 from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.planner.memory import weight_bytes
-from backend.quantization import FORMATS
+from backend.quantization import FORMATS, of_name
 from backend.quantization.format import Quantization
 from tests.backend.quantization.test_int4_checkpoints import write as write_int4
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
@@ -171,10 +171,20 @@ def test_more_blocks_than_memory_are_refused_with_the_number_that_fits(tmp_path:
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_weights_that_a_cards_tensor_cores_do_not_have_are_refused_naming_what_would_do(format: Quantization) -> None:
-    require_unit(format, (9, 0))
-    if format.unit is None:
-        require_unit(format, (7, 0))
+    config = EngineConfig(model="m", device="cuda")
+    for newer in ((9, 0), (10, 0), (12, 0)):
+        require_units(format, config, newer)
+    if UNITS.get(format.unit or "", (0, 0)) <= (8, 0):
+        require_units(format, config, (8, 0))
         return
-    assert format.unit in UNITS
     with pytest.raises(ConfigError, match=f"cannot multiply {format.name} weights; choose --quantization none"):
-        require_unit(format, (7, 0))
+        require_units(format, config, (8, 0))
+
+
+def test_an_fp8_cache_on_a_card_without_fp8_and_a_card_older_than_bfloat16_are_refused() -> None:
+    config = EngineConfig(model="m", device="cuda", kv_dtype="fp8")
+    require_units(of_name("none"), config, (8, 9))
+    with pytest.raises(ConfigError, match="no FP8, which the KV cache was to be kept in; leave --kv-dtype out"):
+        require_units(of_name("none"), config, (8, 6))
+    with pytest.raises(ConfigError, match=r"compute capability 7\.5 cannot run the kernels; use one of 8\.0"):
+        require_units(of_name("none"), EngineConfig(model="m", device="cuda"), (7, 5))

@@ -3,6 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
+from triton.runtime.errors import OutOfResources
 
 from backend.kernels.launching import tuning
 from backend.kernels.launching.tuning import Choice, Choices
@@ -31,6 +32,70 @@ def test_the_fastest_candidate_that_runs_is_kept_and_used(defaults_afterwards):
     assert tuning.choice("another kernel", "shape", LARGE) == LARGE
 
 
+class Card:
+    """With shared memory for so many stages of so large a tile."""
+
+    def __init__(self, room):
+        self.room, self.launched = room, []
+
+    def launch(self, choice):
+        self.launched.append(choice)
+        needed = dict(choice.blocks)["TILE"] * choice.stages
+        if needed > self.room:
+            raise OutOfResources(needed, self.room, "shared memory")
+        return choice
+
+
+LOOKUP = tuning.Lookup("kernel", "shape", LARGE, lambda: [LARGE, SMALL])
+
+
+def test_a_launch_that_fits_is_made_once_with_the_choice_in_use(defaults_afterwards):
+    card = Card(1000)
+    assert tuning.launched(LOOKUP, card.launch) == LARGE
+    tuning.use(Choices("card", known={"kernel[shape]": SMALL}))
+    assert tuning.launched(LOOKUP, card.launch) == SMALL
+    assert card.launched == [LARGE, SMALL]
+
+
+@pytest.mark.parametrize(
+    ("room", "fits"),
+    [(3 * 128, LARGE), (3 * 128 - 1, Choice.of(8, 2, TILE=128)), (128, Choice.of(8, 1, TILE=128)), (127, SMALL),
+     (63, Choice.of(4, 1, TILE=32)), (32, Choice.of(4, 1, TILE=32))],
+)  # fmt: skip
+def test_where_a_card_has_too_little_fewer_stages_or_smaller_blocks_are_launched_and_remembered(
+    room, fits, defaults_afterwards
+):
+    tuning.use(Choices("a small card"))
+    card = Card(room)
+    assert tuning.launched(LOOKUP, card.launch) == fits
+    card.launched.clear()
+    assert tuning.launched(LOOKUP, card.launch) == fits
+    assert card.launched == [fits]
+
+
+def test_where_nothing_fits_or_nothing_else_was_asked_for_the_launch_fails(defaults_afterwards):
+    tuning.use(Choices("a small card"))
+    with pytest.raises(OutOfResources):
+        tuning.launched(LOOKUP, Card(31).launch)
+    tuning.use(Choices("a benchmark", strict=True))
+    with pytest.raises(OutOfResources):
+        tuning.launched(LOOKUP, Card(300).launch)
+
+
+def test_what_is_being_searched_for_is_settled_before_the_launch(defaults_afterwards):
+    choices = Choices("card")
+    tuning.use(choices)
+
+    class Search:
+        def settle(self, lookup, launch):
+            choices.known[lookup.key] = SMALL
+
+    with tuning.searching(Search()):
+        assert tuning.launched(LOOKUP, Card(1000).launch) == SMALL
+    choices.known.clear()
+    assert tuning.launched(LOOKUP, Card(1000).launch) == LARGE
+
+
 def test_equally_fast_candidates_are_settled_by_their_order():
     assert Choices("card").tune("kernel[shape]", [LARGE, SMALL], lambda _: 1.0) == LARGE
 
@@ -49,6 +114,9 @@ def test_choices_survive_in_the_section_of_their_card_and_version(tmp_path):
     assert Choices.load(path, "H100", "3.6.0").known == {"kernel[shape]": SMALL}
     assert Choices.load(path, "H200", "3.6.0").known == {"kernel[shape]": LARGE}
     assert Choices.load(path, "H100", "3.7.0").known == {}
+    later = Choices("H100 / triton 3.6.0", path, {"kernel[another shape]": LARGE})
+    later.save()
+    assert Choices.load(path, "H100", "3.6.0").known == {"kernel[shape]": SMALL, "kernel[another shape]": LARGE}
     assert [entry.name for entry in path.parent.iterdir()] == ["choices.json"]
 
 
