@@ -7,6 +7,8 @@ for prompts, chunks and mixed steps (as `attention.paged_attention`). `latent_de
 and splits the keys into parts (Flash-Decoding, Dao et al. 2023), which a second kernel combines in order.
 """
 
+from functools import partial
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 from backend.kernels.attention.online_softmax import LOG2E, LOWEST, check_tables
 from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.latent.reference import decode_rows, default_splits, require_cache
+from backend.kernels.launching import tuning
 from backend.kernels.launching.chaining import after_predecessors, chained
 from backend.kernels.launching.launch import require
 
@@ -211,12 +214,16 @@ def latent_attention(
     if tokens == 0:
         return out
     sequences, rows = len(seq_lens), decode_rows(heads, q.element_size())
-    _latent_attention[(tokens * heads // rows + sequences + 1,)](
-        q, latents, keys, out, block_tables, query_start, seq_lens, tokens, sequences, block_tables.stride(0),
-        *latents.stride()[:2], *keys.stride()[:2], scale * LOG2E,
-        HEADS=heads, BLOCK_SIZE=latents.shape[1], RANK=rank, ROTARY=rotary, **_choice(rank, rotary, rows, q),
-        **chained(),
-    )  # fmt: skip
+
+    def launch(choice: tuning.Choice) -> None:
+        _latent_attention[(tokens * heads // rows + sequences + 1,)](
+            q, latents, keys, out, block_tables, query_start, seq_lens, tokens, sequences, block_tables.stride(0),
+            *latents.stride()[:2], *keys.stride()[:2], scale * LOG2E,
+            HEADS=heads, BLOCK_SIZE=latents.shape[1], RANK=rank, ROTARY=rotary, D=triton.next_power_of_2(rank),
+            R=max(16, triton.next_power_of_2(rotary)), BLOCK_M=rows, **choice.arguments(), **chained(),
+        )  # fmt: skip
+
+    tuning.launched(_lookup("latent_attention", rank, rotary, rows, q), launch)
     return out
 
 
@@ -245,26 +252,38 @@ def latent_decode(
     held = workspace.partial.numel()
     require(held >= needed, f"the workspace holds {held} partial values, this batch needs {needed}")
     rows = decode_rows(heads, q.element_size())
-    choice = _choice(rank, rotary, rows, q)
-    _latent_decode[(triton.cdiv(heads, rows), sequences, splits)](
-        q, latents, keys, out, workspace.partial, block_tables, seq_lens, block_tables.stride(0),
-        *latents.stride()[:2], *keys.stride()[:2], scale * LOG2E,
-        HEADS=heads, BLOCK_SIZE=latents.shape[1], RANK=rank, ROTARY=rotary, SPLITS=splits, LEAST=LEAST_TILES, **choice,
-        **chained(),
-    )  # fmt: skip
-    if splits > 1:
-        _fold_latents[(sequences * heads,)](
-            workspace.partial, out, seq_lens, HEADS=heads, RANK=rank, D=padded, TILE=choice["TILE"], SPLITS=splits,
-            LEAST=LEAST_TILES, num_warps=4, **chained(),
+
+    def launch(choice: tuning.Choice) -> None:
+        _latent_decode[(triton.cdiv(heads, rows), sequences, splits)](
+            q, latents, keys, out, workspace.partial, block_tables, seq_lens, block_tables.stride(0),
+            *latents.stride()[:2], *keys.stride()[:2], scale * LOG2E,
+            HEADS=heads, BLOCK_SIZE=latents.shape[1], RANK=rank, ROTARY=rotary, SPLITS=splits, LEAST=LEAST_TILES,
+            D=padded, R=max(16, triton.next_power_of_2(rotary)), BLOCK_M=rows, **choice.arguments(), **chained(),
         )  # fmt: skip
+        if splits > 1:
+            _fold_latents[(sequences * heads,)](
+                workspace.partial, out, seq_lens, HEADS=heads, RANK=rank, D=padded, TILE=dict(choice.blocks)["TILE"],
+                SPLITS=splits, LEAST=LEAST_TILES, num_warps=4, **chained(),
+            )  # fmt: skip
+
+    tuning.launched(_lookup("latent_decode", rank, rotary, rows, q), launch)
     return out
 
 
-def _choice(rank: int, rotary: int, rows: int, q: Tensor) -> dict[str, int]:
-    """Return tile sizes and warps. Accumulators of 64 rows and a rank of 512 take 128 registers per thread with eight
+def _lookup(kernel: str, rank: int, rotary: int, rows: int, q: Tensor) -> tuning.Lookup:
+    shape = f"r{rank}+{rotary} m{rows} {str(q.dtype).removeprefix('torch.')}"
+    return tuning.Lookup(kernel, shape, default_choice(rank, rows, q.element_size()), partial(candidates, rank, rows))
+
+
+def default_choice(rank: int, rows: int, item_size: int) -> tuning.Choice:
+    """Return the tile and warps. Accumulators of 64 rows and a rank of 512 take 128 registers per thread with eight
     warps. Not yet timed on a GPU."""
-    tile = 16 if q.element_size() == 4 else 32
-    return {
-        "D": triton.next_power_of_2(rank), "R": max(16, triton.next_power_of_2(rotary)), "BLOCK_M": rows, "TILE": tile,
-        "num_warps": 8 if rows * rank > 16 * 256 else 4, "num_stages": 2,
-    }  # fmt: skip
+    return tuning.Choice.of(8 if rows * rank > 16 * 256 else 4, 2, TILE=16 if item_size == 4 else 32)
+
+
+def candidates(rank: int, rows: int) -> list[tuning.Choice]:
+    """Return the choices to time on a GPU. One that needs too much shared memory fails to launch and is skipped."""
+    warps = (8,) if rows * rank > 16 * 256 else (4, 8)
+    return [
+        tuning.Choice.of(each, stages, TILE=tile) for tile in (16, 32, 64) for each in warps for stages in (1, 2, 3)
+    ]
