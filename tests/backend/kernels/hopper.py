@@ -1,6 +1,6 @@
-"""Compile the kernels for Hopper where there is no GPU; run as a script, it prints one JSON line a compiled kernel.
+"""Compile the kernels for a card where there is no GPU; run as a script, it prints one JSON line a compiled kernel.
 
-    python -m tests.backend.kernels.hopper [--sample SEED] [--known FILE] [--write FILE]
+    python -m tests.backend.kernels.hopper [--sample SEED] [--known FILE] [--write FILE] [--target 89]
 
 With ``--sample SEED`` it compiles of each kernel the first variant and a few of the others.
 
@@ -10,7 +10,9 @@ FILE`` a variant whose digest is in FILE is not compiled: its line is that of FI
 keeps the lines for that.
 
 Triton brings its own assembler and needs a card only to be told what to compile for. Here it is told, and launches stop
-after compilation; tensors on the meta device stand for those of any size.
+after compilation; tensors on the meta device stand for those of any size. A launch that needs more shared memory than
+the card has fails as it would there, so that what is launched in its place is compiled too; what the target does not
+compile is a line with ``refused``.
 """
 
 import argparse
@@ -28,7 +30,10 @@ from typing import Any
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+from triton.compiler.errors import CompilationError
 from triton.runtime import driver
+from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITCallable, JITFunction
 
 from backend.kernels.collectives.peer_norm import PeerMemory, peer_add_rms_norm, peer_add_rms_norm_fp8
@@ -41,16 +46,21 @@ CAP = 50.0  # Gemma 2's
 OTHERS = 0.06
 """The share of launches behind the first of a kernel that a sample compiles."""
 PACKAGE = Path(triton.__file__).parent
-PTXAS = PACKAGE / "backends/nvidia/bin/ptxas"
+HOPPER = 90
+SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB of a block, by compute capability (CUDA programming guide, technical specifications)."""
 ALWAYS = "_silu_mul"
 """The kernel that is compiled although its digest is known: what is kept is what the compiler says."""
 
 
-class AbsentHopper:
+class AbsentCard:
     """As much of a driver as compilation asks for."""
 
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return self._target
 
     def get_current_device(self) -> int:
         return 0
@@ -99,7 +109,7 @@ def sums_over_cards() -> Iterator[Case]:
 @cache
 def assembler() -> str:
     """Its version."""
-    return subprocess.run([PTXAS, "--version"], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([get_ptxas(HOPPER).path, "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def digest(kernel: JITFunction, key: str, signature: Any, constants: Any, options: Any, attributes: Any) -> str:
@@ -108,10 +118,11 @@ def digest(kernel: JITFunction, key: str, signature: Any, constants: Any, option
     return sha256(repr(parts).replace(str(PACKAGE), "").encode()).hexdigest()[:32]
 
 
-def facts(name: str, kernel: Any) -> dict[str, Any]:
+def facts(name: str, kernel: Any, target: int) -> dict[str, Any]:
     """What the assembler says of a compiled kernel."""
+    arch = sm_arch_from_capability(target)
     report = subprocess.run(
-        [PTXAS, "-v", "--gpu-name=sm_90a", "-o", "/dev/null", "/dev/stdin"],
+        [get_ptxas(target).path, "-v", f"--gpu-name={arch}", "-o", "/dev/null", "/dev/stdin"],
         input=kernel.asm["ptx"], capture_output=True, text=True, check=True,
     ).stderr  # fmt: skip
     registers, spilled = re.search(r"Used (\d+) registers", report), re.search(r"(\d+) bytes spill stores", report)
@@ -122,15 +133,15 @@ def facts(name: str, kernel: Any) -> dict[str, Any]:
         "spilled": int(spilled[1]),
         "shared": kernel.metadata.shared,
         "threads": kernel.metadata.num_warps * 32,
-        "tensor_cores": "wgmma.mma_async" in kernel.asm["ptx"] or "mma.sync" in kernel.asm["ptx"],
+        "tensor_cores": any(each in kernel.asm["ptx"] for each in ("wgmma.mma_async", "mma.sync", "tcgen05.mma")),
     }
 
 
 class Compiler:
     """Stands in the place of `JITFunction.run` and `_do_compile`: compiles what the sample draws and is not known."""
 
-    def __init__(self, seed: str | None, known: dict[str, dict[str, Any]]) -> None:
-        self._every = seed is None
+    def __init__(self, seed: str | None, known: dict[str, dict[str, Any]], target: int = HOPPER) -> None:
+        self._every, self._target = seed is None, target
         self._chance = random.Random(seed)
         self._known = known
         self._launch, self._compile = JITFunction.run, JITFunction._do_compile
@@ -139,7 +150,7 @@ class Compiler:
         self.found: list[dict[str, Any]] = []
 
     def install(self) -> None:
-        driver.set_active(AbsentHopper())
+        driver.set_active(AbsentCard(self._target))
         JITCallable.starting_line_number = property(lambda _: 0, lambda *_: None)
         JITFunction.run = lambda kernel, *args, **more: self._run(kernel, *args, **more)
         JITFunction._do_compile = lambda kernel, *args: self._done(kernel, *args)
@@ -160,8 +171,16 @@ class Compiler:
         if it in self._known and name != ALWAYS:
             self.found.append({**self._known[it], "known": True})
             return object()
-        made = self._compile(kernel, key, signature, device, constants, options, *more)
-        self.found.append({"digest": it, **facts(name, made)})
+        try:
+            made = self._compile(kernel, key, signature, device, constants, options, *more)
+        except CompilationError as error:
+            self.found.append({"kernel": name, "refused": str(error).rpartition("\n")[2]})
+            return object()
+        found, room = facts(name, made, self._target), SHARED_MEMORY[self._target] * 1024
+        if found["shared"] > room:
+            self._said.discard(it)  # asked for again, it fails again
+            raise OutOfResources(found["shared"], room, "shared memory")
+        self.found.append({"digest": it, **found})
         return made
 
 
@@ -170,9 +189,11 @@ def main() -> None:
     parser.add_argument("--sample", help="seed of the sample; by default every variant is compiled")
     parser.add_argument("--known", type=Path, help="lines of variants that need not be compiled again")
     parser.add_argument("--write", type=Path, help="keep the lines of this run here")
+    parser.add_argument("--target", type=int, choices=sorted(SHARED_MEMORY), default=HOPPER, help="compute capability")
     options = parser.parse_args()
     lines = options.known.read_text().splitlines() if options.known and options.known.exists() else []
-    compiler = Compiler(options.sample, {line["digest"]: line for line in map(json.loads, lines)})
+    known = {line["digest"]: line for line in map(json.loads, lines)}
+    compiler = Compiler(options.sample, known, options.target)
     compiler.install()
     kept = []
     for source in (cases(torch.device("meta")), other_shapes(), sums_over_cards()):
