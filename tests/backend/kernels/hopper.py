@@ -11,8 +11,8 @@ keeps the lines for that.
 
 Triton brings its own assembler and needs a card only to be told what to compile for. Here it is told, and launches stop
 after compilation; tensors on the meta device stand for those of any size. A launch that needs more shared memory than
-the card has fails as it would there, so that what is launched in its place is compiled too; what the target does not
-compile is a line with ``refused``.
+the card has fails as it would there, so that what is launched in its place is compiled too: its line has ``too_large``.
+What the target does not compile is a line with ``refused``.
 """
 
 import argparse
@@ -170,18 +170,24 @@ class Compiler:
         self._said.add(it)
         if it in self._known and name != ALWAYS:
             self.found.append({**self._known[it], "known": True})
+            self._require_room(it, self._known[it].get("too_large", 0))
             return object()
         try:
             made = self._compile(kernel, key, signature, device, constants, options, *more)
         except CompilationError as error:
-            self.found.append({"kernel": name, "refused": str(error).rpartition("\n")[2]})
+            self.found.append({"digest": it, "kernel": name, "refused": str(error).rpartition("\n")[2]})
             return object()
-        found, room = facts(name, made, self._target), SHARED_MEMORY[self._target] * 1024
-        if found["shared"] > room:
-            self._said.discard(it)  # asked for again, it fails again
-            raise OutOfResources(found["shared"], room, "shared memory")
+        found = facts(name, made, self._target)
+        if found["shared"] > SHARED_MEMORY[self._target] * 1024:
+            self.found.append({"digest": it, "kernel": name, "too_large": found["shared"]})
+            self._require_room(it, found["shared"])
         self.found.append({"digest": it, **found})
         return made
+
+    def _require_room(self, digest: str, shared: int) -> None:
+        if shared > SHARED_MEMORY[self._target] * 1024:
+            self._said.discard(digest)  # asked for again, it fails again
+            raise OutOfResources(shared, SHARED_MEMORY[self._target] * 1024, "shared memory")
 
 
 def main() -> None:

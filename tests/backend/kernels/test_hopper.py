@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import CAMPAIGN
 
 ROOT = Path(__file__).resolve().parents[3]
+SHARED_MEMORY_OF = {80: 163, 89: 99, 100: 227, 120: 99}  # KiB of a block
 REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second in bytes (Hopper tuning guide)
 
 KERNELS = {
@@ -70,6 +71,33 @@ def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory
         kept = {line["digest"]: line for line in map(json.loads, KNOWN.read_text().splitlines())}
         assert kept.items() <= said.items(), RENEW.format(KNOWN)
         assert CAMPAIGN or kept.keys() == said.keys(), RENEW.format(KNOWN)
+
+
+OTHER_CARDS = {80: "A100", 89: "L40S and RTX 4090", 100: "B200", 120: "RTX 5090"}
+KNOWN_ELSEWHERE = Path(__file__).with_name("other_cards_sample.jsonl")
+
+
+@pytest.mark.parametrize("target", OTHER_CARDS, ids=OTHER_CARDS.get)
+def test_every_kernel_compiles_for_other_cards_or_is_of_what_they_do_not_have(tmp_path, target):
+    """Variants whose digest is in `KNOWN_ELSEWHERE` are not compiled again. To renew it, run with ``--write`` for each
+    target and put the lines together, without those that another has."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    words = ["--sample", "0", "--known", str(KNOWN_ELSEWHERE), "--target", str(target)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.backend.kernels.hopper", *words],
+        env=environment, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {each["kernel"] for each in found} == KERNELS
+    refused = [each for each in found if "refused" in each]
+    assert all("fp8e4nv not supported in this architecture" in each["refused"] for each in refused)
+    assert bool(refused) == (target == 80), "it alone has no FP8"
+    launched = [each for each in found if "registers" in each]
+    assert {each["kernel"] for each in launched} >= KERNELS - {each["kernel"] for each in refused}
+    room = SHARED_MEMORY_OF[target] * 1024
+    assert all(each["shared"] <= room for each in launched)
+    assert all(each["spilled"] <= 64 for each in launched), "a little does not matter, much would"
 
 
 def test_a_change_of_anything_that_a_kernel_depends_on_changes_its_digest():
