@@ -69,6 +69,9 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# Where bytecode is not kept, each of the hundreds of processes that tests start compiles the product again.
+test test-rest test-all test-avx2 campaign: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.dev node-sdk axe clients  ## the tests, without those that take longest (eight minutes on two quiet cores)
 	@echo "== running the tests, without those that take longest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --part quick

@@ -315,7 +315,7 @@ def read_command(
     reason: ReasonOption = "support",
     as_json: JsonOption = False,
 ) -> None:
-    """The private values of one record; that they were read goes on record first."""
+    """Show the private values of one record; the access is recorded first."""
     with reporting_errors(as_json):
         reason = given_code("reason", reason)
         shown = do(data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))

@@ -205,7 +205,7 @@ def submit_command(
     ] = ANCHOR_TENANT,
     as_json: JsonOption = False,
 ) -> None:
-    """Have the last checkpoint of a tree cosigned, and keep it beside the log. Exit code 1 if the witness refuses."""
+    """Have the last checkpoint of a tree cosigned, and store it beside the log. Exit code 1 if the witness refuses."""
     with reporting_errors(as_json):
         path = (data or DEFAULT_DATA) / LOG_IN_DATA
         reader = open_reader(path)

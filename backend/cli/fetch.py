@@ -46,7 +46,7 @@ def fetch(
     output: Output = None,
     as_json: Annotated[bool, typer.Option("--json", help="Path and digest as JSON.")] = False,
 ) -> None:
-    """Bring a model to this host, or go on with one that was cut, and print its path and digest.
+    """Download a model to this host, or resume a download, and print its path and digest.
 
     Examples:
 

@@ -42,7 +42,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gateway/openai/sse.py:*": ("tests/gateway/openai",),
     "gateway/openai/stream_filter.py:*": ("tests/gateway/openai",),
     "gateway/records/prices.py:*": ("tests/gateway/records", "tests/gateway/store/reports"),
-    "gateway/server/ledger.py:record_days": ("tests/gateway/server/test_ledger.py", "tests/gateway/test_crash.py"),
+    "gateway/server/ledger.py:record_days": (
+        "tests/gateway/test_ledger_retention.py",
+        "tests/gateway/server/test_ledger.py",
+    ),
     "gateway/admin/calls/access.py:*": ("tests/gateway/admin",),
     "gateway/store/change.py:*": ("tests/gateway/store", "tests/gateway/admin"),
     "regions/routing/router.py:choose": ("tests/regions/routing",),

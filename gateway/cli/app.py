@@ -33,11 +33,9 @@ PARTS = {
     "evidence": LazyCommand(
         "Evidence of backends' hardware: check it again.", ("gateway.cli.offline.evidence:evidence_app",)
     ),
-    "login": LazyCommand(
-        "Log in to an installation elsewhere, which commands are then for.", ("gateway.cli.login:login",)
-    ),
+    "login": LazyCommand("Log in to a remote installation; later commands act on it.", ("gateway.cli.login:login",)),
     "logout": LazyCommand(
-        "Delete what is kept for an installation, and end the session of the identity provider.",
+        "Delete the stored login of an installation, and end the session at the identity provider.",
         ("gateway.cli.login:logout",),
     ),
     "apply": LazyCommand(

@@ -27,7 +27,7 @@ def login(
     ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA of its certificate.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Log in to an installation elsewhere, which commands are then for.
+    """Log in to a remote installation; later commands act on it.
 
     By its identity provider, if it has one for command lines: open the address that is shown, in any browser. Else by
     an access token (`domicile person create-token`). Kept for you alone; commands then work there, unless a data folder
@@ -64,7 +64,7 @@ def logout(
     url: Annotated[str | None, typer.Option(help="Of the gateway (default: the one you logged in to last).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what is kept for an installation, and end the session of the identity provider.
+    """Delete the stored login of an installation, and end the session at the identity provider.
 
     An access token itself works on: revoke it to end it.
 

@@ -5,7 +5,6 @@ import getpass
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -25,6 +24,7 @@ from cryptography.x509.oid import NameOID
 from gateway.records.control import Scopes
 from tests.fakes.lab import chat
 from tests.fakes.needs import missing
+from tests.fakes.ports import free_port
 from tests.gateway.test_stopping import gateway, installation
 
 TEXT = (Path(__file__).parents[2] / "docs" / "behind-a-proxy.md").read_text()
@@ -52,12 +52,6 @@ HERE, ELSEWHERE = "127.0.0.5", "127.0.0.6"
 def block(kind, place=0):
     """The first of its kind on the page, or that at a place."""
     return re.findall(rf"^```{kind}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[place]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -11,18 +10,13 @@ import urllib.request
 from pathlib import Path
 
 from backend.models.checkpoints.demo import find_demo_model
+from tests.fakes.ports import free_port
 from tests.fakes.warm_command import program
 
 TREE = Path(__file__).parents[2]
 TEXT = (TREE / "docs" / "first-tenant.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 MODEL, UP, CALL, AFTER = BLOCKS[0], BLOCKS[-3], BLOCKS[-2], BLOCKS[-1]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def shell(script, folder, environment):

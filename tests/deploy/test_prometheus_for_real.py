@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
@@ -25,6 +24,7 @@ from tests.deploy.test_files import DEPLOY, rules, run
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import POLICY, Lab, chat, open_control
 from tests.fakes.needs import missing
+from tests.fakes.ports import free_port
 from tests.gateway.test_stopping import gateway
 
 PRICE = {"input_eur_per_million": 1, "output_eur_per_million": 1}
@@ -125,9 +125,7 @@ async def prometheus(folder, base):
         job.pop("scrape_timeout", None)  # which may not be longer than the interval
     (folder / "rules.yaml").write_text(faster((DEPLOY / "prometheus" / "rules.yaml").read_text()))
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [
         f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}",

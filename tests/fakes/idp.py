@@ -1,6 +1,5 @@
 """A real identity provider in a process of its own (oidc-provider-mock), and a browser that keeps cookies."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -8,6 +7,8 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx2
+
+from tests.fakes.ports import free_port
 
 
 class Idp:
@@ -32,9 +33,7 @@ class Idp:
 
 @contextmanager
 def running_idp():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         base = f"http://127.0.0.1:{port}"

@@ -37,6 +37,13 @@ BY_THE_CLOCK = {"retention.run"}
 OPEN_POLICY = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 
 
+async def until(holds, within_s=60):
+    """Wait until `holds()`: for what happens behind an answer, however long a busy machine takes for it."""
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
 @dataclass
 class Lab:
     data: Path
@@ -97,6 +104,15 @@ class Lab:
         async with asyncio.timeout(60):
             while self.gateway.directory.epoch < epoch:
                 await asyncio.sleep(0.01)
+
+    async def signed(self, tenant="acme"):
+        """Once a checkpoint covers all that is on record for `tenant` at this moment."""
+        size = len(self.events(tenant))
+        reader = SqliteReader.open(self.data / "audit" / "log.db")
+        try:
+            await until(lambda: any(each.size >= size for each in reader.checkpoints(tenant)))
+        finally:
+            reader.close()
 
     def verify(self):
         folder = self.data / "audit"

@@ -89,7 +89,7 @@ async def test_what_a_policy_keeps_is_found_exported_erased_and_then_in_no_byte_
         assert not any(bytes(trace) in after for trace in traces), "a ciphertext is still in a file"
         assert b"Zugspitze" not in after
 
-        await asyncio.sleep(1.2)  # for the next checkpoint
+        await made.signed()
         pack = tmp_path / "pack.zip"
         registers = tmp_path / "registers.json"
         registers.write_text(gather(made.data, "acme").model_dump_json())

@@ -7,7 +7,6 @@ connection would hand one client's answer to another.
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from contextlib import asynccontextmanager, contextmanager
 
@@ -16,6 +15,7 @@ import pytest
 from gateway.configuration.settings import Listen
 from gateway.server.serve import serving
 from tests.fakes.needs import missing
+from tests.fakes.ports import free_port
 from tests.gateway.server.test_connection import SEEN, application, forget
 
 HIDDEN = b"GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -102,9 +102,7 @@ def proxy(name, folder, behind):
     command = shutil.which(name) or shutil.which(f"/usr/sbin/{name}")
     if command is None:
         missing(f"{name} is not installed: apt-get install {name}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        front = free.getsockname()[1]
+    front = free_port()
     text, arguments = PROXIES[name]
     file = folder / f"{name}.conf"
     file.write_text(text.format(folder=folder, front=front, behind=behind))

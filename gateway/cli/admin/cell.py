@@ -27,7 +27,7 @@ KeyFile = Annotated[Path, typer.Option("--verifier-key", help="Its audit/signer.
 
 @cell_app.command("create")
 def register(ctx: typer.Context, peer: Peer, key: KeyFile, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Know a cell that may ask for bundles, by the key that signs its record.
+    """Register a cell that may request bundles, by the key that signs its record.
 
     Example: domicile cell create eu-de --verifier-key eu-de.vkey
     """
@@ -99,7 +99,7 @@ def bundle(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a cell may know into a signed file, where it cannot pull: to be carried there.
+    """Write the bundle for a cell that cannot pull to a signed file.
 
     Example: domicile cell bundle eu-de --output eu-de.bundle
     """
@@ -129,7 +129,7 @@ def apply(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Take over what another cell says of its tenants. All of it or nothing.
+    """Apply a bundle from another cell, as a whole or not at all.
 
     Example: domicile cell apply eu-de.bundle --from eu-fr --verifier-key eu-fr.vkey
     """

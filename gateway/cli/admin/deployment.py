@@ -77,7 +77,7 @@ def create(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Say what shall run; the gateway that leads starts it when there is a need.
+    """Create a deployment: a model, its regions and replicas. The leading gateway starts it on demand.
 
     Example: domicile deployment create acme small --model small --weights small.gguf --region eu-fr-par --max 2
     """

@@ -26,7 +26,7 @@ def stop(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse every call of it, in every gateway within a second; those that run are cut. It is on record first.
+    """Refuse every call of it, in every gateway within a second, and abort running ones. Recorded first.
 
     Example: domicile oversight stop acme --system cv-screening --reason wrong_answers
     """
@@ -45,7 +45,7 @@ def resume(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Take calls of it again.
+    """Accept its calls again.
 
     Example: domicile oversight resume acme --system cv-screening --reason corrected
     """

@@ -95,7 +95,7 @@ def vouch_for_person(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Say that a person is a second one, who may approve policies before the waiting time is over.
+    """Confirm that a person is a second one, who may approve policies before the waiting time is over.
 
     Another role than that of who made them says it, or the host's shell. It covers the roles and tokens of now.
 

@@ -152,7 +152,7 @@ def approve(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Say yes to another person's proposal.
+    """Approve another person's proposal.
 
     Example: domicile policy approve acme 4
     """

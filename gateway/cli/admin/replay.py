@@ -53,7 +53,7 @@ def replay(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a kept call once more, and compare the answer with the one on record, token by token.
+    """Send a stored call again, and compare the answer with the recorded one, token by token.
 
     The policy must have kept its content, and the call must have had a `seed` or `temperature` 0, with nothing
     redacted. The weights must be the same and, on a GPU, the backend started with --batch-invariant. That content is

@@ -95,8 +95,10 @@ def test_a_signer_that_hangs_is_trouble_like_one_that_fails(home: Home) -> None:
     shelf = Shelf(home, Cadence(every_s=0.01, signer_grace_s=0.3), signer)
     shelf.checkpointer.grown({"acme": grown_to(1)})
     assert shelf.checkpointer.trouble is None
-    time.sleep(0.4)
-    assert shelf.checkpointer.trouble is not None
+    late = time.monotonic() + 10
+    while shelf.checkpointer.trouble is None:
+        assert time.monotonic() < late
+        time.sleep(0.01)
     signer.let_go.set()
     assert shelf.arrived.acquire(timeout=5)
     shelf.checkpointer.stop()

@@ -1,12 +1,15 @@
 """What the sequencer does when the store fails it: nothing is acknowledged, nothing is lost, and it gets well again."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from audit.errors import AuditUnavailable, EventRejected, StoreError, StoreFull
 from audit.events.event import AuthFailed
 from audit.log.receipt import Receipt
+from audit.log.sequencer import Append, QueueLimits, Sequencer
 from tests.audit.conftest import Faults, Home, accepted, completed, eventually
 
 ON_BOTH_STORES = True
@@ -126,3 +129,54 @@ async def test_when_the_reserve_is_used_up_too_everything_is_refused(home: Home,
         await eventually(lambda: log.trouble is None)
     assert home.types("acme") == ["inference.accepted", "inference.aborted"]
     assert home.types("_system").count("system.audit_restored") == 1
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, int]]:
+    """Submits so many appends, and so many more while the batch is held open; says how many are in it, and how often it
+    was."""
+    nothing: Any = None
+    limits = QueueLimits(batch=6, linger_s=7.0)
+    sequencer = Sequencer(nothing, nothing, nothing, limits, deliver=nothing, grown=nothing)
+
+    def collected(first: int, later: int = 0) -> tuple[int, int]:
+        held: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            held.append(seconds)
+            submit(later)
+
+        monkeypatch.setattr("audit.log.sequencer.time.sleep", sleep)
+        submit(first)
+        appends, checkpoints, goes_on = sequencer._collect()
+        assert (checkpoints, goes_on, set(held) <= {7.0}) == ([], True, True)
+        return len(appends), len(held)
+
+    def submit(number: int) -> None:
+        for _ in range(number):
+            sequencer.submit(Append(accepted()))
+
+    return collected
+
+
+def test_a_lone_append_is_committed_at_once_and_a_batch_of_two_is_held_open_once(
+    batches: Callable[..., tuple[int, int]],
+) -> None:
+    assert batches(1, 1) == (1, 0)
+    assert batches(2, 3) == (5, 1)
+
+
+def test_the_next_lone_append_after_a_batch_of_two_waits_for_company_and_the_one_after_it_does_not(
+    batches: Callable[..., tuple[int, int]],
+) -> None:
+    assert batches(2) == (2, 1)
+    assert batches(1) == (1, 1)
+    assert batches(1, 1) == (1, 0)
+
+
+def test_a_full_batch_is_not_held_open_and_what_is_left_is_the_next(batches: Callable[..., tuple[int, int]]) -> None:
+    assert batches(8) == (6, 0)
+    assert batches(0) == (2, 1)

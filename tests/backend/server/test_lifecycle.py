@@ -71,6 +71,16 @@ async def test_it_sleeps_and_wakes_and_says_what_it_said(http: aiohttp.ClientSes
         assert "domicile_backend_asleep 0.0" in await metrics.text()
 
 
+async def until(http: aiohttp.ClientSession, status: str) -> None:
+    """Wait until readiness shows `status`, or the code of an error."""
+    async with asyncio.timeout(30):
+        while True:
+            _, said = await call(http, "GET", "/readyz")
+            if status in (said.get("status"), said.get("error", {}).get("code")):
+                return
+            await asyncio.sleep(0.01)
+
+
 async def test_both_may_be_asked_for_twice(http: aiohttp.ClientSession) -> None:
     assert (await call(http, "POST", "/wake"))[1]["seconds"] == 0
     first, second = await asyncio.gather(call(http, "POST", "/sleep"), call(http, "POST", "/sleep"))
@@ -84,8 +94,7 @@ async def test_running_answers_end_before_it_sleeps_and_new_ones_are_refused(htt
     async with http.post("/v1/completions", json={**LONG, "max_tokens": 400}) as answer:
         await answer.content.readline()
         sleeping = asyncio.create_task(call(http, "POST", "/sleep", json={"grace_s": 30}))
-        await asyncio.sleep(0.05)
-        assert (await call(http, "GET", "/readyz"))[1]["status"] == "draining"
+        await until(http, "draining")
         assert (await call(http, "POST", "/v1/completions", json=ASK))[0] == 503
         assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert (await sleeping)[0] == 200
@@ -105,7 +114,7 @@ async def test_a_wake_that_comes_while_it_falls_asleep_has_the_last_word(http: a
     async with http.post("/v1/completions", json={**LONG, "max_tokens": 300}) as answer:
         await answer.content.readline()
         sleeping = asyncio.create_task(call(http, "POST", "/sleep"))
-        await asyncio.sleep(0.05)
+        await until(http, "draining")
         woken = await call(http, "POST", "/wake")
         assert (woken[0], (await sleeping)[0]) == (200, 200)
         await answer.read()
@@ -149,7 +158,7 @@ async def test_an_engine_that_dies_asleep_is_dead_and_not_asleep(folder: Path, t
         async with aiohttp.ClientSession(backend.url) as http:
             assert (await call(http, "POST", "/sleep"))[0] == 200
             backend.engine.kill()
-            await asyncio.sleep(0.3)
+            await until(http, "engine_unavailable")
             for method, path in (("GET", "/readyz"), ("POST", "/wake"), ("POST", "/sleep")):
                 status, answer = await call(http, method, path)
                 assert (status, answer["error"]["code"]) == (503, "engine_unavailable")

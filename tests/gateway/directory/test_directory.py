@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from itertools import groupby
 
 import pytest
+import sqlalchemy
 
 from gateway.database.database import Database
 from gateway.database.errors import DatabaseUnavailable
@@ -28,6 +29,7 @@ from gateway.identity.pepper import begin_rotation, end_rotation
 from gateway.records.control import Scopes
 from gateway.store.control.control import Control
 from regions.identity.identity import BackendIdentity
+from tests.fakes.lab import until
 from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
 
 ON_BOTH_DATABASES = True
@@ -560,6 +562,12 @@ def refused(directory, key):
     return None
 
 
+def is_listened_to(database):
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+    with database.engine.connect() as connection:
+        return connection.execute(sqlalchemy.text(asked)).scalar_one() > 0
+
+
 async def test_where_the_database_tells_a_change_is_known_before_the_next_poll(acme, database, monkeypatch):
     if not database.notifies_changes:
         return
@@ -568,7 +576,7 @@ async def test_where_the_database_tells_a_change_is_known_before_the_next_poll(a
     made, key = acme.create_key("acme", "support")
     async with directory:
         assert directory.principal(key)
-        await asyncio.sleep(0.5)  # until it listens
+        await until(lambda: is_listened_to(database))
         await asyncio.to_thread(acme.revoke_key, "acme", made.id)
         async with asyncio.timeout(20):  # the next poll is later
             while refused(directory, key) is None:

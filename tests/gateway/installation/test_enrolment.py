@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shlex
-import socket
 import stat
 import sys
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from gateway.installation.installation import InstallationError
 from regions.identity.identity import BackendIdentity
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import OPEN_POLICY, chat, lab, open_control
+from tests.fakes.ports import free_port
 
 TREE = Path(__file__).parents[3]
 UNIT = TREE / "deploy" / "systemd" / "domicile-backend@.service"
@@ -46,12 +46,6 @@ def leaf(folder):
 
 def settings_of(folder):
     return dict(line.split("=", 1) for line in (folder / "backend.env").read_text().splitlines())
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def units_command(folder):

@@ -58,6 +58,15 @@ def test_an_event_without_end_is_a_fault_of_the_backend(monkeypatch):
         EventSplitter().feed(b"data: " + b"x" * 101)
 
 
+def test_an_event_of_just_the_size_that_may_be_is_waited_for(monkeypatch):
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: " + b"x" * 94) == []
+    assert splitter.feed(b"\n\n") == [b"x" * 94]
+    with pytest.raises(BackendFailed, match="without end"):
+        EventSplitter().feed(b"data: " + b"x" * 95)
+
+
 @pytest.mark.parametrize("piece", [b"\r", b"x\r", b"data: x\r", b"\r\rx", b"a\n", b"\n\r", b": \r\n"], ids=repr)
 def test_what_an_incomplete_event_keeps_is_bounded_whatever_its_pieces_end_in(monkeypatch, piece):
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)

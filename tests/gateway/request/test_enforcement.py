@@ -1,12 +1,15 @@
 """From the facts to yes or no: unknown is no, and every no has its reason."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from gateway.directory.oversight import Stops
 from gateway.errors import ModelNotFound, PolicyDenied
 from gateway.records.control import Scopes
 from gateway.request.enforcement import PolicyEnforcement
+from gateway.store.oversight import StopRecord
 from tests.fakes.lab import OPEN_POLICY
 from tests.gateway.parts import World, parsed, principal
 
@@ -15,6 +18,14 @@ policy: open
 version: 7
 residency: {process_in: [FR, US], store_in: [FR, US], transfer_basis: [intra_eea, scc]}
 """
+
+
+def stop(tenant, project):
+    at = datetime(2026, 11, 30, tzinfo=UTC)
+    return StopRecord(
+        cell="eu-1", created_at=at, tenant=tenant, project=project, ai_system_id=None, reason="bias", stopped_at=at,
+        stopped_by="person:anna", resumed_at=None, resumed_by=None,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -103,6 +114,30 @@ def test_a_policy_that_was_replaced_is_not_applied_again(world):
     germany_only = "policy: test-default\nversion: 2\nresidency: {process_in: [DE], store_in: [DE]}\n"
     with pytest.raises(PolicyDenied):
         world.enforcement.decide(parsed(who=principal(germany_only)))
+
+
+def test_a_decision_holds_for_the_same_principal_over_the_same_backends_and_is_no_other_decision(world):
+    asked = parsed()
+    assert not world.enforcement.holds(asked, world.decided(parsed()).decision), "of another principal"
+    decision, _ = world.enforcement.decide(asked)
+    assert world.enforcement.holds(asked, decision)
+    assert not world.enforcement.holds(asked, replace(decision)), "equal, and not what was decided"
+    assert not world.enforcement.holds(replace(asked, principal=principal()), decision), "the key was loaded again"
+    assert not world.enforcement.holds(parsed(model="made-up"), decision)
+    world.register("acme/eu-fr-par/acme-1", "acme/eu-de-fra/acme-2")
+    assert not world.enforcement.holds(asked, decision), "a backend joined"
+
+
+def test_no_decision_holds_of_a_project_that_is_stopped(world):
+    stops = Stops()
+    enforcement = PolicyEnforcement(world.registry, world.telemetry, stops=stops)
+    asked = parsed()
+    decision, _ = enforcement.decide(asked)
+    assert enforcement.holds(asked, decision)
+    stops.replace([stop("acme", "main")])
+    assert not enforcement.holds(asked, decision)
+    stops.replace([stop("acme", "other")])
+    assert enforcement.holds(asked, decision)
 
 
 def test_on_a_day_before_the_catalogue_knows_a_place_nothing_may_go_there():

@@ -11,7 +11,7 @@ from gateway.store.reports.fleet_inventory import deployment_at
 from regions.errors import LaunchError
 from regions.fleet.deployment import Deployment
 from regions.fleet.reconciler import _why
-from tests.fakes.lab import OPEN_POLICY, chat, lab
+from tests.fakes.lab import OPEN_POLICY, chat, lab, until
 from tests.fakes.launcher import FakeLauncher
 
 WISH = Deployment(tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par",), wait_s=20)
@@ -40,6 +40,32 @@ def sleeping(tmp_path, monkeypatch):
         return made
 
     return make
+
+
+class HeldLauncher(FakeLauncher):
+    """Starts nothing before `go_on` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    async def start(self, spec, **more):
+        await self.go_on.wait()
+        return await super().start(spec, **more)
+
+
+@pytest.fixture
+def parked(monkeypatch):
+    """Waits until so many calls of the tenant wait for a backend."""
+    places = []
+    made = parking.Parking.__init__
+
+    def noted(self, *args):
+        made(self, *args)
+        places.append(self)
+
+    monkeypatch.setattr(parking.Parking, "__init__", noted)
+    return lambda calls: until(lambda: places[-1]._taken["acme"] == calls)
 
 
 async def test_a_call_for_a_model_that_sleeps_wakes_it_and_is_answered(sleeping):
@@ -96,14 +122,16 @@ async def test_a_stream_that_is_kept_alive_is_refused_inside(sleeping, monkeypat
         assert [event["error"]["code"] for event in answer.events] == ["backend_starting"]
 
 
-async def test_more_than_may_wait_are_refused_at_once(sleeping):
-    async with sleeping(launcher=FakeLauncher(takes_s=1.0), waiting_per_tenant=2) as made:
+async def test_more_than_may_wait_are_refused_at_once(sleeping, parked):
+    launcher = HeldLauncher()
+    async with sleeping(launcher=launcher, waiting_per_tenant=2) as made:
         first = [asyncio.create_task(made.post(chat("hi"))) for _ in range(2)]
-        await asyncio.sleep(0.2)
+        await parked(2)
         answer = await made.post(chat("hi"))
         assert not any(task.done() for task in first), "it did not wait for them"
         assert (answer.status, answer.error["code"]) == (503, "too_many_waiting")
         assert "retry-after" in answer.headers
+        launcher.go_on.set()
         assert [done.status for done in await asyncio.gather(*first)] == [200, 200]
 
 
@@ -127,74 +155,89 @@ async def test_what_redaction_blocks_wakes_nothing(sleeping):
         assert launcher.specs == []
 
 
-async def test_a_key_that_is_revoked_while_it_waits_gets_no_answer(sleeping):
-    async with sleeping(launcher=FakeLauncher(takes_s=2.0)) as made:
+async def test_a_key_that_is_revoked_while_it_waits_gets_no_answer(sleeping, parked):
+    launcher = HeldLauncher()
+    async with sleeping(launcher=launcher) as made:
         waiting = asyncio.create_task(made.post(chat("hi")))
-        await asyncio.sleep(0.5)
+        await parked(1)
         made.control.revoke_project("acme", "main")
+        launcher.go_on.set()
         assert (await waiting).status == 401
         assert "inference.accepted" not in made.types()
 
 
-async def test_a_call_that_waited_is_on_record_under_what_was_in_force_after_the_wait(sleeping):
-    async with sleeping(launcher=FakeLauncher(takes_s=1)) as made:
+async def test_a_call_that_waited_is_on_record_under_what_was_in_force_after_the_wait(sleeping, parked):
+    launcher = HeldLauncher()
+    async with sleeping(launcher=launcher) as made:
         waiting = [asyncio.create_task(made.post(chat("hi"))) for _ in range(2)]
-        await asyncio.sleep(0.3)
+        await parked(2)
         made.control.activate_policy("acme", OPEN_POLICY.replace("version: 1", "version: 2"))
+        await made.taken_over()
+        launcher.go_on.set()
         assert {(await call).status for call in waiting} == {200}
         said = [event["policy_version"] for event in made.events() if event["type"] == "inference.accepted"]
         assert said == ["2", "2"]
 
 
-async def test_content_that_a_policy_kept_before_the_wait_is_not_kept_where_the_one_after_it_keeps_none(sleeping):
+async def test_content_that_a_policy_kept_before_the_wait_is_not_kept_where_the_one_after_it_keeps_none(
+    sleeping, parked
+):
+    launcher = HeldLauncher()
     keeping = OPEN_POLICY + 'retention: {metadata: 12mo, content: "encrypted, 30d"}\n'
-    async with sleeping(launcher=FakeLauncher(takes_s=1), policy=keeping) as made:
+    async with sleeping(launcher=launcher, policy=keeping) as made:
         waiting = asyncio.create_task(made.post(chat("hi")))
-        await asyncio.sleep(0.3)
+        await parked(1)
         made.control.activate_policy("acme", OPEN_POLICY.replace("version: 1", "version: 2"))
+        await made.taken_over()
+        launcher.go_on.set()
         assert (await waiting).status == 200
         assert [event["type"] for event in made.events() if "commits" in event] == []
 
 
-async def test_a_call_that_is_stopped_while_it_waits_is_not_told_to_be_decided_by_the_policy_of_before(sleeping):
-    async with sleeping(launcher=FakeLauncher(takes_s=1)) as made:
+async def test_a_call_that_is_stopped_while_it_waits_is_not_said_to_be_decided_by_the_former_policy(sleeping, parked):
+    launcher = HeldLauncher()
+    async with sleeping(launcher=launcher) as made:
         waiting = asyncio.create_task(made.post(chat("hi")))
-        await asyncio.sleep(0.3)
+        await parked(1)
         made.control.stop("acme", project="main", reason="bias")
+        await made.taken_over()
+        launcher.go_on.set()
         assert (await waiting).status == 403
         (denied,) = [event for event in made.events() if event["type"] == "inference.denied"]
         assert "policy_hash" not in denied
 
 
-async def test_who_leaves_while_waiting_leaves_no_trace_in_the_queue(sleeping):
-    async with sleeping(launcher=FakeLauncher(takes_s=1.0), waiting_per_tenant=1) as made:
+async def test_who_leaves_while_waiting_leaves_no_trace_in_the_queue(sleeping, parked):
+    launcher = HeldLauncher()
+    async with sleeping(launcher=launcher, waiting_per_tenant=1) as made:
         waiting = asyncio.create_task(made.post(chat("hi")))
-        await asyncio.sleep(0.3)
+        await parked(1)
         waiting.cancel()
-        await asyncio.sleep(0.2)
+        await parked(0)
+        launcher.go_on.set()
         assert (await made.post(chat("hi"))).status == 200
 
 
 async def test_a_drained_deployment_keeps_nobody_waiting(sleeping):
     async with sleeping() as made:
         made.control.drain_deployment("acme", "small")
-        await asyncio.sleep(0.6)
+        await made.taken_over()
         answer = await made.post(chat("hi"))
         assert (answer.status, answer.error["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("end", ["drain", "delete", "revoke"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_waits_for_what_will_not_come_is_told_soon(sleeping, monkeypatch, end, stream):
-    monkeypatch.setattr(parking, "COMMENT_S", 0.1)
+async def test_who_waits_for_what_will_not_come_is_told_soon(sleeping, parked, monkeypatch, end, stream):
+    monkeypatch.setattr(parking, "COMMENT_S", 0)  # a stream has begun when it is parked
     async with sleeping(launcher=FakeLauncher(takes_s=3600)) as made:
         waiting = asyncio.create_task(made.post(chat("hi", stream=stream)))
-        await asyncio.sleep(1.0)
+        await parked(1)
         if end == "revoke":
             made.control.revoke_tenant("acme")
         else:
             getattr(made.control, f"{end}_deployment")("acme", "small")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):  # less than a call waits where nothing changes
             answer = await waiting
         error = answer.events[-1]["error"] if stream else answer.error
         assert error["code"] == ("revoked_api_key" if end == "revoke" else "model_not_found")

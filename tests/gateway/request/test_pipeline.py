@@ -240,21 +240,21 @@ async def test_a_key_that_does_not_work_opens_nothing(tmp_path, key, code):
         assert made.backends["acme-1"].bodies == []
 
 
-async def test_a_revoked_key_stops_working_within_a_second(tmp_path):
+async def test_a_revoked_key_stops_working_once_the_gateway_has_heard_of_it(tmp_path):
     async with lab(tmp_path) as made:
         assert (await made.post(chat("hi"))).status == 200
         made.control.revoke_key("acme", made.key().split("_")[2])
-        await asyncio.sleep(1)
+        await made.taken_over()
         answer = await made.post(chat("hi"))
         assert (answer.status, answer.error["code"]) == (401, "revoked_api_key")
 
 
-async def test_a_key_stops_working_when_it_expires(tmp_path):
+async def test_a_key_stops_working_when_it_expires(tmp_path, monkeypatch):
     async with lab(tmp_path) as made:
-        soon = datetime.now(UTC) + timedelta(seconds=1)
+        soon = datetime.now(UTC) + timedelta(hours=1)
         made.keys["short"] = made.control.create_key("acme", "main", expires_at=soon)[1].token
         assert (await made.post(chat("hi"), key="short")).status == 200
-        await asyncio.sleep(1.1)
+        monkeypatch.setattr(made.gateway.directory, "_now", lambda: soon)
         answer = await made.post(chat("hi"), key="short")
         assert (answer.status, answer.error["code"]) == (401, "expired_api_key")
         assert len(made.backends["acme-1"].bodies) == 1

@@ -1,16 +1,17 @@
 """Which backends may be called, and the last look before one is."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Requests
-from gateway.errors import BackendUnavailable, InternalError
+from gateway.errors import BackendRefused, BackendUnavailable, InternalError
 from gateway.openai.asgi_client import BatchLine
 from gateway.request.routes import Routes
 from gateway.upstream.credentials import TenantCredentials
-from regions.fleet.fleet import FAILURES
+from regions.fleet.fleet import FAILURES, TRIALS
 from tests.fakes.lab import OPEN_POLICY
 from tests.gateway.parts import World, parsed, principal, record
 
@@ -128,6 +129,41 @@ def test_one_whose_calls_keep_failing_is_left_alone(world):
         with chosen.in_flight(asked, decision, route) as attempt:
             attempt.failed()
     assert route.backend.id not in names(chosen.choose(asked, decision))
+
+
+RATE_LIMIT = BackendRefused(429, {"message": "too many"})
+BROKEN = BackendUnavailable("it broke off; try again")
+
+
+def test_what_was_up_when_it_was_chosen_may_help_after_any_failure_and_what_went_since_may_not(world):
+    chosen, route = routes(world), world.route("acme-2")
+    assert all(chosen.may_help(failure, route) for failure in (None, BROKEN, RATE_LIMIT))
+    world.fleet.mark_ready(route.backend, False)
+    assert not any(chosen.may_help(failure, route) for failure in (None, BROKEN, RATE_LIMIT))
+    world.fleet.mark_ready(route.backend, True)
+    world.register(*(place for place in HOME if not place.endswith("acme-2")))
+    assert not any(chosen.may_help(failure, route) for failure in (None, BROKEN, RATE_LIMIT))
+
+
+def test_one_in_back_off_may_help_while_it_has_room_for_a_trial(world):
+    chosen, route = routes(world), world.route("acme-2")
+    for _ in range(FAILURES):
+        with world.fleet.call(route.backend, tenant="acme") as call:
+            call.failed()
+    assert chosen.may_help(None, route)
+    with contextlib.ExitStack() as trials:
+        for _ in range(TRIALS):
+            trials.enter_context(world.fleet.call(route.backend, tenant="acme"))
+        assert not chosen.may_help(None, route)
+
+
+def test_after_a_rate_limit_a_backend_that_is_busy_too_is_not_asked_and_after_other_failures_it_is(world):
+    chosen, route = routes(world), world.route("acme-2")
+    with world.fleet.call(route.backend, tenant="acme") as call:
+        call.busy(30)
+    assert not chosen.may_help(RATE_LIMIT, route)
+    assert chosen.may_help(BROKEN, route) and chosen.may_help(None, route)
+    assert chosen.may_help(RATE_LIMIT, world.route("acme-3"))
 
 
 def test_calls_in_flight_are_counted_while_they_run(world):

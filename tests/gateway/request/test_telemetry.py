@@ -65,8 +65,8 @@ async def scrape(made):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_each_of_the_ten_steps_is_one_span_below_the_requests_own(tmp_path, spans, stream):
-    async with traced(tmp_path) as made:
-        while steps(spans).count("domicile.decide") != 1:  # twice for a call during which the backend shows its weights
+    async with traced(tmp_path) as made, asyncio.timeout(60):
+        while steps(spans).count("domicile.decide") != 1:  # news of a backend repeat steps of a call
             spans.clear()
             assert (await made.post(chat("hi", stream=stream))).status == 200
         assert sorted(steps(spans)) == sorted(f"domicile.{step}" for step in STEPS)

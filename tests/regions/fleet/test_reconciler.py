@@ -18,6 +18,7 @@ from regions.fleet.demand import Demand, DemandReport
 from regions.fleet.deployment import Deployment, Scale
 from regions.fleet.fleet import EngineReport
 from regions.fleet.reconciler import Reconciler
+from tests.fakes.lab import until
 from tests.fakes.launcher import FakeLauncher
 
 WISH = Deployment(
@@ -541,7 +542,7 @@ async def test_a_start_under_way_when_another_leads_ends_and_the_other_s_is_the_
     await asyncio.to_thread(one._store.lead)
     await passes(two)
     await passes(one)
-    await asyncio.sleep(0.6)
+    await until(lambda: [each.state for each in scene.replicas(ended=True)].count("failed") == 1)
     assert dict(slow.running) == {}
     assert scene.offered() == list(two.launcher.running)
     assert sorted(each.state for each in scene.replicas(ended=True)) == ["failed", "ready"]

@@ -14,6 +14,7 @@ from gateway.request.answer.delivery import AT_ONCE, Delivery
 from gateway.request.answer.spool import PIECE, Spool
 from gateway.request.stages import Answered, LastBytes
 from gateway.request.telemetry import Telemetry
+from tests.fakes.lab import until
 
 TEXT = b"carl@example.org says so. "
 
@@ -103,7 +104,7 @@ async def test_an_answer_that_waits_is_not_held_in_memory(monkeypatch, tmp_path)
     box = LastBytes(answer(20 * PIECE))
     answered = Answered(SimpleNamespace(client=slow.client), None, box, begun=True)
     task = asyncio.create_task(Delivery(None, None, None, Telemetry(), tmp_path, Bounds()).finish(answered, None))
-    await asyncio.sleep(0.2)
+    await until(lambda: spooled)
     assert spooled == [18 * PIECE]
     assert box.taken() == b""
     slow.go_on.set()
