@@ -151,7 +151,7 @@ class Scrubs:
         self._residue = 0
 
     def add(self, number: int) -> None:
-        self._asked.append((number, self._engine.blocks.num_free, self._engine.scrubbing()))
+        self._asked.append((number, self._engine.num_scrubbed, self._engine.scrubbing()))
 
     def __bool__(self) -> bool:
         return bool(self._asked)
