@@ -26,7 +26,8 @@ class HostStore(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class HostLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Copy `stores`, (block, slot) each, then `pairs`, (slot, block) each; steps do not wait for it."""
+    """Copy `stores`, (block, slot) each, then `pairs`, (slot, block) each, behind the steps in flight and the copies
+    asked for before. Steps and stores do not wait for it: none of its blocks and slots is used until it is settled."""
 
     number: int
     stores: list[tuple[int, int]]
@@ -75,14 +76,16 @@ class Load:
     """A sequence's blocks on their way from the host.
 
     Attributes:
-        number: identifies it. names: of the blocks. size: bytes. over: it has arrived, or is given up.
+        number: identifies it. names: of the blocks. slots: that it reads or writes. size: bytes. over: it has
+            arrived, or is given up.
     """
 
-    __slots__ = ("names", "number", "over", "size")
+    __slots__ = ("names", "number", "over", "size", "slots")
 
-    def __init__(self, number: int, names: list[bytes], size: int) -> None:
+    def __init__(self, number: int, names: list[bytes], slots: set[int], size: int) -> None:
         self.number = number
         self.names = names
+        self.slots = slots
         self.size = size
         self.over = False
 
@@ -124,6 +127,7 @@ class HostTier:
         self._held: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # name -> slot, tokens; oldest first
         self._kept: dict[bytes, tuple[int, bytes]] = {}  # the same of those that swapped sequences return to
         self._wanted: Counter[bytes] = Counter()  # names that are kept, here already or on the device still
+        self._busy: set[int] = set()  # slots of loads under way, which are used last
         self._refusals = 0
         self._numbers = 0
         self._begun: deque[tuple[float, int]] = deque()  # steps in flight: when, and prompt tokens, 0 for few
@@ -169,7 +173,7 @@ class HostTier:
         if name in self._kept or not (wanted or self.pays()):
             return None
         if not self._free:
-            if not self._held:
+            if not self._held or next(iter(self._held.values()))[0] in self._busy:
                 return None
             self._free.append(self._held.popitem(last=False)[1][0])  # what was in it is overwritten whole
         slot = self._free.pop()
@@ -199,27 +203,21 @@ class HostTier:
                 self._held.move_to_end(name)
         pairs, stores, blocks = [], [], []
         slots = [(self._held.get(name) or self._kept[name])[0] for name in names]
-        reading = set(slots)
+        self._busy.update(slots)
         for slot in slots:
             block, evicted, tokens = claim()
             blocks.append(block)
             pairs.append((slot, block))
-            if evicted is not None and (place := self._admit_beside(reading, evicted, tokens)) is not None:
+            if evicted is not None and (place := self.admit(evicted, tokens)) is not None:
                 stores.append((block, place))
+                self._busy.add(place)
         self._numbers += 1
-        load = Load(self._numbers, names, len(names) * self.block_bytes)
+        load = Load(self._numbers, names, {*slots, *(slot for _, slot in stores)}, len(names) * self.block_bytes)
         self.loads[load.number] = load
         self.todo.append(HostLoad(load.number, stores, pairs))
         self.loaded += len(names)
         self.hits += len(names) * self.block_size
         return load, blocks
-
-    def _admit_beside(self, reading: set[int], name: bytes, tokens: bytes) -> int | None:
-        """As `admit`, but in none of these slots: the load reads them after it has stored."""
-        oldest = next(iter(self._held.values()), None)
-        if not self._free and oldest is not None and oldest[0] in reading:
-            return None
-        return self.admit(name, tokens)
 
     def end(self, load: Load, seconds: float | None = None) -> None:
         """It has arrived, after so many seconds, or is given up; what comes next waits for it either way."""
@@ -228,6 +226,7 @@ class HostTier:
         if seconds is not None:
             self.copying.take(load.size, seconds)
         load.over = True
+        self._busy = set().union(*(other.slots for other in self.loads.values()))
         self.todo.append(HostSettle(load.number))
 
     def can_keep(self, names: list[bytes]) -> bool:

@@ -1,8 +1,9 @@
-"""The host tier of a card's KV cache: pinned memory, and copies on a stream of their own, beside live steps.
+"""The host tier of a card's KV cache: pinned memory, and copies on streams of their own, beside live steps.
 
 A block's layers lie apart in the cache. So they are gathered on the card, piece by piece, and each block crosses to the
-host, or back, in one copy. What the copy stream reads or writes of the cache is ordered by events against steps: stores
-before the next step, which may overwrite their blocks; a load before the first step behind its `HostSettle`.
+host, or back, in one copy. Events order the copies and the steps on the card, and the host waits for neither: the next
+step waits for stores, whose blocks it may overwrite; the first step behind a `HostSettle` waits for that load. Stores
+do not wait for loads, so that a step that needs one more block does not.
 
 Without CUDA the same code runs in order on the host, which is how it is tested.
 """
@@ -31,25 +32,25 @@ class PinnedPages(HostPages):
         self._zero = torch.zeros(self.slot_bytes, dtype=torch.uint8, device=self._device)
         self._piece = max(1, PIECE_BYTES // self.slot_bytes)
         self._underway: dict[int, tuple[Any, Any]] = {}  # events, of loads
-        self._stream: Any = None
+        self._stores: Any = None
         if self._device.type == "cuda":
-            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._stores, self._loads = (torch.cuda.Stream(self._device) for _ in range(2))  # type: ignore[no-untyped-call]
             _pin(self, self._slots)
 
     @torch.inference_mode()
     def do(self, operation: HostOperation) -> None:
-        if self._stream is None:
+        if self._stores is None:
             super().do(operation)
             return
         steps = torch.cuda.current_stream(self._device)
         match operation:
             case HostStore(pairs):
-                with self._beside(steps):
+                with _behind(self._stores, steps):
                     self._out(pairs)
-                steps.wait_stream(self._stream)
+                steps.wait_stream(self._stores)
             case HostLoad(number, stores, pairs):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-                with self._beside(steps):
+                with _behind(self._loads, steps, self._stores):
                     begin.record()
                     self._out(stores)
                     self._in(pairs)
@@ -58,33 +59,29 @@ class PinnedPages(HostPages):
             case HostSettle(number):
                 steps.wait_event(self._underway.pop(number)[1])
             case HostClear(slots):
-                with self._beside(steps):
+                with _behind(self._stores, self._loads):
                     for slot in slots:
                         self._slots[slot].copy_(self._zero, non_blocking=True)
 
-    @contextlib.contextmanager
-    def _beside(self, steps: Any) -> Iterator[None]:
-        """On the copy stream, behind the steps launched so far."""
-        self._stream.wait_stream(steps)
-        with torch.cuda.stream(self._stream):
-            yield
-
     def arrived(self, number: int) -> float | None:
-        if self._stream is None:
+        if self._stores is None:
             return super().arrived(number)
         begin, end = self._underway[number]
         return float(begin.elapsed_time(end)) / 1e3 if end.query() else None
 
     def residue(self, slots: list[int]) -> int:
-        if self._stream is not None:
-            self._stream.synchronize()
+        self._wait()
         return super().residue(slots)
 
     def forget(self) -> None:
         """All slots are zeroed, and stay pinned: to pin them again could fail, and takes long."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        self._wait()
         self._slots.zero_()
+
+    def _wait(self) -> None:
+        if self._stores is not None:
+            self._stores.synchronize()
+            self._loads.synchronize()
 
     def _out(self, pairs: Pairs) -> None:
         for some in _pieces(pairs, self._piece):
@@ -106,6 +103,15 @@ class PinnedPages(HostPages):
 
     def _ids(self, blocks: list[int]) -> Tensor:
         return sent(blocks, torch.int64, self._device)
+
+
+@contextlib.contextmanager
+def _behind(stream: Any, *others: Any) -> Iterator[None]:
+    """On that stream, behind what is launched on the others so far."""
+    for other in others:
+        stream.wait_stream(other)
+    with torch.cuda.stream(stream):
+        yield
 
 
 def _pieces(pairs: Pairs, size: int) -> Iterator[Pairs]:
