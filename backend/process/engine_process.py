@@ -162,6 +162,7 @@ class Scrubs:
         try:
             self._residue += next(parts)
         except StopIteration:
+            self._channel.send(StepDone([], self._engine.stats))  # the host's memory holds less than before
             self._channel.send(Scrubbed(number, blocks, self._residue))
         except CannotScrub as error:
             self._channel.send(LifecycleRefused(number, type(error).__name__, error.message))

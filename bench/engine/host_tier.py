@@ -3,7 +3,7 @@
     python bench/engine/host_tier.py --lengths 4096,8000 --json bench/results/host-tier-cpu.json
     python bench/engine/gpu.py --runs llama-8b:bf16:host --only "host tier" --out host-tier-h200.json
 
-The KV cache holds one prompt of the longest length; so another prompt evicts the first to the host, and is evicted when
+The KV cache holds one such prompt; so another prompt evicts the first to the host, and is evicted when
 that comes back. Prompts are random token ids, greedy, and the token has to be the same both times. The clock is the
 host's, from the prompt handed over until the token is back; the median of a few prompts.
 """
@@ -45,17 +45,17 @@ def main() -> None:
     from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 
     lengths = [int(length) for length in options.lengths.split(",")]
-    config = EngineConfig(
-        model=options.model, num_blocks=-(-(max(lengths) + 8) // BLOCK), host_cache_bytes=4 << 30,
-        threads=options.threads,
-    )  # fmt: skip
-    engine = Engine.from_checkpoint(Checkpoint(resolve(options.model)), config)
     result: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(), "model": options.model, "threads": options.threads,
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "torch": torch.__version__, "repetitions": options.repetitions, "load_average": os.getloadavg()[0], "rows": [],
     }  # fmt: skip
     for length in lengths:
+        config = EngineConfig(
+            model=options.model, num_blocks=-(-(length + 8) // BLOCK), host_cache_bytes=4 << 30,
+            threads=options.threads,
+        )  # fmt: skip
+        engine = Engine.from_checkpoint(Checkpoint(resolve(options.model)), config)
         result["rows"] += measured(engine, length, options.repetitions)
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
