@@ -383,3 +383,25 @@ def test_as_many_slots_as_the_least_stage_has_room_for(model: Decoder) -> None:
     config = EngineConfig(model="", block_size=BLOCK, num_blocks=8, host_cache_bytes=ROOM)
     found = of_all_stages(CacheSize(8, 32, 64), config, model.config, lambda own: min(own, 50), 4)
     assert (found.num_blocks, found.host_blocks) == (8, 50)
+
+
+def test_one_of_a_better_priority_whose_blocks_are_on_the_host_does_not_wait_for_batch_work(model: Decoder) -> None:
+    first, *fill = prompts(4)
+    engine, _ = slow(model)
+    one_by_one(engine, [first, *fill])
+    batch = prompts(2, 20)
+    for id, prompt in enumerate(batch):
+        engine.add(100 + id, prompt, greedy(30), priority=5)
+    for _ in range(8):
+        engine.step()
+    engine.add(7, first, greedy(12), priority=0)
+    ended: list[int] = []
+    tokens: dict[int, list[int | None]] = {}
+    while engine.has_work:
+        for item in engine.step():
+            tokens.setdefault(item.id, []).append(item.token)
+            ended += [item.id] if item.finish else []
+    assert ended[0] == 7
+    assert tokens[7] == alone(model, [first])[0]
+    assert engine.stats.preemptions > 0
+    assert_whole(engine)
