@@ -35,6 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
+        host_cache_bytes: of the host's memory, for prefix blocks that the KV cache evicts and for sequences that are
+            preempted; of each rank; 0: they are computed again.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
         max_num_seqs: sequences running at once. max_waiting: further ones that may queue. max_per_project: sequences
             of one project, running or queued; None: no such bound.
@@ -63,6 +65,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int | None = None
     kv_memory: int = DEFAULT_KV_MEMORY
     gpu_memory: float = 0.92
+    host_cache_bytes: int = 0
     graphs: bool = True
     max_model_len: int | None = None
     max_num_batched_tokens: int = 512
@@ -132,6 +135,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.max_waiting < 0:
             raise ConfigError(f"max_waiting {self.max_waiting} is negative; set --max-waiting to at least 0")
+        if self.host_cache_bytes < 0:
+            raise ConfigError(
+                f"host_cache_bytes {self.host_cache_bytes} is negative; set --host-cache-bytes to at least 0"
+            )
         for name in ("num_blocks", "max_model_len", "threads", "max_per_project"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -162,6 +169,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         on_gpu = self.device.startswith("cuda")
         if self.kv_dtype and not on_gpu:
             raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
+        if self.host_cache_bytes and not self.prefix_cache:
+            raise ConfigError(
+                "the host cache holds blocks of the prefix cache; leave --no-prefix-cache or --host-cache-bytes out"
+            )
         self._check_ranks()
         self._check_adapters()
         if self.quantization is not None:
@@ -239,10 +250,11 @@ def require_cache(config: EngineConfig, model: ModelConfig) -> None:
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """KV blocks and the longest sequence they are promised to hold."""
+    """KV blocks, the longest sequence they are promised to hold, and blocks that the host has room for beside."""
 
     num_blocks: int
     max_model_len: int
+    host_blocks: int = 0
 
 
 def size_cache(config: EngineConfig, model: ModelConfig, element_size: int) -> CacheSize:
@@ -260,9 +272,15 @@ def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, ele
     num_blocks = config.num_blocks or max(0, memory) // block_bytes
     if num_blocks == 0:
         raise ConfigError(f"{memory} bytes of KV cache hold no block; one takes {block_bytes}")
+    host_blocks = config.host_cache_bytes // block_bytes
+    if config.host_cache_bytes and host_blocks == 0:
+        raise ConfigError(
+            f"{config.host_cache_bytes} bytes of host cache hold no block; set --host-cache-bytes to at least "
+            f"{block_bytes}, or to 0"
+        )
     room = num_blocks * config.block_size
     if config.max_model_len is None:
-        return CacheSize(num_blocks, min(model.max_position, room))
+        return CacheSize(num_blocks, min(model.max_position, room), host_blocks)
     if config.max_model_len > model.max_position:
         raise ConfigError(
             f"max_model_len {config.max_model_len} is beyond the model's context, {model.max_position}"
@@ -274,7 +292,7 @@ def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, ele
             f"max_model_len {config.max_model_len} needs {needed} KV blocks ({needed * block_bytes} bytes), there are "
             f"{num_blocks}; raise kv_blocks or kv_memory, or lower max_model_len to {room}"
         )
-    return CacheSize(num_blocks, config.max_model_len)
+    return CacheSize(num_blocks, config.max_model_len, host_blocks)
 
 
 def of_all_stages(
@@ -282,4 +300,6 @@ def of_all_stages(
 ) -> CacheSize:
     """What every stage has room for: they have unlike numbers of layers. least: the smallest of all stages' numbers."""
     blocks = least(size.num_blocks)
-    return size_cache(msgspec.structs.replace(config, num_blocks=blocks), model, element_size)
+    host_blocks = least(size.host_blocks) if config.host_cache_bytes else 0
+    size = size_cache(msgspec.structs.replace(config, num_blocks=blocks), model, element_size)
+    return msgspec.structs.replace(size, host_blocks=host_blocks)

@@ -31,6 +31,7 @@ def plan(
     draft_model: Annotated[str, typer.Option(help="A smaller model beside it, which guesses.")] = "",
     draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
+    host_cache_bytes: Annotated[int, typer.Option(min=0, help="Host memory for KV blocks, for each card.")] = 0,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
     max_adapters: Annotated[int, typer.Option(min=0, help="Places for LoRA adapters.")] = 0,
     max_adapter_rank: Annotated[int, typer.Option(min=1, help="The highest rank of one.")] = 16,
@@ -62,7 +63,7 @@ def plan(
                 max_num_batched_tokens=8192, tensor_parallel_size=tensor_parallel_size,
                 max_adapters=max_adapters, max_adapter_rank=max_adapter_rank, adapters="." if max_adapters else "",
                 speculation="model" if draft_model else None, draft_model=draft_model,
-                draft_memory=int(draft_memory * 2**30),
+                draft_memory=int(draft_memory * 2**30), host_cache_bytes=host_cache_bytes,
             )  # fmt: skip
         except ConfigError as error:
             fail(error, USAGE)
@@ -110,6 +111,15 @@ def cards_in_words(made: "Plan") -> str:
     return made.card + ("" if made.calibrated else " (scaled from an H100, not measured)")
 
 
+def host_cache_in_words(made: "Plan") -> str:
+    from backend.planner.plan import gib
+
+    memory = made.memory
+    each = " for each card" if made.cards > 1 else ""
+    tokens = memory.host // made.kv_bytes_per_token
+    return f"{gib(memory.host)} of the host's memory{each}: {memory.host_blocks} blocks, {tokens} tokens"
+
+
 def table(made: "Plan") -> str:
     from backend.planner.plan import gib
 
@@ -127,6 +137,7 @@ def table(made: "Plan") -> str:
             else []
         ),
         ("KV cache", f"{gib(memory.cache)}: {memory.blocks} blocks, {made.kv_bytes_per_token} bytes a token"),
+        *([("host cache", host_cache_in_words(made))] if memory.host else []),
         ("peak", gib(memory.peak)),
         ("requests at once", f"{made.max_concurrency} of {made.context} tokens; asked for {made.concurrency}"),
         ("first token", f"{made.first_token_ms:.1f} ms for a prompt of {made.prompt}"),

@@ -50,6 +50,9 @@ Speculation = Annotated[
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
 ]
+HostCacheBytes = Annotated[
+    int, typer.Option(min=0, help="Host memory of each rank for KV blocks that no longer fit; 0: none.")
+]
 MaxNumSeqs = Annotated[int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")]
 MaxPerProject = Annotated[
     int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
@@ -121,6 +124,7 @@ def serve(
     quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache, on a GPU.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory that the engine may take.")] = 0.92,
+    host_cache_bytes: HostCacheBytes = 0,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
     max_num_seqs: MaxNumSeqs = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
@@ -177,6 +181,7 @@ def serve(
             quantization=quantization,
             kv_dtype=kv_dtype,
             gpu_memory=gpu_memory,
+            host_cache_bytes=host_cache_bytes,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
             max_num_seqs=max_num_seqs or (256 if on_gpu else 32),

@@ -3,9 +3,10 @@
 A runner computes the steps. One that works ahead has the next step scheduled and launched while the last one runs, and
 hands tokens out one step late; so a sequence that an end token ended has run once more, in vain.
 
-Not thread-safe and without a clock; `backend.process.engine_process` drives it.
+Not thread-safe; its clock measures rates only. `backend.process.engine_process` drives it.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ import torch
 
 from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces
 from backend.engine.cache.attention import KVCache
+from backend.engine.cache.host_pages import HostPages as OwnHostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.grammar import GrammarMatcher
+from backend.engine.core.host_tier import HostPages, HostTier
 from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.progress import Finish, OnStage, Progress, Stats, TokenLogprobs
 from backend.engine.core.restriction import Restriction
@@ -31,7 +34,7 @@ from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
 from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.computing import computing
-from backend.engine.parallel.leader import Followers, LeadingRunner, LeadingSleeper
+from backend.engine.parallel.leader import Followers, LeadingHostPages, LeadingRunner, LeadingSleeper
 from backend.engine_config import CacheSize, EngineConfig
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -43,6 +46,8 @@ from backend.parallel.group import SINGLE, SINGLE_ORDERED, ParallelGroup
 GRAMMAR_WAIT_S = 0.02
 LOADS_STEPS = 64  # after which loads of experts are read again: a trip to the device
 SCRUB_BLOCKS = 512  # read back at a time: some milliseconds of a card
+HOST_SCRUB_BYTES = 64 << 20  # the same of the host's memory
+LOAD_WAIT_S = 0.0005  # between two looks at a load from the host that nothing can run without
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,14 @@ class Engine:
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
         whole: bool = False, expert_loads: Callable[[], list[int]] = list, adapters: Adapters | None = None,
-        draft: DraftModel | None = None,
+        draft: DraftModel | None = None, host: HostPages | None = None,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
         ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
         cut into chunks. ``expert_loads``: as in `Decoder`. ``adapters``: None: it takes none. ``draft``: a
-        smaller model that guesses."""
+        smaller model that guesses. ``host``: slots of the host tier, as many as ``cache`` says; the plain runner has
+        its own."""
         self._adapters = adapters or Adapters()
         self._expert_loads = expert_loads
         self.config = config
@@ -74,20 +80,23 @@ class Engine:
         self._longest = self.max_model_len  # tokens at which a sequence ends
         self.vocab_size = model.config.vocab_size
         self.vector_size = 0  # of what a text becomes, where that is a vector
-        self.blocks = BlockManager(
-            cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt
-        )
-        self.scheduler = Scheduler(
-            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            whole=whole,
-        )  # fmt: skip
         if runner is None:
             assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
             pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
             runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
             sleeper = HostSleeper(runner, reload)
+            host = OwnHostPages(pages, cache.host_blocks) if cache.host_blocks else None
         self.runner: Runner = runner
         self._sleeper = sleeper
+        self._host = host
+        tier = HostTier(cache.host_blocks, host.slot_bytes, config.block_size) if host else None
+        self.blocks = BlockManager(
+            cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt, tier=tier
+        )
+        self.scheduler = Scheduler(
+            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            whole=whole,
+        )  # fmt: skip
         self.asleep = False
         drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
         self._speculation = Speculation(drafter) if drafter else None
@@ -116,13 +125,15 @@ class Engine:
         grammars = _grammars(checkpoint, made.eos_ids, pinned=config.device.startswith("cuda"))
         runner, sleeper, places = made.runner, made.sleeper, made.places
         of_all: AdapterPlaces | None = places
+        host: HostPages | None = made.host
         if team is not None:
             runner = leading = LeadingRunner(made.runner, team.followers)
             sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
             of_all = LeadingPlaces(places, team.followers) if places else None
+            host = LeadingHostPages(made.host, team.followers) if made.host else None
         return cls(
             made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars,
-            expert_loads=made.expert_loads, adapters=Adapters(of_all), draft=draft,
+            expert_loads=made.expert_loads, adapters=Adapters(of_all), draft=draft, host=host,
         )  # fmt: skip
 
     @property
@@ -134,9 +145,10 @@ class Engine:
         s = self.scheduler
         if not self.has_work and not self.asleep:
             self._expert_pairs = self._expert_loads()
+        tier = self.blocks.tier
         return Stats(
             running=len(s.running),
-            waiting=len(s.waiting),
+            waiting=len(s.waiting) + len(s.loading),
             used_blocks=self.blocks.num_used,
             total_blocks=len(self.blocks.blocks),
             preemptions=s.num_preemptions,
@@ -145,6 +157,8 @@ class Engine:
             steps=self._steps,
             draft_tokens=self._speculation.proposed if self._speculation else 0,
             draft_tokens_accepted=self._speculation.accepted if self._speculation else 0,
+            swaps=s.num_swaps,
+            **({} if tier is None else tier.stats),
             expert_pairs=self._expert_pairs,
         )
 
@@ -230,7 +244,7 @@ class Engine:
 
     @property
     def _free_places(self) -> int:
-        return self.config.max_num_seqs - len(self.scheduler.running)
+        return self.config.max_num_seqs - len(self.scheduler.running) - len(self.scheduler.loading)
 
     def abort(self, id: int) -> None:
         """Forget a sequence and free its blocks at once. Harmless for an unknown or finished one."""
@@ -273,6 +287,7 @@ class Engine:
         free = self.blocks.forget_free()
         self.runner.scrub(free)
         self.blocks.dirty.clear()
+        self.forget_host()
         for at in range(0, len(free), SCRUB_BLOCKS):
             if self._fell_asleep():
                 return
@@ -286,6 +301,29 @@ class Engine:
             yield residue
         if self._draft is not None:
             yield self._draft.drafter.residue()
+        yield from self._host_residues()
+
+    def _host_residues(self) -> Iterator[int]:
+        """As `scrubbing`, of the free slots of the host tier."""
+        tier, host = self.blocks.tier, self._host
+        if tier is None or host is None:
+            return
+        step = max(1, HOST_SCRUB_BYTES // tier.block_bytes)
+        for at in range(0, tier.slots, step):
+            if self._fell_asleep():
+                return
+            yield host.residue(tier.free_of(range(at, min(at + step, tier.slots))))
+
+    @property
+    def num_scrubbed(self) -> int:
+        """Blocks that a scrub would zero now, those of the host tier included."""
+        return self.blocks.num_free + (self.blocks.tier.slots if self.blocks.tier else 0)
+
+    def forget_host(self) -> None:
+        """Zero the host tier."""
+        if self.blocks.tier is not None:
+            self.blocks.tier.drop_all()
+            self._tidy()
 
     def _fell_asleep(self) -> bool:
         return self.asleep
@@ -308,6 +346,9 @@ class Engine:
         if self._draft is not None:
             given += self._draft.sleep_beside(self._sleeper, on_progress)
         self.blocks.forget_prefixes()
+        self.forget_host()
+        if self._host is not None:
+            self._host.forget()
         self.asleep = True
         return given
 
@@ -333,6 +374,7 @@ class Engine:
 
     def _step(self) -> list[Progress]:
         progress = self._catch_up()
+        self._land()
         batch = self.scheduler.schedule()
         self._decodes = len(batch) if all(s.num_tokens == 1 and not s.admitted for s in batch) else 0
         self._steps += 1
@@ -349,6 +391,7 @@ class Engine:
         if self._launched and (len(self._launched) > self.runner.ahead or not batch):
             progress += self._take_in(*self._launched.popleft())
         elif not batch:
+            self._await_load()
             self._await_grammar()
         self._tidy()
         return progress
@@ -363,6 +406,8 @@ class Engine:
                 progress.extend(self._take_in(*self._launched.popleft()))
             return self._allowed(guided, progress)
 
+        if self.blocks.tier is not None:
+            self.blocks.tier.begin_step(*_sizes(batch))
         launched = self.runner.launch(batch, masks if guided else None)
         for scheduled in batch:
             scheduled.sequence.num_computed += scheduled.num_tokens
@@ -402,8 +447,28 @@ class Engine:
         if matcher := next(compiling, None):
             matcher.wait(GRAMMAR_WAIT_S)
 
+    def _land(self) -> None:
+        """Take note of the blocks that have come from the host."""
+        if self._host is None or self.blocks.tier is None:
+            return
+        for sequence in self.scheduler.loading:
+            load = sequence.load
+            if load is not None and not load.over and (seconds := self._host.arrived(load.number)) is not None:
+                self.blocks.tier.end(load, seconds)
+                self.blocks.land(sequence)
+
+    def _await_load(self) -> None:
+        """Nothing can run before blocks have come from the host."""
+        loads = [s.load.number for s in self.scheduler.loading if s.load is not None and not s.load.over]
+        if self._host is not None and loads and all(self._host.arrived(number) is None for number in loads):
+            time.sleep(LOAD_WAIT_S)
+
     def _tidy(self) -> None:
-        """Zero what was left behind, then make the copies that forks need."""
+        """Copy to the host and from there, zero what was left behind, then make the copies that forks need."""
+        if self.blocks.tier is not None and self._host is not None:
+            for operation in self.blocks.tier.todo:
+                self._host.do(operation)
+            self.blocks.tier.todo = []
         if self.blocks.dirty:
             self.runner.scrub(self.blocks.dirty)
             self.blocks.dirty = []
@@ -420,6 +485,8 @@ class Engine:
     def _take_in(self, sequences: list[Sequence], launched: Launched) -> list[Progress]:
         progress = []
         tokens = launched.tokens()
+        if self.blocks.tier is not None:
+            self.blocks.tier.end_step()
         for sequence, first, logprobs in launched.prompt_logprobs():
             # Tokens known behind them stay: recomputed after a preemption, a chunk may be shorter than before.
             sequence.prompt_logprobs[first : first + len(logprobs)] = logprobs
@@ -493,6 +560,12 @@ class Engine:
         if len(sequence.tokens) >= sequence.max_length:
             return Finish.LENGTH
         return None
+
+
+def _sizes(batch: list[Scheduled]) -> tuple[int, int]:
+    """Tokens of prompts, and of all."""
+    counts = [s.num_tokens for s in batch]
+    return sum(count for count in counts if count > 1), sum(counts)
 
 
 def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int], *, pinned: bool = False) -> MaskedGrammars | None:

@@ -37,6 +37,7 @@ def warm_up(engine: Engine) -> None:
     while engine.runner.missed:
         engine.prepare()
     engine.runner.scrub(engine.blocks.forget_free())
+    engine.forget_host()
     gc.collect()
     gc.freeze()
 

@@ -46,7 +46,7 @@ class Weights:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes. `draft`: of a smaller model that guesses, with its cache, counted on each card. `blocks` is how many KV
-    blocks fit; `cache` is what they take."""
+    blocks fit; `cache` is what they take. `host`: of the host's memory, for each card, which holds `host_blocks`."""
 
     reserved: int
     weights: int
@@ -56,6 +56,8 @@ class Memory:
     cache: int
     blocks: int
     draft: int = 0
+    host: int = 0
+    host_blocks: int = 0
 
     @property
     def peak(self) -> int:
@@ -260,4 +262,6 @@ def memory_of(model: ModelConfig, config: EngineConfig, card: Card) -> Memory:
         graphs=graph_bytes(model, config),
         cache=blocks * block,
         blocks=blocks,
+        host=config.host_cache_bytes // block * block,
+        host_blocks=config.host_cache_bytes // block,
     )

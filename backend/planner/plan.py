@@ -73,6 +73,7 @@ def plan(
     contradict it or the model, and for a model that cannot be divided so."""
     context = config.max_model_len or model.max_position
     _require_lengths(model, context, concurrency, prompt, answer)
+    _require_host_cache(model, config)
     format = weight_format(config, model)
     require_cache(config, model)
     if not card.multiplies(format):
@@ -128,6 +129,16 @@ def _require_lengths(model: ModelConfig, context: int, concurrency: int, prompt:
         raise ConfigError(
             f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}"
             "; raise --context, or lower --prompt or --answer"
+        )
+
+
+def _require_host_cache(model: ModelConfig, config: EngineConfig) -> None:
+    """Raises ConfigError for a host cache that holds no block of the whole model."""
+    block = config.block_size * kv_bytes_per_token(model, config)
+    if 0 < config.host_cache_bytes < block:
+        raise ConfigError(
+            f"{config.host_cache_bytes} bytes of host cache hold no block; set --host-cache-bytes to at least {block}, "
+            "or to 0"
         )
 
 

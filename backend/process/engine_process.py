@@ -151,7 +151,7 @@ class Scrubs:
         self._residue = 0
 
     def add(self, number: int) -> None:
-        self._asked.append((number, self._engine.blocks.num_free, self._engine.scrubbing()))
+        self._asked.append((number, self._engine.num_scrubbed, self._engine.scrubbing()))
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -162,6 +162,7 @@ class Scrubs:
         try:
             self._residue += next(parts)
         except StopIteration:
+            self._channel.send(StepDone([], self._engine.stats))  # the host's memory holds less than before
             self._channel.send(Scrubbed(number, blocks, self._residue))
         except CannotScrub as error:
             self._channel.send(LifecycleRefused(number, type(error).__name__, error.message))

@@ -22,11 +22,17 @@ GAUGES = {  # field of Stats -> (name, help)
     "waiting": ("domicile_backend_sequences_waiting", "Sequences queued for the engine."),
     "used_blocks": ("domicile_backend_kv_blocks_used", "KV cache blocks that sequences hold."),
     "total_blocks": ("domicile_backend_kv_blocks", "KV cache blocks there are."),
+    "host_used_blocks": ("domicile_backend_host_cache_blocks_used", "Prefix blocks that the host's memory holds."),
+    "host_blocks": ("domicile_backend_host_cache_blocks", "Blocks that the host's memory has room for."),
 }
 COUNTERS = {
     "preemptions": ("domicile_backend_preemptions", "Sequences preempted for want of KV blocks."),
     "prefix_queries": ("domicile_backend_prefix_query_tokens", "Prompt tokens looked up in the prefix cache."),
     "prefix_hits": ("domicile_backend_prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
+    "host_hits": ("domicile_backend_host_cache_hit_tokens", "Prompt tokens that were copied back from the host."),
+    "host_bytes_stored": ("domicile_backend_host_cache_stored_bytes", "Copied to the host's memory, by one rank."),
+    "host_bytes_loaded": ("domicile_backend_host_cache_loaded_bytes", "Copied back from it, by one rank."),
+    "swaps": ("domicile_backend_preemptions_swapped", "Preemptions whose blocks the host's memory kept."),
     "steps": ("domicile_backend_steps", "Steps of the engine loop."),
     "draft_tokens": ("domicile_backend_draft_tokens", "Tokens guessed by speculative decoding."),
     "draft_tokens_accepted": ("domicile_backend_draft_tokens_accepted", "Guessed tokens that the model confirmed."),

@@ -82,7 +82,7 @@ def follow(connection: Connection, beats: int) -> None:
         sys.exit(1)
     connection.answer(Done())
     watch.ready = True
-    Follower(made.runner, made.sleeper, connection, made.places).run()
+    Follower(made.runner, made.sleeper, connection, made.places, made.host).run()
 
 
 class Watch:

@@ -4,8 +4,11 @@
     python bench/engine/gpu.py --out adapters-h200.json --runs llama-8b:bf16:adapters,llama-8b:bf16 --only "batch 64"
     python bench/engine/gpu.py --out engine-h200-tp2.json --tensor-parallel 2 --runs llama-70b:bf16,llama-8b:bf16
 
-A run that ends with :adapters has 8 LoRA adapters of rank 16 loaded, which the requests of a row use in turn or not at
-all; the same row of the run without is what they cost.
+    python bench/engine/gpu.py --out host-tier-h200.json --runs llama-8b:bf16:host --only "host tier"
+
+A run that ends with :host measures the host tier alone (`bench.engine.host_tier`). One that ends with :adapters has 8
+LoRA adapters of rank 16 loaded, which the requests of a row use in turn or not at all; the same row of the run without
+is what they cost.
 
 Shapes of real models with random weights; prompts are random token ids, fresh for each repetition; greedy unless a row
 says otherwise; every request runs to its full length. The clock is the host's, from the first prompt handed over as a
@@ -36,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from bench.engine import adapters as lora  # noqa: E402
+from bench.engine import host_tier  # noqa: E402
 from bench.engine.workloads import (  # noqa: E402
     COLD,
     DIVIDED,
@@ -236,14 +240,15 @@ def measure(run: str, options: argparse.Namespace) -> None:
 
     die_with_parent()
     shape, dtype, *more = run.split(":")
-    adapted = more == ["adapters"]
+    adapted, tiered = more == ["adapters"], more == ["host"]
     result: dict[str, Any] = {"rows": []}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape] | STORED.get(dtype, {})))
+        settings = {"max_model_len": 8192, **DTYPES[dtype], **(host_tier.SETTINGS if tiered else {})}
         config = EngineConfig(
             model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
-            load_format="dummy", max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
-            tensor_parallel_size=options.tensor_parallel, peer_memory=not options.no_peer_memory, **DTYPES[dtype],
+            load_format="dummy", max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
+            tensor_parallel_size=options.tensor_parallel, peer_memory=not options.no_peer_memory, **settings,
             **({**lora.SETTINGS, "adapters": folder} if adapted else {}),
         )  # fmt: skip
         ranks = Ranks(config, on_lost=print) if config.tensor_parallel_size > 1 else None
@@ -280,7 +285,9 @@ def measure(run: str, options: argparse.Namespace) -> None:
     gc.collect()
     gc.freeze()
     seed = 1000
-    for row in rows_of(options.only, adapted=adapted):
+    if tiered:
+        result["rows"] += host_tier.measured(engine, host_tier.LENGTH)
+    for row in [] if tiered else rows_of(options.only, adapted=adapted):
         bench.adapters = tuple(names) if row.name == lora.ADAPTED else ("",)
         if dtype == "kv8" and row.name not in PEERS[run]:  # what a cache's size is worth
             continue

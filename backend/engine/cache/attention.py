@@ -77,6 +77,14 @@ class Prefill:
     context: int
     blocks: Tensor  # [blocks], int64
 
+    def near(self, window: int | None, block_size: int) -> "Prefill":
+        """The same with the blocks alone that a window reaches, and positions that count from the first of these: what
+        a layer with a window takes does not grow with the prompt."""
+        passed = 0 if window is None else max(0, self.context - window + 1) // block_size
+        if not passed:
+            return self
+        return replace(self, context=self.context - passed * block_size, blocks=self.blocks[passed:])
+
 
 class Decodes:
     """The first `count` rows are one token each, of `count` sequences.
@@ -92,6 +100,21 @@ class Decodes:
         self._slots = slots
         self._dtype = dtype
         self._biases: dict[int | None, Tensor | None] = {}
+        self._near: dict[int, Decodes] = {}
+
+    def near(self, window: int | None, block_size: int) -> "Decodes":
+        """As `Prefill.near`: as many blocks of each sequence, in whatever of them the window begins."""
+        width = self._slots // block_size
+        reached = width if window is None else (window + block_size - 2) // block_size + 1
+        if window is None or reached >= width:
+            return self
+        if window not in self._near:
+            first = (self._lengths - window).clamp_min(0) // block_size
+            places = (first[:, None] + torch.arange(reached)).clamp_max(width - 1)
+            blocks = self.blocks.view(self.count, width).gather(1, places).flatten()
+            lengths = self._lengths - first * block_size
+            self._near[window] = Decodes(blocks, lengths, reached * block_size, self._dtype)
+        return self._near[window]
 
     def bias(self, window: int | None) -> Tensor | None:
         """[count, 1, 1, slots]: 0 where a token is that is attended to, -inf elsewhere; None if that is everywhere."""
@@ -119,14 +142,16 @@ class PagedAttention:
         softness = replace(self.cache.softness, sinks=sinks)
         keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
         values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
-        if self.decodes is not None and not self.prefills:
-            return _decode(q, *self._gathered(keys, values, self.decodes.blocks), self.decodes, window, softness)
+        decodes = None if self.decodes is None else self.decodes.near(window, self.cache.block_size)
+        if decodes is not None and not self.prefills:
+            return _decode(q, *self._gathered(keys, values, decodes.blocks), decodes, window, softness)
         k, v = self.cache.attended(k, v)
         out = q.new_empty(*q.shape[:2], v.shape[2])
-        if self.decodes is not None:
-            found = self._gathered(keys, values, self.decodes.blocks)
-            out[: self.decodes.count] = _decode(q[: self.decodes.count], *found, self.decodes, window, softness)
-        for p in self.prefills:
+        if decodes is not None:
+            found = self._gathered(keys, values, decodes.blocks)
+            out[: decodes.count] = _decode(q[: decodes.count], *found, decodes, window, softness)
+        for prefill in self.prefills:
+            p = prefill.near(window, self.cache.block_size)
             rows = slice(p.start, p.end)
             context = self._gathered(keys, values, p.blocks) if p.context else None
             out[rows] = _prefill(q[rows], k[rows], v[rows], context, p, window, softness)

@@ -6,16 +6,17 @@ prefix it shares. A block is written by one sequence only, and only before it is
 copy. A fork shares its leader's full blocks whether they are named or not, and copies the one that it will write to.
 
 Nothing of a sequence outlives it but what the prefix cache keeps: a block that loses its last holder without a name, or
-its name, is put on `dirty`, to be zeroed before the next step.
+its name, is put on `dirty`, to be zeroed before the next step. With a `tier`, a block that loses its name because
+another sequence needs it is copied to the host first.
 """
 
 from array import array
 from collections import OrderedDict
+from dataclasses import dataclass
 from hashlib import blake2b
 
+from backend.engine.core.host_tier import HostTier, Load
 from backend.engine.core.sequence import Sequence
-
-TOKEN_BYTES = array("q").itemsize
 
 
 class Block:
@@ -29,14 +30,29 @@ class Block:
         self.tokens = b""  # as `_packed` gives them
 
 
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The longest known prefix of a sequence, some blocks of which are on the host: of each its name and, if it is
+    there, its block on the device. load: one under way that brings some of them already."""
+
+    names: list[bytes]
+    blocks: list[int | None]
+    load: Load | None
+
+
 class BlockManager:
-    """KeysAndSigner out block ids 0 … num_blocks-1.
+    """Hands out block ids 0 … num_blocks-1.
 
     A block with references is used; one without is free, and, if it still has a hash, may be revived. Free blocks are
     reused least recently freed first, a sequence's tail before its head, so that what survives is the start of prompts.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True, salt: bytes = b"") -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, prefix_cache: bool = True, salt: bytes = b"",
+        tier: HostTier | None = None,
+    ) -> None:  # fmt: skip
+        """tier: where evicted blocks go; None: they are lost."""
+        self.tier = tier
         self.block_size = block_size
         self.prefix_cache = prefix_cache
         self.blocks = [Block() for _ in range(num_blocks)]
@@ -62,19 +78,73 @@ class BlockManager:
         """
         if not self.prefix_cache or not sequence.may_adopt:
             return 0
-        parent = self._root(sequence)
-        packed, step = _packed(sequence.tokens), self.block_size * TOKEN_BYTES
-        for start in range(0, (len(sequence.tokens) - 1) // self.block_size * step, step):
-            tokens = packed[start : start + step]
-            parent = _chain(parent, tokens)
-            found = self._by_hash.get(parent)
-            if found is None or self.blocks[found].tokens != tokens:
+        for name, tokens in self._adoptable(sequence):
+            found = self._found(name, tokens)
+            if found is None:
                 break
             self._take(found)
             sequence.block_table.append(found)
-            sequence.block_hashes.append(parent)
+            sequence.block_hashes.append(name)
         sequence.num_computed = len(sequence.block_table) * self.block_size
         return sequence.num_computed
+
+    def recallable(self, sequence: Sequence) -> Recall | None:
+        """What `recall` would bring; None if no block of the longest known prefix is on the host alone, or if it is
+        faster to compute them."""
+        tier = self.tier
+        if tier is None or not tier.used or not self.prefix_cache or not sequence.may_adopt:
+            return None
+        names: list[bytes] = []
+        blocks: list[int | None] = []
+        for name, tokens in self._adoptable(sequence):
+            found = self._found(name, tokens)
+            if found is None and not tier.holds(name, tokens):
+                break
+            names.append(name)
+            blocks.append(found)
+        missing = [name for name, found in zip(names, blocks, strict=True) if found is None]
+        if not missing or not tier.pays():
+            return None
+        return Recall(names, blocks, tier.underway(missing))
+
+    def has_room(self, recall: Recall) -> bool:
+        """Whether there are blocks for it, and one more to compute in."""
+        there = [found for found in recall.blocks if found is not None]
+        free = len(self._free) - sum(self.blocks[found].ref_count == 0 for found in there)
+        return len(recall.blocks) - len(there) < free
+
+    def recall(self, sequence: Sequence, recall: Recall) -> Load:
+        """Take over what is on the device, and begin to bring the rest from the host, for a sequence that holds none.
+
+        Its blocks are its own, and not to be read, until `land`.
+        """
+        assert self.tier is not None  # noqa: S101 -- where it comes from has looked
+        for found in recall.blocks:
+            if found is not None:
+                self._take(found)
+        missing = [name for name, found in zip(recall.names, recall.blocks, strict=True) if found is None]
+        load, brought = self.tier.load(missing, self._claim_to_overwrite)
+        over = set(brought)
+        self.dirty = [block_id for block_id in self.dirty if block_id not in over]
+        fresh = iter(brought)
+        sequence.block_table += [next(fresh) if found is None else found for found in recall.blocks]
+        sequence.num_computed = len(sequence.block_table) * self.block_size
+        return load
+
+    def land(self, sequence: Sequence) -> None:
+        """What was brought for it has arrived: others may find it, too."""
+        for index, (name, tokens) in enumerate(self._chained(sequence)[: len(sequence.block_table)]):
+            sequence.block_hashes.append(name)
+            self._name(sequence.block_table[index], name, tokens)
+
+    def _claim_to_overwrite(self) -> tuple[int, bytes | None, bytes]:
+        """A block, with the name and tokens that it had: what is in it need not be zeroed."""
+        block_id, _ = self._free.popitem(last=False)
+        block = self.blocks[block_id]
+        had = block.hash, block.tokens
+        self._forget(block)
+        block.ref_count = 1
+        return block_id, *had
 
     def fork(self, leader: Sequence, sequence: Sequence) -> bool:
         """Share what `leader` computed of their prompt, all but the last token, with one that holds nothing.
@@ -112,6 +182,8 @@ class BlockManager:
         block_id, _ = self._free.popitem(last=False)
         block = self.blocks[block_id]
         if block.hash is not None:
+            if self.tier is not None and (slot := self.tier.admit(block.hash, block.tokens)) is not None:
+                self.tier.store(block_id, slot)
             self._forget(block)
             self.dirty.append(block_id)
         block.ref_count = 1
@@ -126,18 +198,17 @@ class BlockManager:
         """
         if not self.prefix_cache:
             return
-        size = self.block_size
-        hashes = sequence.block_hashes
-        certain = min(sequence.num_computed + num_tokens, len(sequence.tokens))
-        for index in range(len(hashes), certain // size):
-            tokens = _packed(sequence.tokens[index * size : (index + 1) * size])
-            name = _chain(hashes[-1] if hashes else self._root(sequence), tokens)
-            hashes.append(name)
-            block_id = sequence.block_table[index]
-            if name not in self._by_hash:  # else a twin computed the same; ours stays private
-                block = self.blocks[block_id]
-                block.hash, block.tokens = name, tokens
-                self._by_hash[name] = block_id
+        certain = min(sequence.num_computed + num_tokens, len(sequence.tokens)) // self.block_size
+        for index in range(len(sequence.block_hashes), certain):
+            name, tokens = self._chained(sequence)[index]
+            sequence.block_hashes.append(name)
+            self._name(sequence.block_table[index], name, tokens)
+
+    def _name(self, block_id: int, name: bytes, tokens: bytes) -> None:
+        if name not in self._by_hash:  # else a twin computed the same; ours stays private
+            block = self.blocks[block_id]
+            block.hash, block.tokens = name, tokens
+            self._by_hash[name] = block_id
 
     def forget_prefixes(self) -> None:
         """Remove all blocks from the prefix cache: no later sequence finds what was computed so far."""
@@ -145,9 +216,16 @@ class BlockManager:
             self._forget(block)
 
     def disown(self, sequence: Sequence) -> None:
-        """Remove its blocks from the prefix cache: what was computed is invalid."""
-        for block_id in sequence.block_table:
-            self._forget(self.blocks[block_id])
+        """Remove its blocks from the prefix cache, also if it was preempted: what was computed is invalid."""
+        names = [name for name, _ in sequence.chain]
+        if self.tier is not None:
+            self.tier.drop(names)
+        for name in names:
+            block_id = self._by_hash.get(name)
+            if block_id is not None:
+                self._forget(self.blocks[block_id])
+                if block_id in self._free:
+                    self.dirty.append(block_id)
 
     def private(self, sequence: Sequence) -> list[int]:
         """Its blocks that no other sequence holds."""
@@ -177,6 +255,22 @@ class BlockManager:
         """Those of them that are free and zeroed, and that the prefix cache does not keep."""
         dirty = set(self.dirty)
         return [id for id in ids if id in self._free and self.blocks[id].hash is None and id not in dirty]
+
+    def _adoptable(self, sequence: Sequence) -> list[tuple[bytes, bytes]]:
+        """Name and tokens of the blocks that others may have computed for it; a token is left, for its logits."""
+        return self._chained(sequence)[: (len(sequence.tokens) - 1) // self.block_size]
+
+    def _chained(self, sequence: Sequence) -> list[tuple[bytes, bytes]]:
+        """Name and tokens of each full block. Hashed once: a sequence's tokens stay."""
+        chain, size = sequence.chain, self.block_size
+        for at in range(len(chain) * size, len(sequence.tokens) // size * size, size):
+            tokens = _packed(sequence.tokens[at : at + size])
+            chain.append((_chain(chain[-1][0] if chain else self._root(sequence), tokens), tokens))
+        return chain
+
+    def _found(self, name: bytes, tokens: bytes) -> int | None:
+        found = self._by_hash.get(name)
+        return found if found is not None and self.blocks[found].tokens == tokens else None
 
     def _root(self, sequence: Sequence) -> bytes:
         return blake2b(sequence.cache_root, key=self._salt[:64], digest_size=16).digest()

@@ -71,4 +71,10 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     steps: int
     draft_tokens: int = 0  # guessed by a drafter, and found right
     draft_tokens_accepted: int = 0
+    host_used_blocks: int = 0  # of the host tier, as `host_blocks`: gauges
+    host_blocks: int = 0
+    host_hits: int = 0  # prompt tokens that came from the host; they count as hits, too
+    host_bytes_stored: int = 0  # copied to it and from it, by one rank
+    host_bytes_loaded: int = 0
+    swaps: int = 0  # preemptions whose blocks the host kept
     expert_pairs: list[int] = []  # of tokens and experts, by the rank that computes them; [] where none holds wholes

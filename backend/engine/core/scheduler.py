@@ -6,6 +6,10 @@ when new or preempted. Running ones come first, every decode is kept its one tok
 prompts in order. When blocks run out, the last in order is preempted: its blocks are freed and all its tokens are
 computed again later.
 
+With a host tier (`host_tier`) a sequence may wait once more before it runs, while blocks are copied (LOADING), and a
+preempted one is swapped if two copies are faster than to compute it again and the tier has room: the tier then keeps
+its blocks until it is back or over. What was not kept is computed.
+
 Who waits is admitted by priority, then by how little its project was served (`fairness`), then by arrival. One of a
 better priority does not wait for those of a worse: they are preempted until it fits, so batch work stands still while
 interactive work needs the place.
@@ -18,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.block_manager import BlockManager, Recall
 from backend.engine.core.fairness import FairShare
 from backend.engine.core.sequence import Sequence, Status
 
@@ -61,8 +65,10 @@ class Scheduler:
         self.budget = max_num_batched_tokens
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order
+        self.loading: list[Sequence] = []  # first come, first served
         self._free_rows = list(range(max_num_seqs))
         self.num_preemptions = 0
+        self.num_swaps = 0  # preemptions whose blocks the host tier keeps
         self.prefix_queries = 0  # tokens looked up in the prefix cache, and found there
         self.prefix_hits = 0
         self.shares = FairShare()
@@ -79,6 +85,7 @@ class Scheduler:
         self._make_way()
         batch, preempted = self._schedule_running()
         if not preempted:
+            batch += self._land(self.budget - sum(s.num_tokens for s in batch))
             batch += self._admit(self.budget - sum(s.num_tokens for s in batch))
         return batch
 
@@ -90,9 +97,11 @@ class Scheduler:
         worse = [s for s in self.running if s.priority > urgent.priority]
         room = self.blocks.num_free + sum(len(self.blocks.private(s)) for s in worse)
         needed = self.blocks.missing(urgent, min(urgent.num_uncomputed, self.budget))
+        if (recall := self.blocks.recallable(urgent)) is not None:
+            needed = max(needed, len(recall.names) + 1)
         if needed > room:
             return
-        while worse and (len(self.running) >= self.max_num_seqs or needed > self.blocks.num_free):
+        while worse and (len(self.running) + len(self.loading) >= self.max_num_seqs or needed > self.blocks.num_free):
             self.preempt(worse.pop())
 
     def _schedule_running(self) -> tuple[list[Scheduled], bool]:
@@ -135,13 +144,19 @@ class Scheduler:
                 queues.setdefault((sequence.priority, sequence.project), deque()).append(sequence)
         heads = [self._rank(queue[0]) for queue in queues.values()]
         heapify(heads)
-        while heads and budget > 0 and len(self.running) < self.max_num_seqs:
+        while heads and budget > 0 and len(self.running) + len(self.loading) < self.max_num_seqs:
             queue = queues[heappop(heads)[-1]]
-            scheduled = self._admitted(queue.popleft(), budget)
-            if scheduled is None:
-                break
-            batch.append(scheduled)
-            budget -= scheduled.num_tokens
+            sequence = queue.popleft()
+            recall = None if self._forks(sequence) else self.blocks.recallable(sequence)
+            if recall is not None:
+                if not self._recalled(sequence, recall):
+                    break
+            else:
+                scheduled = self._admitted(sequence, budget)
+                if scheduled is None:
+                    break
+                batch.append(scheduled)
+                budget -= scheduled.num_tokens
             if queue:
                 heappush(heads, self._rank(queue[0]))
         return batch
@@ -151,10 +166,44 @@ class Scheduler:
         priority, project = sequence.priority, sequence.project
         return priority, self.shares.served(project), sequence.arrival, (priority, project)
 
+    def _forks(self, sequence: Sequence) -> bool:
+        leader = sequence.leader
+        return leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
+
+    def _recalled(self, sequence: Sequence, recall: Recall) -> bool:
+        """It waits for blocks from the host from now on; False if there is no room for them."""
+        if recall.load is None:
+            if not self.blocks.has_room(recall):
+                return False
+            self.waiting.remove(sequence)
+            sequence.load = self.blocks.recall(sequence, recall)
+            sequence.status = Status.LOADING
+            self.loading.append(sequence)
+        else:
+            sequence.load = recall.load
+        return True
+
+    def _land(self, budget: int) -> list[Scheduled]:
+        """Run those whose blocks have come from the host."""
+        batch: list[Scheduled] = []
+        for sequence in [s for s in self.loading if s.load is not None and s.load.over]:
+            num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
+            if num_tokens <= 0:
+                break
+            self.loading.remove(sequence)
+            if not self.blocks.grow(sequence, num_tokens):
+                self.blocks.release(sequence)
+                sequence.status, sequence.load = Status.WAITING, None
+                self._queue(sequence)
+                continue
+            batch.append(self._started(sequence, num_tokens, sequence.num_computed))
+            budget -= num_tokens
+        return batch
+
     def _admitted(self, sequence: Sequence, budget: int) -> Scheduled | None:
         """It runs from now on; None if there are no blocks for it."""
         leader = sequence.leader
-        forks = leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
+        forks = self._forks(sequence)
         if forks and leader is not None and not self.blocks.fork(leader, sequence):
             return None
         found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
@@ -163,21 +212,27 @@ class Scheduler:
         if cut or not self.blocks.grow(sequence, num_tokens):
             self.blocks.release(sequence)
             return None
+        self.waiting.remove(sequence)
+        return self._started(sequence, num_tokens, found, forks=forks)
+
+    def _started(self, sequence: Sequence, num_tokens: int, found: int, *, forks: bool = False) -> Scheduled:
+        """It is in no queue any more, and runs. found: tokens that it has not to compute."""
         if sequence.num_cached is None:  # counted once, when it really runs for the first time
             sequence.num_cached = found
             sequence.started = time.monotonic()
             if not forks:
                 self.prefix_queries += sequence.num_prompt
                 self.prefix_hits += found
-        sequence.leader = None
+        sequence.leader = sequence.load = None
+        self._unkeep(sequence)
         sequence.status = Status.RUNNING
         sequence.row = self._free_rows.pop()
-        self.waiting.remove(sequence)
         insort(self.running, sequence, key=_order)
         return self._run(sequence, num_tokens, admitted=True)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Return a running sequence to the waiting queue; it is recomputed."""
+        """Return a running sequence to the waiting queue; it is swapped or recomputed."""
+        self._keep(sequence)
         self._leave(sequence)
         sequence.status = Status.WAITING
         self.num_preemptions += 1
@@ -189,10 +244,29 @@ class Scheduler:
             return
         if sequence.status is Status.RUNNING:
             self._leave(sequence)
+        elif sequence.status is Status.LOADING:
+            self.loading.remove(sequence)
+            if self.blocks.tier is not None and sequence.load is not None:
+                self.blocks.tier.end(sequence.load)  # before its blocks are used again
+            self.blocks.release(sequence)
         else:
             self.waiting.remove(sequence)
+        self._unkeep(sequence)
         sequence.status = Status.FINISHED
         self.shares.leave(sequence.project)
+
+    def _keep(self, sequence: Sequence) -> None:
+        """Have the tier keep the blocks of one that is preempted, if that is faster than to compute them again."""
+        tier, names = self.blocks.tier, sequence.block_hashes
+        if tier is not None and names and sequence.may_adopt and tier.pays(copies=2) and tier.can_keep(names):
+            sequence.kept = list(names)
+            tier.keep(names)
+            self.num_swaps += 1
+
+    def _unkeep(self, sequence: Sequence) -> None:
+        if sequence.kept and self.blocks.tier is not None:
+            self.blocks.tier.unkeep(sequence.kept)
+            sequence.kept = []
 
     def _leave(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

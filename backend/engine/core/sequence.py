@@ -4,6 +4,7 @@ from enum import Enum, auto
 from typing import Any
 
 from backend.engine.core.grammar import GrammarMatcher
+from backend.engine.core.host_tier import Load
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.restriction import Restriction
 from backend.engine.core.sampling import SamplingParams
@@ -11,6 +12,7 @@ from backend.engine.core.sampling import SamplingParams
 
 class Status(Enum):
     WAITING = auto()
+    LOADING = auto()  # its blocks are on their way from the host
     RUNNING = auto()
     FINISHED = auto()
 
@@ -32,9 +34,12 @@ class Sequence:
         "block_hashes",
         "block_table",
         "cache_root",
+        "chain",
         "ends",
         "id",
+        "kept",
         "leader",
+        "load",
         "matcher",
         "max_length",
         "num_cached",
@@ -107,6 +112,9 @@ class Sequence:
         self.started: float | None = None  # monotonic seconds, once it ran
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []
+        self.chain: list[tuple[bytes, bytes]] = []  # name and tokens of each full block, as far as they were hashed
+        self.kept: list[bytes] = []  # names of blocks that the host keeps for it while it is preempted
+        self.load: Load | None = None  # from the host, that it waits for: its own, or another's of the same blocks
 
     @property
     def order(self) -> tuple[int, int]:
@@ -139,9 +147,11 @@ class Sequence:
 
     @property
     def is_held(self) -> bool:
-        """It cannot run yet: a token of it is still to come from the device, its grammar is being compiled, or its
-        leader's prompt is not computed."""
-        return bool(self.num_pending) or (self.matcher is not None and not self.matcher.ready) or self.waits_for_leader
+        """It cannot run yet: a token of it is still to come from the device, its grammar is being compiled, its
+        leader's prompt is not computed, or blocks that it begins with are on their way from the host."""
+        if self.num_pending or (self.load is not None and not self.load.over):
+            return True
+        return (self.matcher is not None and not self.matcher.ready) or self.waits_for_leader
 
     @property
     def waits_for_leader(self) -> bool:

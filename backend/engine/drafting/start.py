@@ -90,7 +90,7 @@ def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         max_num_seqs=ROWS, max_num_batched_tokens=max(ROWS, min(config.max_num_batched_tokens, 2048)),
         quantization=None, kv_dtype=None, prefix_cache=False, batch_invariant=False, tensor_parallel_size=1,
         pipeline_parallel_size=1, expert_parallel=False, redundant_experts=0, max_adapters=0, adapters="",
-        max_model_len=None,
+        max_model_len=None, host_cache_bytes=0,
     )  # fmt: skip
 
 

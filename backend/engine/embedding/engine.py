@@ -65,6 +65,8 @@ class EmbeddingEngine(Engine):
             raise ConfigError(
                 "an embedding model draws no tokens: speculation has nothing to guess; remove --speculation"
             )
+        if config.host_cache_bytes:
+            raise ConfigError("texts of an embedding model are computed anew; leave --host-cache-bytes out")
         if config.ranks > 1 or team is not None:
             raise ConfigError("an embedding model is not divided among cards; set --tensor-parallel-size 1")
         if config.batch_invariant and not config.device.startswith("cuda"):

@@ -10,12 +10,16 @@ import torch
 
 from backend.engine.adapter_places import OwnPlaces
 from backend.engine.cache.attention import KVCache
+from backend.engine.cache.host_pages import HostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.progress import OnStage, Stage
 from backend.engine.core.runner import Runner
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
+from backend.engine.gpu.pinned_pages import PinnedPages
+from backend.engine.gpu.sleeper import HOST_RESERVE, available_host_memory
 from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache, weight_format
+from backend.errors import ConfigError
 from backend.models.adapters.bank import AdapterBank
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
@@ -28,7 +32,7 @@ from backend.parallel.group import ParallelGroup
 @dataclass(frozen=True)
 class Computing:
     """eos_ids: tokens that end the model's answers; none of random weights without a tokenizer. places: of adapters;
-    None: the engine takes none."""
+    None: the engine takes none. host: slots of the host tier, if it has one."""
 
     model: Decoder
     eos_ids: frozenset[int]
@@ -37,10 +41,12 @@ class Computing:
     sleeper: Sleeper | None
     expert_loads: Callable[[], list[int]] = list
     places: OwnPlaces | None = None
+    host: HostPages | None = None
 
 
 def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup, on_stage: OnStage) -> Computing:
     """Load and build. Raises ConfigError before loading if model, cache or cards are not as asked, ModelError while."""
+    require_host_memory(config)
     load = partial(loaded, checkpoint, config, group)
     format = weight_format(config, checkpoint.config)
     share = share_of(checkpoint.config, group, format)
@@ -51,7 +57,8 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
         model, eos_ids = load(partial(on_stage, Stage.WEIGHTS))
         places = adapter_places(model, config)
         gpu, cache, sleeper = gpu_runner(model, config, on_stage)
-        return Computing(model, eos_ids, gpu, cache, sleeper, gpu.model.expert_loads, places)
+        host = PinnedPages(gpu.cache, cache.host_blocks) if cache.host_blocks else None
+        return Computing(model, eos_ids, gpu, cache, sleeper, gpu.model.expert_loads, places, host)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     cache = size_cache(config, share, 4 if config.dtype == "float32" else 2)
@@ -67,7 +74,18 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
         return again
 
     sleeper = HostSleeper(runner, reload)
-    return Computing(model, eos_ids, runner, cache, sleeper, lambda: runner.model.expert_loads(), places)
+    own = HostPages(pages, cache.host_blocks) if cache.host_blocks else None
+    return Computing(model, eos_ids, runner, cache, sleeper, lambda: runner.model.expert_loads(), places, own)
+
+
+def require_host_memory(config: EngineConfig) -> None:
+    """Raises ConfigError if the host has no room for the host tiers of all ranks."""
+    asked = config.host_cache_bytes * config.ranks
+    if asked and asked + HOST_RESERVE > (room := available_host_memory()):
+        raise ConfigError(
+            f"the host cache takes {asked} bytes, and of {room} that are available {HOST_RESERVE} are left to others"
+            f"; set --host-cache-bytes to at most {max(0, room - HOST_RESERVE) // config.ranks}"
+        )
 
 
 def adapter_places(model: Decoder, config: EngineConfig) -> OwnPlaces | None:

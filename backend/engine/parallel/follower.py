@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from backend.engine.cache.sleeper import Sleeper
+from backend.engine.core.host_tier import HostClear, HostLoad, HostOperation, HostPages, HostSettle, HostStore
 from backend.engine.core.runner import Runner
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
@@ -18,6 +19,8 @@ from backend.engine.parallel.step_messages import (
     Copy,
     Done,
     FromFollower,
+    HostForget,
+    HostResidue,
     Launch,
     Masks,
     PlaceAdapter,
@@ -54,12 +57,13 @@ class Leader(Protocol):
 @dataclass
 class Follower:
     """runner: of the same kind as rank 0's, with as many blocks. sleeper: None if it cannot sleep.
-    places: None if it takes no adapters."""
+    places: None if it takes no adapters. host: None if it has no host tier."""
 
     runner: Runner
     sleeper: Sleeper | None
     leader: Leader
     places: Places | None = None
+    host: HostPages | None = None
     asleep: bool = False
     _mirrors: Mirrors = field(default_factory=Mirrors)
 
@@ -83,6 +87,8 @@ class Follower:
                 self.runner.scrub(blocks)
             case Residue(blocks):
                 self.leader.answer(Done(self.runner.residue(blocks)))
+            case HostStore() | HostLoad() | HostSettle() | HostClear() | HostResidue() | HostForget():
+                self._on_host(message)
             case PlaceAdapter():
                 self._turn(lambda: self._place(message))
             case Sleep():
@@ -91,6 +97,17 @@ class Follower:
                 self._turn(self._wake)
             case Masks():
                 raise RuntimeError("masks came without a step that asks for them")
+
+    def _on_host(self, message: HostOperation | HostResidue | HostForget) -> None:
+        if self.host is None:
+            raise RuntimeError("this rank has no host tier")
+        match message:
+            case HostResidue(slots):
+                self.leader.answer(Done(self.host.residue(slots)))
+            case HostForget():
+                self.host.forget()
+            case _:
+                self.host.do(message)
 
     def _launch(self, message: Launch) -> None:
         self._mirrors.forget(message.gone)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from backend.engine.cache.sleeper import Sleeper
+from backend.engine.core.host_tier import HostOperation, HostPages
 from backend.engine.core.runner import Launched, Masks, Runner
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
@@ -92,6 +93,36 @@ class LeadingRunner:
     def forget(self) -> None:
         """The tokens that the others were told: no sequence is there."""
         self._originals = Originals()
+
+
+@dataclass(frozen=True)
+class LeadingHostPages:
+    """`core.host_tier.HostPages` of all ranks: each has its share of a block in the same slot. A load that has arrived
+    at the first may be under way at another, whose next step then waits for it on its own device."""
+
+    own: HostPages
+    followers: Followers
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.own.slot_bytes
+
+    def do(self, operation: HostOperation) -> None:
+        self.followers.send(operation)
+        self.own.do(operation)
+
+    def arrived(self, number: int) -> float | None:
+        return self.own.arrived(number)
+
+    def residue(self, slots: list[int]) -> int:
+        """Of all ranks together."""
+        self.followers.send(say.HostResidue(slots))
+        own = self.own.residue(slots)
+        return own + sum(numbers(self.followers.answers()))
+
+    def forget(self) -> None:
+        self.followers.send(say.HostForget())
+        self.own.forget()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from backend.engine.core.host_tier import HostClear, HostLoad, HostSettle, HostStore
 from backend.engine.core.sampling import SamplingParams
 from backend.errors import BackendError
 
@@ -67,6 +68,16 @@ class Residue(msgspec.Struct, frozen=True, tag=True, array_like=True):
     blocks: list[int]
 
 
+class HostResidue(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`HostPages.residue`; answered by `Done`."""
+
+    slots: list[int]
+
+
+class HostForget(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`HostPages.forget`."""
+
+
 class PlaceAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """`models.adapters`: put the adapter in that folder, which has that digest, into a slot; answered by `Done` or
     `Refused`. No folder: zero the slot; answered by `Done`."""
@@ -95,7 +106,10 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToFollower = Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | PlaceAdapter | Sleep | Wake
+ToFollower = (
+    Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | PlaceAdapter | Sleep | Wake
+    | HostStore | HostLoad | HostSettle | HostClear | HostResidue | HostForget
+)  # fmt: skip
 FromFollower = Done | Refused
 
 

@@ -442,3 +442,20 @@ def test_a_smaller_model_that_guesses_takes_its_weights_and_its_cache_from_the_o
     shown = CliRunner().invoke(app, [*arguments, "--draft-model", str(tmp_path / "small"), "--draft-memory", "2"])
     assert "its cache included" in shown.stdout
     assert "draft" not in CliRunner().invoke(app, arguments).stdout
+
+
+def test_a_host_cache_is_counted_beside_the_card(tmp_path: Path) -> None:
+    asked = {"concurrency": 32, "prompt": 512, "answer": 256}
+    config = on_gpu(host_cache_bytes=10 << 30)
+    found, without = (plan(LLAMA, each, H200, **asked) for each in (config, on_gpu()))
+    block = config.block_size * found.kv_bytes_per_token
+    assert found.memory.host_blocks == (10 << 30) // block
+    assert found.memory.host == found.memory.host_blocks * block
+    assert (found.memory.peak, without.memory.host) == (without.memory.peak, 0)
+    with pytest.raises(ConfigError, match=f"to at least {block}, or to 0"):
+        plan(LLAMA, on_gpu(host_cache_bytes=block - 1), H200, **asked)
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["qwen3-0.6b"]))
+    arguments = ["plan", "--model", str(tmp_path), "--context", "8192"]
+    shown = CliRunner().invoke(app, [*arguments, "--host-cache-bytes", str(1 << 30)])
+    assert "host cache           1.00 GiB of the host's memory: 585 blocks, 9360 tokens" in shown.stdout
+    assert "host cache" not in CliRunner().invoke(app, arguments).stdout

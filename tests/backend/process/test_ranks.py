@@ -35,6 +35,7 @@ SAID: dict[str, dict[str, Any]] = {
     "mixtral": {"architectures": ["MixtralForCausalLM"], "num_local_experts": 6, "num_experts_per_tok": 2},
 }
 DATE = LLMatcher.grammar_from_regex("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+HOST_BYTES = 4 << 20
 ON_CPU = not torch.cuda.is_available()
 NEAR = 0.02 if torch.cuda.is_available() else 1e-3  # kernels multiply float32 in TF32
 
@@ -80,7 +81,7 @@ def alone(shape: Path) -> Iterator[HostedEngine]:
 
 @pytest.fixture(scope="module")
 def divided(case: Case, shape: Path) -> Iterator[HostedEngine]:
-    engine = HostedEngine(configured(shape, speculation="ngram", **case[2]))
+    engine = HostedEngine(configured(shape, speculation="ngram", host_cache_bytes=HOST_BYTES, **case[2]))
     yield engine
     engine.close()
 
@@ -149,6 +150,21 @@ def test_more_sequences_than_blocks_are_preempted_alike(alone: HostedEngine, div
     prompts = [[4 + (i + k) % 250 for i in range(120)] for k in range(10)]
     assert said(divided, greedy(16), prompts) == said(alone, greedy(16), prompts)
     assert divided.ask(preemptions) > 0
+
+
+def from_the_host(engine: Engine) -> tuple[int, int]:
+    return engine.stats.host_hits, engine.scrub()
+
+
+def test_blocks_come_back_from_the_host_of_all_ranks(alone: HostedEngine, divided: HostedEngine) -> None:
+    asked = [[3 + (i * 11 + k) % 300 for i in range(200)] for k in range(5)]
+    expected = [said(alone, greedy(8), [prompt]) for prompt in asked]
+    before, _ = divided.ask(from_the_host)
+    for _ in range(2):
+        assert [said(divided, greedy(8), [prompt]) for prompt in asked] == expected
+    hits, residue = divided.ask(from_the_host)
+    assert hits > before
+    assert residue == 0
 
 
 def test_a_form_is_followed_on_all_ranks(alone: HostedEngine, divided: HostedEngine) -> None:

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from backend.engine.core.block_manager import BlockManager
+from backend.engine.core import block_manager
+from backend.engine.core.block_manager import BlockManager, _chain
 from backend.engine.core.sequence import Sequence
 from tests.backend.tiny import greedy
 
@@ -183,3 +184,32 @@ def test_without_a_prefix_cache_nothing_is_found() -> None:
     blocks = BlockManager(8, 2, prefix_cache=False)
     compute(blocks, sequence([1, 2, 3]))
     assert blocks.adopt_prefix(sequence([1, 2, 3])) == 0
+
+
+def test_each_block_of_a_prompt_is_hashed_once_however_often_it_waits_and_in_however_many_chunks_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed = []
+    monkeypatch.setattr(block_manager, "_chain", lambda parent, tokens: hashed.append(tokens) or _chain(parent, tokens))
+    blocks = BlockManager(60, BLOCK_SIZE)
+    s = sequence(list(range(150)))
+    for _ in range(20):
+        blocks.adopt_prefix(s)
+    for _ in range(75):
+        assert compute(blocks, s, 2)
+    assert len(hashed) == 50
+    blocks.release(s)
+    assert blocks.adopt_prefix(s) == 147
+    assert len(hashed) == 50
+
+
+def test_what_is_disowned_after_a_preemption_is_not_found_and_is_zeroed() -> None:
+    blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE)
+    s = sequence([1, 2, 3, 4, 5, 6, 7])
+    assert compute(blocks, s)
+    table = list(s.block_table)
+    blocks.release(s)
+    blocks.dirty.clear()
+    blocks.disown(s)
+    assert blocks.adopt_prefix(sequence([1, 2, 3, 4, 5, 6, 7], 1)) == 0
+    assert sorted(blocks.dirty) == sorted(table[:2])

@@ -21,6 +21,7 @@ from backend.engine.gpu import graph_runner
 from backend.engine.gpu.captures import graph_sizes, piece_size
 from backend.engine.gpu.d2h import PendingTokens
 from backend.engine.gpu.graph_runner import GraphRunner
+from backend.engine.gpu.pinned_pages import PinnedPages
 from backend.engine_config import EngineConfig, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
@@ -87,7 +88,8 @@ def ahead(
         runner._prompt_replays = []
         while runner.prepare():
             pass
-    return Engine(on_device, config, cache, eos_ids, runner=runner, drafter=drafter)
+    host = PinnedPages(pages, cache.host_blocks) if cache.host_blocks else None
+    return Engine(on_device, config, cache, eos_ids, runner=runner, drafter=drafter, host=host)
 
 
 def assert_idle(engine: Engine) -> None:

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+import torch
 
 from backend.engine.cache.attention import KVCache
+from backend.engine.cache.host_pages import HostPages
 from backend.engine.core.runner import Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
@@ -17,7 +19,7 @@ from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.engine import Engine
 from backend.engine.parallel import step_messages
 from backend.engine.parallel.follower import Follower
-from backend.engine.parallel.leader import LeadingRunner, LeadingSleeper
+from backend.engine.parallel.leader import LeadingHostPages, LeadingRunner, LeadingSleeper
 from backend.engine.parallel.step_messages import FromFollower, ToFollower
 from backend.engine_config import CacheSize, EngineConfig
 from backend.errors import CannotSleep, CannotWake
@@ -97,10 +99,11 @@ class Telling(ModelRunner):
 class InProcess:
     """Other ranks, called as they would be by a connection."""
 
-    def __init__(self, *runners: Any, sleepers: tuple[Any, ...] = ()) -> None:
+    def __init__(self, *runners: Any, sleepers: tuple[Any, ...] = (), host: Any = None) -> None:
         self.answered: list[list[FromFollower]] = [[] for _ in runners]
         self.ranks = [
-            Follower(runner, sleepers[i] if sleepers else None, self._answering(i)) for i, runner in enumerate(runners)
+            Follower(runner, sleepers[i] if sleepers else None, self._answering(i), host=host)
+            for i, runner in enumerate(runners)
         ]
 
     def _answering(self, place: int) -> Any:
@@ -214,6 +217,30 @@ def test_residues_of_all_ranks_are_added_up_and_preparing_ends(model: Decoder) -
     assert leading.residue([4]) == 9
     assert [leading.prepare() for _ in range(3)] == [True, False, False]
     assert [rank.did for rank in ranks] == [[("residue", [4]), "prepare", "prepare"]] * 2
+
+
+def test_another_rank_copies_to_its_host_and_back_what_rank_0_does(model: Decoder) -> None:
+    pages = [KVCache(model.config, 16, 4, model.embedding.dtype, "cpu") for _ in range(2)]
+    hosts = [HostPages(each, 40) for each in pages]
+    own, other = (ModelRunner(model, each) for each in pages)
+    team = InProcess(other, host=hosts[1])
+    config = EngineConfig(model="", block_size=4, num_blocks=16, max_num_seqs=4, max_num_batched_tokens=16)
+    host = LeadingHostPages(hosts[0], team)
+    engine = Engine(model, config, CacheSize(16, 64, 40), runner=LeadingRunner(own, team), host=host)
+    assert engine.blocks.tier is not None
+    engine.blocks.tier.pays = lambda copies=1: True  # type: ignore[method-assign]  # whatever this machine measures
+    prompts = [[9 + i] * 21 for i in range(4)]
+    assert generate(engine, prompts, greedy(20)) == generate(engine, prompts, greedy(20))
+    assert engine.stats.swaps > 0
+    assert engine.stats.host_hits > 0
+    assert torch.equal(hosts[0]._slots, hosts[1]._slots)
+    assert torch.equal(pages[0].keys, pages[1].keys)
+    assert engine.scrub() == 0
+    hosts[1]._slots[39, 3] = 1
+    assert host.residue([39]) == 1, "of all ranks"
+    assert engine.scrub() == 1
+    host.forget()
+    assert engine.scrub() == 0
 
 
 @dataclass
