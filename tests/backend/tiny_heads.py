@@ -8,7 +8,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from backend.engine.cache.attention import KVCache, PagedAttention, Prefill
 from backend.models.config import ModelConfig
+from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.exposure import Exposure
 from backend.models.heads.head_config import EAGLE3, HeadConfig, eagle3_config, mtp_config
 from backend.models.heads.head_decoder import HeadDecoder
 
@@ -75,3 +78,43 @@ def write_eagle3(folder: Path, head: HeadDecoder, base: ModelConfig, **changes: 
 
 def mtp(base: ModelConfig, seed: int = 7) -> HeadDecoder:
     return tiny_head(mtp_config(base), seed)
+
+
+def trained(head: HeadDecoder, base: Decoder, texts: list[list[int]], steps: int = 60) -> HeadDecoder:
+    """`head` after it has learned to guess the tokens of `texts` from the hidden states that `base` has there; not to
+    go on from what it left itself."""
+    examples = [(torch.tensor(text), states_of(base, head.config.reads, text)) for text in texts]
+    parameters = [p for p in head.parameters() if p.is_floating_point()]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    number = {int(target): i for i, target in enumerate(head.targets)}
+    for _ in range(steps):
+        losses = []
+        for ids, states in examples:
+            head.features = head.combined(states[:-2])
+            rows = torch.tensor([i for i, t in enumerate(ids[2:].tolist()) if t in number], dtype=torch.int64)
+            logits = head.begin(ids[1:-1], torch.arange(len(ids) - 2), one_prompt(head, len(ids) - 2), rows)
+            losses.append(torch.nn.functional.cross_entropy(logits, ids[2:][rows]))
+        optimizer.zero_grad()
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    head.features = head.outputs = torch.zeros(0, head.config.hidden_size)
+    return head
+
+
+def states_of(base: Decoder, reads: tuple[int, ...], text: list[int]) -> Tensor:
+    """Hidden states of all tokens: [tokens, width]."""
+    base.exposure = Exposure(reads, len(text), base.config.hidden_size, base.embedding.dtype, torch.device("cpu"))
+    base(torch.tensor(text), torch.arange(len(text)), one_prompt(base, len(text)), torch.tensor([0]))
+    states, base.exposure = base.exposure.states, None
+    return states
+
+
+def one_prompt(model: Decoder, tokens: int) -> PagedAttention:
+    """Attention for a step that has one sequence, from its beginning."""
+    blocks = -(-tokens // 16)
+    cache = KVCache(model.config, blocks, 16, model.embedding.dtype, "cpu")
+    return PagedAttention(cache, torch.arange(tokens), None, [Prefill(0, tokens, 0, torch.arange(blocks))])

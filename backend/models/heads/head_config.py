@@ -15,6 +15,7 @@ from backend.models.checkpoints.safetensors import read_json
 from backend.models.config import ModelConfig, from_hugging_face
 
 EAGLE3, MTP = "eagle3", "mtp"
+KINDS = (EAGLE3, MTP)
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
 LAYERS_READ = 3  # of the model, by an EAGLE-3 head
 
