@@ -70,5 +70,5 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     steps: int
     draft_tokens: int = 0  # guessed by a drafter, and found right
     draft_tokens_accepted: int = 0
-    draft_places: list[tuple[int, int]] = []  # the same of guesses that are first, second … of their step
     expert_pairs: list[int] = []  # of tokens and experts, by the rank that computes them; [] where none holds wholes
+    draft_places: list[tuple[int, int]] = []  # guessed and found right, of guesses that are first, second … of a step

@@ -20,9 +20,9 @@ from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.config import ModelConfig
-from backend.models.heads.head_config import KINDS, MTP, HeadConfig
+from backend.models.heads.head_config import KINDS, MTP, HeadConfig, config_of_head
 from backend.models.heads.head_decoder import HeadDecoder
-from backend.models.heads.load import config_of_head, dummy_head, load_head
+from backend.models.heads.load import dummy_head, load_head
 from backend.parallel.group import SINGLE
 
 ROWS = max(size for size, _ in GUESSES_BY_BATCH)
@@ -95,7 +95,7 @@ def _head(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel:
     """Load the head that guesses from hidden states of `checkpoint`. Raises what `draft_model` does."""
     kind = str(config.speculation)
     folder = checkpoint.path if kind == MTP else resolve(config.draft_model)
-    shape = config_of_head(kind, folder, checkpoint)
+    shape = config_of_head(kind, folder, checkpoint.config)
     own = config_of_draft(config, shape)
     format = weight_format(own, shape)
 

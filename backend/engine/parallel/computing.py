@@ -23,8 +23,7 @@ from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.exposure import Exposure
-from backend.models.heads.head_config import KINDS
-from backend.models.heads.load import config_of_head
+from backend.models.heads.head_config import KINDS, config_of_head
 from backend.models.loader import dummy_model, load_model
 from backend.models.sharding import share_of
 from backend.parallel.group import ParallelGroup
@@ -87,7 +86,7 @@ def exposure_for_head(model: Decoder, checkpoint: Checkpoint, config: EngineConf
     there is no such head. The same on all ranks, which compute the same, though the first alone reads them."""
     if config.speculation not in KINDS:
         return None
-    head = config_of_head(config.speculation, resolve(config.draft_model), checkpoint)
+    head = config_of_head(config.speculation, resolve(config.draft_model), checkpoint.config)
     table = model.embedding
     return Exposure(head.reads, rows, checkpoint.config.hidden_size, table.dtype, table.device)
 

@@ -53,6 +53,14 @@ class HeadConfig(ModelConfig):
         return self.hidden_size * (self.read_size if self.kind == EAGLE3 else 2 * self.hidden_size)
 
 
+def config_of_head(kind: str, folder: Path, base: ModelConfig) -> HeadConfig:
+    """The configuration of an EAGLE-3 head in `folder`, or of the layer that `base` has itself.
+
+    Raises what `eagle3_config` and `mtp_config` do.
+    """
+    return eagle3_config(folder, base) if kind == EAGLE3 else mtp_config(base)
+
+
 def eagle3_config(folder: Path, base: ModelConfig) -> HeadConfig:
     """Read the config.json of an EAGLE-3 head for `base`.
 

@@ -10,20 +10,12 @@ from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import stored_tensors
 from backend.models.checkpoints.quantised import read
 from backend.models.decoders.decoder import text_names
-from backend.models.heads.head_config import EAGLE3, HeadConfig, eagle3_config, mtp_config
+from backend.models.heads.head_config import EAGLE3, HeadConfig
 from backend.models.heads.head_decoder import HeadDecoder
 from backend.models.loader import DTYPES, SPREAD, load_folder, named_weights
 from backend.models.sharding import EMBEDDING, HEAD
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
-
-
-def config_of_head(kind: str, folder: Path, base: Checkpoint) -> HeadConfig:
-    """The head's configuration: of an EAGLE-3 head in `folder`, or of the layer that `base` has itself.
-
-    Raises what `eagle3_config` and `mtp_config` do.
-    """
-    return eagle3_config(folder, base.config) if kind == EAGLE3 else mtp_config(base.config)
 
 
 def load_head(

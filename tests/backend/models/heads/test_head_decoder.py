@@ -13,9 +13,9 @@ from backend.engine.cache.attention import KVCache, PagedAttention, Prefill
 from backend.errors import ConfigError, CorruptCheckpoint, UnsupportedModel
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.config import ModelConfig
-from backend.models.heads.head_config import eagle3_config, layers_read, mtp_config
+from backend.models.heads.head_config import config_of_head, eagle3_config, layers_read, mtp_config
 from backend.models.heads.head_decoder import HeadDecoder
-from backend.models.heads.load import config_of_head, dummy_head, load_head
+from backend.models.heads.load import dummy_head, load_head
 from tests.backend.tiny import tiny_config, tiny_model, write_folder
 from tests.backend.tiny_deepseek import stored_tensors, tiny_deepseek, write_deepseek
 from tests.backend.tiny_heads import eagle3, head_json, mtp, stored, tiny_head, write_config, write_eagle3
@@ -132,7 +132,7 @@ def test_the_layouts_of_releases_are_read(tmp_path: Path, names: dict[str, Any],
     base = Checkpoint(write_folder(tmp_path / "base", model))
     head = tiny_head(eagle3(tmp_path / "other", model.config))
     folder = write_eagle3(tmp_path / "head", head, model.config, **names, **changes)
-    found = load_head(config_of_head("eagle3", folder, base), folder, base, "float32")
+    found = load_head(config_of_head("eagle3", folder, base.config), folder, base, "float32")
     if "tables" in names:
         head.embedding.copy_(model.embedding)
     ids, states = torch.arange(5), torch.randn(5, 3 * 48)
@@ -223,7 +223,7 @@ def test_the_layer_behind_a_deepseeks_others_is_read(tmp_path: Path, tables: boo
     of_model = {name: t for name, t in stored_tensors(model).items() if not name.endswith("eh_proj.weight")}
     folder = write_deepseek(tmp_path / "v3", "v3", of_model | stored(head, tables=tables))
     base = Checkpoint(folder)
-    found = load_head(config_of_head("mtp", folder, base), folder, base, "float32")
+    found = load_head(config_of_head("mtp", folder, base.config), folder, base, "float32")
     if not tables:
         head.embedding.copy_(model.embedding)
         head.head.copy_(model.head)
