@@ -44,6 +44,8 @@ SUITES = [
     "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/gpu/test_paged_layers.py",
     "tests/backend/engine/core/test_h2d.py",
+    "tests/backend/engine/drafting/test_head_drafter.py",
+    "tests/backend/models/decoders/test_exposure.py",
 ]
 ALONE = [
     "tests/backend/engine/gpu/test_start.py",

@@ -97,7 +97,7 @@ def trained(head: HeadDecoder, base: Decoder, texts: list[list[int]], steps: int
             logits = head.begin(ids[1:-1], torch.arange(len(ids) - 2), one_prompt(head, len(ids) - 2), rows)
             losses.append(torch.nn.functional.cross_entropy(logits, ids[2:][rows]))
         optimizer.zero_grad()
-        torch.stack(losses).mean().backward()
+        torch.autograd.backward(torch.stack(losses).mean())
         optimizer.step()
     for parameter in parameters:
         parameter.requires_grad_(False)

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -204,9 +205,11 @@ def _runner(
     model: PagedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
 ) -> GraphRunner:
     cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
-    kind = HeadGraphRunner if isinstance(model, PagedHead) else GraphRunner
-    return kind(
-        model, cache, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=size.max_model_len, speculates=config.speculation is not None,
-        batch_invariant=config.batch_invariant,
-    )  # fmt: skip
+    limits: dict[str, Any] = {
+        "max_num_seqs": config.max_num_seqs, "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_model_len": size.max_model_len, "speculates": config.speculation is not None,
+        "batch_invariant": config.batch_invariant,
+    }  # fmt: skip
+    if isinstance(model, PagedHead):
+        return HeadGraphRunner(model, cache, **limits)
+    return GraphRunner(model, cache, **limits)

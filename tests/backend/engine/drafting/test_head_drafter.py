@@ -19,6 +19,7 @@ from backend.engine.cpu.head_runner import HeadModelRunner
 from backend.engine.drafting.head_drafter import WAITING, HeadDrafter, HeadRunner
 from backend.engine.drafting.start import DraftModel
 from backend.engine.engine import Engine
+from backend.engine.gpu.captures import graph_sizes
 from backend.engine.gpu.head_runner import HeadGraphRunner
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
@@ -28,7 +29,7 @@ from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.exposure import Exposure
 from backend.models.heads.head_decoder import HeadDecoder
 from backend.models.heads.paged_head import paged_head
-from tests.backend.engine.gpu.test_graph_runner import DEVICE, ahead
+from tests.backend.engine.gpu.test_graph_runner import DEVICE, GPU, ahead
 from tests.backend.engine.toy_grammar import ToyGrammars
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model, write_folder
 from tests.backend.tiny_deepseek import stored_tensors, tiny_deepseek, write_deepseek
@@ -37,7 +38,7 @@ from tests.backend.tiny_heads import eagle3, mtp, states_of, stored, tiny_head, 
 PROMPTS = [[(7 * i + 3 * j) % 320 for j in range(length)] for i, length in enumerate((1, 5, 16, 33))]
 SAMPLED = SamplingParams(max_tokens=16, temperature=0.7, top_p=0.9, seed=11, ignore_eos=True)
 READS = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
-ON = pytest.mark.parametrize("on", ["plain", "ahead"])
+ON = pytest.mark.parametrize("on", ["plain", "ahead", *(["graphs"] if GPU else [])])
 
 
 @pytest.fixture(scope="module", params=["eagle3", "mtp"])
@@ -80,6 +81,8 @@ def guesser(head: HeadDecoder, *, blocks: int = 64, rows: int = 16, budget: int 
         runner = HeadGraphRunner(
             paged, pages, max_num_seqs=rows, max_num_batched_tokens=budget, max_model_len=256, speculates=False
         )
+        if on == "graphs":
+            runner.capture(graph_sizes(rows))
     manager = BlockManager(blocks, 16, prefix_cache=False)
     return HeadDrafter(runner, manager, rows=rows, budget=budget, longest=256, vocabulary=320)
 
@@ -88,15 +91,13 @@ def with_head(model: Decoder, drafter: HeadDrafter, on: str = "plain", **changes
     """Guesses whenever it may: nobody asks what they save."""
     model = copy.deepcopy(model)
     config = drafter.head.model.config  # type: ignore[attr-defined]
-    device = DEVICE if on == "ahead" else torch.device("cpu")
+    device = torch.device("cpu") if on == "plain" else DEVICE
     rows = max(MAX_ROWS, changes.get("max_num_batched_tokens", 64) + 512)
-    exposure = Exposure(config.reads, rows, model.config.hidden_size, torch.float32, device)
-    model.exposure = exposure
-    if on == "ahead":
-        engine = ahead(model, drafter=drafter, **changes)
-        engine.runner.model.exposure = exposure  # type: ignore[attr-defined]  # `ahead` copies the model
-    else:
+    model.exposure = Exposure(config.reads, rows, model.config.hidden_size, torch.float32, device)
+    if on == "plain":
         engine = tiny_engine(model, drafter=drafter, **changes)
+    else:
+        engine = ahead(model, drafter=drafter, graphs="whole" if on == "graphs" else "none", **changes)
     engine._exposed = engine.runner.exposed  # type: ignore[attr-defined]
     engine._draft = DraftModel(drafter, None)
     assert engine._speculation is not None
@@ -144,7 +145,7 @@ def test_a_head_that_learned_saves_steps(
 
 @ON
 def test_seeded_draws_are_those_of_the_plain_engine(model: Decoder, good_head: HeadDecoder, on: str) -> None:
-    plain = generate(ahead(model) if on == "ahead" else tiny_engine(model), PROMPTS, SAMPLED)
+    plain = generate(tiny_engine(model) if on == "plain" else ahead(model), PROMPTS, SAMPLED)
     engine = with_head(model, guesser(good_head, on=on), on)
     assert generate(engine, PROMPTS, SAMPLED) == plain
     assert engine.stats.draft_tokens > 0
@@ -153,12 +154,12 @@ def test_seeded_draws_are_those_of_the_plain_engine(model: Decoder, good_head: H
 @ON
 def test_in_deterministic_mode_they_are_those_without_guesses(model: Decoder, good_head: HeadDecoder, on: str) -> None:
     for params in (greedy(8), SAMPLED):
-        if on == "ahead":
-            plain = generate(ahead(model, invariant=True), PROMPTS[:2], params)
-            engine = with_head(model, guesser(good_head, on=on), on, invariant=True)
-        else:
+        if on == "plain":
             plain = generate(tiny_engine(model, batch_invariant=True), PROMPTS[:2], params)
             engine = with_head(model, guesser(good_head), batch_invariant=True)
+        else:
+            plain = generate(ahead(model, invariant=True), PROMPTS[:2], params)
+            engine = with_head(model, guesser(good_head, on=on), on, invariant=True)
         assert generate(engine, PROMPTS[:2], params) == plain
         assert engine.stats.draft_tokens > 0
 
@@ -188,7 +189,7 @@ def test_beside_forms_penalties_forks_and_those_that_are_cancelled(
         return found | run(engine)
 
     ends = frozenset({3})
-    plain = served(ahead(model, eos_ids=ends) if on == "ahead" else tiny_engine(model, ends))
+    plain = served(tiny_engine(model, ends) if on == "plain" else ahead(model, eos_ids=ends))
     drafter = guesser(good_head, on=on)
     engine = with_head(model, drafter, on, eos_ids=ends)
     assert served(engine) == plain
