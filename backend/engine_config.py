@@ -12,6 +12,7 @@ from backend.quantization.none import NONE
 
 DEFAULT_KV_MEMORY = 1 << 30
 LOAD_FORMATS = ("auto", "dummy")
+SPECULATIONS = ("ngram", "model", "eagle3", "mtp")
 MOST_ADAPTERS, MOST_RANK = 511, 256  # what `kernels.adapters` takes; that module imports torch
 
 
@@ -30,8 +31,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs, unless there are several stages.
         speculation: how tokens are guessed, several of which are checked in a step (`speculation`): "ngram": from the
-            text so far; "model": by `draft_model`, a smaller model of the same vocabulary, whose cache has
-            `draft_memory` bytes. On several ranks the first has it.
+            text so far; "model": by `draft_model`, a smaller model of the same vocabulary; "eagle3": by `draft_model`,
+            an EAGLE-3 head of the model; "mtp": by the layer for multi-token prediction of the model itself. Their
+            cache has `draft_memory` bytes. On several ranks the first has it.
         batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
@@ -155,13 +157,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             of_name(self.quantization)
         if self.kv_dtype not in (None, "fp8"):
             raise ConfigError(f"kv_dtype {self.kv_dtype!r} is not known; set --kv-dtype fp8, or leave it out")
-        if self.speculation not in (None, "ngram", "model"):
+        if self.speculation not in (None, *SPECULATIONS):
             raise ConfigError(
-                f"speculation {self.speculation!r} is not known; set --speculation to ngram or model, or leave it out"
+                f"speculation {self.speculation!r} is not known; set --speculation to one of "
+                f"{', '.join(SPECULATIONS)}, or leave it out"
             )
-        if (self.speculation == "model") != bool(self.draft_model):
+        if (self.speculation in ("model", "eagle3")) != bool(self.draft_model):
             raise ConfigError(
-                "guesses by a model need both --speculation model and --draft-model; add the one that is missing"
+                "guesses by a model need both --speculation model and --draft-model, and those by an EAGLE-3 head both "
+                "--speculation eagle3 and --draft-model; add the one that is missing, or leave --draft-model out"
             )
 
     def _check_combinations(self) -> None:
@@ -209,6 +213,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"device {self.device!r} names one card of {self.ranks}; set --device cuda, and choose cards with "
                 "CUDA_VISIBLE_DEVICES"
+            )
+        if self.speculation in ("eagle3", "mtp") and self.pipeline_parallel_size > 1:
+            raise ConfigError(
+                f"speculation {self.speculation} reads hidden states, which are spread over the stages; leave "
+                "--pipeline-parallel-size or --speculation out"
             )
         if self.expert_parallel and self.tensor_parallel_size == 1:
             raise ConfigError(

@@ -405,6 +405,7 @@ class Model(BaseModel):
     owned_by: str
     max_model_len: int | None = None
     capabilities: dict[str, bool] | None = None
+    speculation: str | None = None
 
 
 class ModelList(BaseModel):

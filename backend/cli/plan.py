@@ -28,7 +28,10 @@ def plan(
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Cards that the model is divided among.")] = 1,
     quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
-    draft_model: Annotated[str, typer.Option(help="A smaller model beside it, which guesses.")] = "",
+    speculation: Annotated[
+        str | None, typer.Option(help="model, eagle3 or mtp: who guesses; default: model, with --draft-model.")
+    ] = None,
+    draft_model: Annotated[str, typer.Option(help="A smaller model or a head beside it, which guesses.")] = "",
     draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
     host_cache_bytes: Annotated[int, typer.Option(min=0, help="Host memory for KV blocks, for each card.")] = 0,
@@ -45,6 +48,7 @@ def plan(
     from backend.errors import BackendError, ConfigError
     from backend.models.checkpoints.checkpoint import Checkpoint, resolve
     from backend.planner.cards import CARDS
+    from backend.planner.drafts import draft_of
     from backend.planner.plan import plan as make
 
     try:
@@ -62,7 +66,7 @@ def plan(
                 gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
                 max_num_batched_tokens=8192, tensor_parallel_size=tensor_parallel_size,
                 max_adapters=max_adapters, max_adapter_rank=max_adapter_rank, adapters="." if max_adapters else "",
-                speculation="model" if draft_model else None, draft_model=draft_model,
+                speculation=speculation or ("model" if draft_model else None), draft_model=draft_model,
                 draft_memory=int(draft_memory * 2**30), host_cache_bytes=host_cache_bytes,
             )  # fmt: skip
         except ConfigError as error:
@@ -70,7 +74,7 @@ def plan(
         made = make(
             shape, config, CARDS[gpu], concurrency=concurrency, prompt=tokens_in,
             answer=answer or max(1, min(256, length - tokens_in)),
-            draft=Checkpoint(resolve(draft_model)).config if draft_model else None,
+            draft=draft_of(config, checkpoint),
         )  # fmt: skip
     except BackendError as error:
         fail(error)

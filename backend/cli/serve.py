@@ -45,8 +45,17 @@ RedundantExperts = Annotated[
     int, typer.Option(min=0, help="With --expert-parallel: copies on each rank of experts that are most in use.")
 ]
 Speculation = Annotated[
-    str | None, typer.Option(help="Guess tokens, check several at once. ngram: from the text; model: by --draft-model.")
+    str | None,
+    typer.Option(
+        help="Guess tokens, check several at once. ngram: from the text; model: by a smaller model, eagle3: by an "
+        "EAGLE-3 head, both in --draft-model; mtp: by the model's own layer for multi-token prediction."
+    ),
 ]
+DraftModel = Annotated[str, typer.Option(help="A smaller model of the same vocabulary, or a head, which guesses.")]
+DraftSha256 = Annotated[
+    str | None, typer.Option("--draft-sha256", metavar="SHA256", help="As --model-sha256, of --draft-model.")
+]
+DraftLock = Annotated[Path | None, typer.Option("--draft-lock", help="As --model-lock, of --draft-model.")]
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
 ]
@@ -132,7 +141,9 @@ def serve(
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Speculation = None,
-    draft_model: Annotated[str, typer.Option(help="A smaller model of the same vocabulary, which guesses.")] = "",
+    draft_model: DraftModel = "",
+    draft_sha256: DraftSha256 = None,
+    draft_lock: DraftLock = None,
     draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     batch_invariant: Annotated[bool, typer.Option("--deterministic", "--batch-invariant", help=INVARIANT_HELP)] = False,
     tensor_parallel_size: TensorParallelSize = 1,
@@ -169,7 +180,10 @@ def serve(
 
     on_gpu = device.startswith("cuda")
     model, model_name = fetched_model(model, model_sha256, model_lock, model_cache, offline)
-    draft_model, _ = fetched_model(draft_model, None, None, model_cache, offline) if draft_model else ("", "")
+    if draft_model:
+        draft_model, _ = fetched_model(draft_model, draft_sha256, draft_lock, model_cache, offline)
+    elif draft_sha256 is not None or draft_lock is not None:
+        fail("--draft-sha256 and --draft-lock are of --draft-model, which is missing; add it, or leave them out", USAGE)
     try:
         config = EngineConfig(
             model=model,

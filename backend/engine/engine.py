@@ -19,6 +19,7 @@ from backend.engine.cache.host_pages import HostPages as OwnHostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.grammar import GrammarMatcher
+from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.host_tier import HostPages, HostTier
 from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.progress import Finish, OnStage, Progress, Stats, TokenLogprobs
@@ -66,13 +67,14 @@ class Engine:
         reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
         whole: bool = False, expert_loads: Callable[[], list[int]] = list, adapters: Adapters | None = None,
         draft: DraftModel | None = None, host: HostPages | None = None,
+        exposed: Callable[[], HiddenStates | None] = lambda: None,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
         ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
         cut into chunks. ``expert_loads``: as in `Decoder`. ``adapters``: None: it takes none. ``draft``: a
-        smaller model that guesses. ``host``: slots of the host tier, as many as ``cache`` says; the plain runner has
-        its own."""
+        smaller model, or a head, that guesses. ``host``: slots of the host tier, as many as ``cache`` says; the plain
+        runner has its own. ``exposed``: hidden states of the runner's last step."""
         self._adapters = adapters or Adapters()
         self._expert_loads = expert_loads
         self.config = config
@@ -102,7 +104,8 @@ class Engine:
         self._speculation = Speculation(drafter) if drafter else None
         self._draft = draft
         if draft is not None:
-            self._speculation = Speculation(draft.drafter, benefit=Benefit(draft.now))
+            self._speculation = Speculation(draft.drafter, benefit=Benefit(draft.now), observer=draft.observer)
+        self._exposed = exposed
         self._eos_ids = eos_ids
         self._grammars = grammars
         self._sequences: dict[int, Sequence] = {}
@@ -133,7 +136,7 @@ class Engine:
             host = LeadingHostPages(made.host, team.followers) if made.host else None
         return cls(
             made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars,
-            expert_loads=made.expert_loads, adapters=Adapters(of_all), draft=draft, host=host,
+            expert_loads=made.expert_loads, adapters=Adapters(of_all), draft=draft, host=host, exposed=made.exposed,
         )  # fmt: skip
 
     @property
@@ -157,6 +160,7 @@ class Engine:
             steps=self._steps,
             draft_tokens=self._speculation.proposed if self._speculation else 0,
             draft_tokens_accepted=self._speculation.accepted if self._speculation else 0,
+            draft_places=list(self._speculation.by_place) if self._speculation else [],
             swaps=s.num_swaps,
             **({} if tier is None else tier.stats),
             expert_pairs=self._expert_pairs,
@@ -409,6 +413,9 @@ class Engine:
         if self.blocks.tier is not None:
             self.blocks.tier.begin_step(*_sizes(batch))
         launched = self.runner.launch(batch, masks if guided else None)
+        if self._speculation:
+            there = [(s.sequence, s.num_tokens) for s in batch if s.sequence.status is not Status.FINISHED]
+            self._speculation.observe(there, self._exposed)
         for scheduled in batch:
             scheduled.sequence.num_computed += scheduled.num_tokens
         for sequence in sampling:
@@ -517,9 +524,11 @@ class Engine:
         assert self._speculation is not None  # noqa: S101
         self._tidy()  # guesses may have taken blocks
         progress = []
-        for drafted, drawn in zip(batch, self.runner.verify(batch), strict=True):
+        drawn_of = self.runner.verify(batch)
+        checked = [(item, agreed(item.guesses, drawn), drawn) for item, drawn in zip(batch, drawn_of, strict=True)]
+        self._speculation.observe([(drafted.sequence, 1 + right) for drafted, right, _ in checked], self._exposed)
+        for drafted, accepted, drawn in checked:
             sequence = drafted.sequence
-            accepted = agreed(drafted.guesses, drawn)
             sequence.num_computed += 1 + accepted
             self._speculation.record_accepted(drafted, accepted)
             for token in drawn[: accepted + 1]:

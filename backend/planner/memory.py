@@ -9,6 +9,7 @@ from backend.engine_config import EngineConfig, weight_format
 from backend.models.adapters.places import adapter_bytes
 from backend.models.config import ModelConfig
 from backend.models.families.family import Experts
+from backend.models.heads.head_config import HeadConfig
 from backend.planner.cards import Card
 from backend.quantization import chosen
 from backend.quantization.format import Quantization
@@ -18,6 +19,7 @@ GRAPH_RESERVE = 1 << 30  # what the engine sets aside (`engine.gpu`)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
 GRAPHS = 44  # of a default engine
+PADDED_ROWS = 256  # that a step may have beside those of its tokens
 DRAFT_SEQUENCES, DRAFT_TOKENS = 16, 2048  # that a smaller model guesses for, and those of its steps
 IN_PIECES = 8e11  # bytes of a layer's weights × tokens, from which a step's work takes longer than its launches
 
@@ -223,7 +225,7 @@ def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 
 def draft_bytes(config: EngineConfig, draft: ModelConfig | None) -> int:
-    """Of a smaller model that guesses: weights, cache, its largest step, graphs."""
+    """Of a smaller model or a head that guesses: weights, cache, its largest step, graphs."""
     if draft is None:
         return 0
     # As `engine.drafting.start` has it: few sequences, prompts in shorter chunks.
@@ -233,8 +235,20 @@ def draft_bytes(config: EngineConfig, draft: ModelConfig | None) -> int:
         tensor_parallel_size=1, max_adapters=0, adapters="",
     )  # fmt: skip
     weights = weight_bytes(draft, config.dtype, None)
+    if isinstance(draft, HeadConfig):
+        weights += head_bytes(draft, config)
     step = activation_bytes(draft, own) + table_bytes(draft, own) + graph_bytes(draft, own)
     return weights + step + config.draft_memory
+
+
+def head_bytes(head: HeadConfig, config: EngineConfig) -> int:
+    """What a head has beside a layer and one table: the table of what it guesses, the matrix that joins, the hidden
+    states of the model's largest step, and those of its own, in and out."""
+    own = head.draft_vocab * head.hidden_size + head.joined_numbers
+    rows = config.max_num_batched_tokens + PADDED_ROWS
+    own_rows = min(config.max_num_batched_tokens, DRAFT_TOKENS) + PADDED_ROWS
+    states = rows * head.read_size + 2 * own_rows * head.hidden_size
+    return (own + states) * BYTES[config.dtype]
 
 
 def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:

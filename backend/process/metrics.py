@@ -37,6 +37,10 @@ COUNTERS = {
     "draft_tokens": ("domicile_backend_draft_tokens", "Tokens guessed by speculative decoding."),
     "draft_tokens_accepted": ("domicile_backend_draft_tokens_accepted", "Guessed tokens that the model confirmed."),
 }
+DRAFT_PLACES = (
+    ("domicile_backend_draft_position_tokens", "Guessed tokens, by their place among the guesses of a step."),
+    ("domicile_backend_draft_position_tokens_accepted", "The same of those that the model confirmed."),
+)
 GPU_METRICS = {  # field of Reading -> (name, help)
     "memory_used": ("domicile_backend_gpu_memory_used_bytes", "Memory of the card in use, by whomever."),
     "memory_total": ("domicile_backend_gpu_memory_bytes", "Memory of the card."),
@@ -137,6 +141,7 @@ class _EngineCollector(Collector):
         for field, (name, text) in COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
         yield from _expert_metrics(stats.expert_pairs)
+        yield from _draft_metrics(stats.draft_places)
 
 
 def _expert_metrics(pairs: list[int]) -> Iterator[Metric]:
@@ -155,6 +160,17 @@ def _expert_metrics(pairs: list[int]) -> Iterator[Metric]:
         "What the most loaded rank computed, over the mean of all: 1 is balanced.",
         value=max(pairs) / mean if mean else 1.0,
     )
+
+
+def _draft_metrics(places: list[tuple[int, int]]) -> Iterator[Metric]:
+    """places: guesses, and those found right, that were first, second … of their step; none before the first guess."""
+    if not places:
+        return
+    for part, (name, text) in enumerate(DRAFT_PLACES):
+        by_place = CounterMetricFamily(name, text, labels=["position"])
+        for position, counts in enumerate(places, 1):
+            by_place.add_metric([str(position)], counts[part])
+        yield by_place
 
 
 class _GpuCollector(Collector):

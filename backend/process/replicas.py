@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final, Protocol
 
 import msgspec
@@ -297,7 +298,11 @@ def _prefix_of(sequences: Sequence[AddSequence]) -> bytes:
 
 def total_of(stats: Sequence[Stats]) -> Stats:
     """Sums of all figures. stats: at least one."""
-    names = [name for name in Stats.__struct_fields__ if name != "expert_pairs"]
+    names = [name for name in Stats.__struct_fields__ if name not in ("expert_pairs", "draft_places")]
     sums = {name: sum(getattr(each, name) for each in stats) for name in names}
     pairs = [each.expert_pairs for each in stats if each.expert_pairs]
-    return Stats(**sums, expert_pairs=[sum(ranks) for ranks in zip(*pairs, strict=True)])
+    places = zip_longest(*(each.draft_places for each in stats), fillvalue=(0, 0))
+    return Stats(
+        **sums, expert_pairs=[sum(ranks) for ranks in zip(*pairs, strict=True)],
+        draft_places=[(sum(guessed), sum(right)) for guessed, right in (zip(*place, strict=True) for place in places)],
+    )  # fmt: skip

@@ -22,13 +22,15 @@ class Hidden:
     """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
 
     added: perhaps in parts, float32 [parts, tokens, width], to be summed. scales: of `added` by row and by column, if
-    it is yet to be multiplied by them. partial: `added` is one rank's, to be summed over the group's.
+    it is yet to be multiplied by them. partial: `added` is one rank's, to be summed over the group's. normed: the norm
+    before the model's head has been applied.
     """
 
     residual: Tensor
     added: Tensor | None = None
     scales: tuple[Tensor, Tensor] | None = None
     partial: bool = False
+    normed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class BaseApi:
         self.served_name = served_name
         self.identity = identity
         self.weights = Weights(None)  # none until the server says which (`serving`)
+        self.speculation: str | None = None  # how tokens are guessed; likewise
         self.evidence = EvidenceSource()
         self.lifecycle = Lifecycle(engine, error_response)
         self.metrics = Metrics(
@@ -136,6 +137,7 @@ class BaseApi:
             owned_by=self.identity.tenant or "domicile",
             max_model_len=None if ready is None else ready.max_model_len,
             capabilities=self.capabilities,
+            speculation=self.speculation,
         )
         adapted = [
             model.model_copy(update={"id": f"{self.served_name}{ADAPTER_SEPARATOR}{adapter.name}"})

@@ -97,6 +97,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     meter = _meter(config, engine, options.data_parallel_size)
     app, api = _app(checkpoint, engine, meter, options)
     api.evidence = EvidenceSource(options.evidence, options.tls.cert if options.tls else None)
+    api.speculation = config.speculation
     api.weights = Weights(None if config.load_format == "dummy" else resolve(config.model))
     if lock is not None:
         app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)

@@ -34,7 +34,7 @@ SUITES = [
     "tests/backend/models/decoders/test_variant_decoder.py",
     "tests/backend/engine/gpu/test_graph_runner.py",
     "tests/backend/engine/gpu/test_gpt_oss.py",
-    "tests/backend/engine/gpu/test_pinned_pages.py",
+    "tests/backend/engine/cache/test_pinned_pages.py",
     "tests/backend/engine/test_batch_invariance.py",
     "tests/backend/engine/test_adapters.py",
     "tests/backend/engine/embedding/test_gpu_pooling.py",
@@ -45,6 +45,8 @@ SUITES = [
     "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/gpu/test_paged_layers.py",
     "tests/backend/engine/core/test_h2d.py",
+    "tests/backend/engine/drafting/test_head_drafter.py",
+    "tests/backend/models/decoders/test_exposure.py",
 ]
 ALONE = [
     "tests/backend/engine/gpu/test_start.py",

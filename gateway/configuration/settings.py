@@ -351,6 +351,10 @@ class Kubernetes(Section):
 WeightsName = Annotated[
     str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$")
 ]  # inside the folder of models, and nowhere else
+DraftName = Annotated[
+    str,
+    Field(max_length=200, pattern=r"^(eagle3:)?[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$"),
+]
 
 
 class Fleet(Section):
@@ -363,8 +367,9 @@ class Fleet(Section):
     adapters: Path | None = Field(None, description="folder of LoRA adapters that backends of this machine may load")
     max_adapters: int = Field(0, ge=0, le=511, description="how many a backend may have at a time; 0: none")
     max_adapter_rank: int = Field(16, ge=1, le=256, description="the highest rank of one")
-    draft_models: dict[WeightsName, WeightsName] = Field(
-        default_factory=dict, description="weights of a deployment -> weights of a smaller model that guesses for it"
+    draft_models: dict[WeightsName, DraftName] = Field(
+        default_factory=dict,
+        description="weights of a deployment -> what guesses for it: weights of a smaller model, eagle3:NAME or mtp",
     )
     evidence: Path | None = Field(None, description="program that says what hardware of this machine attests")
     waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")

@@ -9,6 +9,8 @@ from typing import Protocol
 from regions.fleet.fleet import Backend
 from regions.identity.identity import BackendIdentity
 
+MTP = "mtp"  # the model's own layer guesses, as `fleet.draft_models` and `backend serve` name it
+
 Progress = Callable[[str], None]
 """Takes one sentence on what is going on, for people who wait."""
 
@@ -20,7 +22,8 @@ def silent(_sentence: str) -> None:
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use.
-    `draft`: a smaller model beside `model`, in the same folder, which guesses for it."""
+    `draft`: a smaller model or a head beside `model`, in the same folder, which guesses for it in the way of
+    `speculation`, as `backend serve` names it; "mtp" needs none."""
 
     identity: BackendIdentity
     model: Path
@@ -31,6 +34,13 @@ class BackendSpec:
     cards: int = 1  # how many of them, among which the model is divided
     options: tuple[str, ...] = ()  # more of `backend serve`
     draft: Path | None = None
+    speculation: str = "model"
+
+    def guessing(self, draft: str) -> list[str]:
+        """Options of `backend serve`. draft: path of `draft` where the backend runs."""
+        if self.draft is None:
+            return ["--speculation", self.speculation] if self.speculation == MTP else []
+        return ["--speculation", self.speculation, "--draft-model", draft]
 
 
 @dataclass(frozen=True, slots=True)

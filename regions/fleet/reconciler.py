@@ -26,7 +26,7 @@ from regions.fleet.back_off import BackOff
 from regions.fleet.demand import NOTHING, Demand
 from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, ReplicaState
 from regions.fleet.fleet import Backend
-from regions.fleet.launcher import BackendSpec, Launcher
+from regions.fleet.launcher import MTP, BackendSpec, Launcher
 from regions.fleet.placement import Report, least_missed, nearest, place
 from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, OtherWeights, ReplicaStore
 from regions.identity.identity import BackendIdentity
@@ -75,7 +75,7 @@ class Reconciler:
         self._launcher = launcher
         self._cell = cell
         self._models = models
-        self._drafts = drafts  # weights -> those of a smaller model that guesses for it
+        self._drafts = drafts  # weights -> what guesses for them, see `drafting`
         self._report = report
         self._lifecycle = lifecycle or NoLifecycle()
         self._slept_at: dict[str, float] = {}
@@ -296,10 +296,10 @@ class Reconciler:
         identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
         cards = deployment.cards
         divided = ("--tensor-parallel-size", str(cards.count)) if cards.count > 1 else ()
-        draft = self._drafts.get(deployment.weights)
+        kind, draft = drafting(self._drafts.get(deployment.weights))
         return BackendSpec(
             identity, self._models / deployment.weights, deployment.model, card=cards.name, cards=max(1, cards.count),
-            options=divided, draft=None if draft is None else self._models / draft,
+            options=divided, draft=None if draft is None else self._models / draft, speculation=kind,
         )  # fmt: skip
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
@@ -461,3 +461,12 @@ def _why(error: LaunchError, replica: Replica) -> str:
     told = " ".join(line for line in lines if line not in logged or line == stated[-1])
     reason = re.sub(r"(?:/[^\s:;,'\"/]+)+/([^\s:;,'\"/]+)", r"\1", " ".join(told.split()))
     return reason.replace(f" for {replica.id}", "").replace(f"backend {replica.id} ", "it ")[:MAX_FAILURE]
+
+
+def drafting(said: str | None) -> tuple[str, str | None]:
+    """What a setting of `fleet.draft_models` means: how tokens are guessed, as `backend serve` names it, and by which
+    weights; mtp has none but the model's own."""
+    if said is None or said == MTP:
+        return said or "model", None
+    kind, _, name = said.rpartition(":")
+    return kind or "model", name

@@ -239,9 +239,8 @@ class LocalLauncher:
         command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
         if spec.threads is not None:
             command += ["--threads", str(spec.threads)]
-        if spec.draft is not None:
-            command += ["--speculation", "model", "--draft-model", str(spec.draft.resolve())]
-        return [*command, *self._options(), *spec.options]
+        draft = "" if spec.draft is None else str(spec.draft.resolve())
+        return [*command, *spec.guessing(draft), *self._options(), *spec.options]
 
     async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int]:
         """Port and pid, from the line of its log that reports that it is ready.

@@ -238,9 +238,8 @@ def arguments(spec: BackendSpec, *, locked: bool = False) -> list[str]:
         command += ["--device", "cuda"]
     if spec.threads is not None:
         command += ["--threads", str(spec.threads)]
-    if spec.draft is not None:
-        command += ["--speculation", "model", "--draft-model", f"{MODELS}/{spec.draft.name}"]
-    return [*command, *spec.options]
+    draft = "" if spec.draft is None else f"{MODELS}/{spec.draft.name}"
+    return [*command, *spec.guessing(draft), *spec.options]
 
 
 def gpu_count(spec: BackendSpec) -> int:

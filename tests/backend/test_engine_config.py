@@ -106,7 +106,10 @@ def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, An
     ("changes", "message"),
     [
         ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "does not go with fp8"),
-        ({"speculation": "eagle"}, "speculation 'eagle' is not known; set --speculation to ngram or model"),
+        (
+            {"speculation": "eagle"},
+            "speculation 'eagle' is not known; set --speculation to one of ngram, model, eagle3, mtp",
+        ),
     ],
     ids=str,
 )

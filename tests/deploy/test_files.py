@@ -237,8 +237,9 @@ def of_a_backend():
 def of_a_backend_text():
     meter = GpuMeter(lambda: Reading(1.0, 2.0, 0.5, 300.0), lambda: 1)
     meter.sample()
-    counts = [name for name in Stats.__struct_fields__ if name != "expert_pairs"]
-    stats = Stats(**{name: number for number, name in enumerate(counts)}, expert_pairs=[1, 2])
+    counts = [name for name in Stats.__struct_fields__ if name not in ("expert_pairs", "draft_places")]
+    numbers = {name: number for number, name in enumerate(counts)}
+    stats = Stats(**numbers, expert_pairs=[1, 2], draft_places=[(3, 2)])
     metrics = Metrics("m", lambda: stats, lambda: True, meter=meter)
     for histogram in (metrics.time_to_first_token, metrics.time_per_output_token, metrics.request_duration):
         histogram.observe(1.0)

@@ -48,6 +48,9 @@ class HostSleeper:
             given += sum(p.numel() * p.element_size() for p in parameters)
             for parameter in parameters:
                 parameter.data = parameter.data.new_empty(0)
+        exposure = getattr(self._runner.model, "exposure", None)  # an encoder has none
+        if exposure is not None:
+            exposure.clear()
         on_progress(given, given)
         return given
 

@@ -78,3 +78,4 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     host_bytes_loaded: int = 0
     swaps: int = 0  # preemptions whose blocks the host kept
     expert_pairs: list[int] = []  # of tokens and experts, by the rank that computes them; [] where none holds wholes
+    draft_places: list[tuple[int, int]] = []  # guessed and found right, of guesses that are first, second … of a step

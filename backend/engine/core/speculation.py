@@ -23,6 +23,7 @@ from typing import Protocol
 from torch import Tensor
 
 from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 
@@ -42,6 +43,15 @@ class Drafter(Protocol):
 
     def forget(self, id: int) -> None:
         """The sequence is over."""
+        ...
+
+
+class StateDrafter(Drafter, Protocol):
+    """A drafter that guesses from hidden states of the model."""
+
+    def observe(self, tokens: list[tuple[Sequence, int]], exposed: HiddenStates) -> None:
+        """A step was launched in which so many tokens of each sequence, from its `num_computed` on, were computed and
+        are part of it. May not wait for the step."""
         ...
 
 
@@ -128,13 +138,16 @@ class _Trial:
 @dataclass
 class Speculation:
     """When to guess and how much. `proposed` and `accepted` count guesses since birth. benefit: of a drafter that takes
-    its time; None for one that looks guesses up, which is asked whenever it may have some."""
+    its time; None for one that looks guesses up, which is asked whenever it may have some. by_place: the same counts of
+    guesses that are first, second … of their step. observer: the drafter, if it guesses from hidden states."""
 
     drafter: Drafter
     by_batch: Items[tuple[int, int]] = GUESSES_BY_BATCH
     proposed: int = 0
     accepted: int = 0
     benefit: Benefit | None = None
+    observer: StateDrafter | None = None
+    by_place: list[tuple[int, int]] = field(default_factory=list)
     _trust: dict[int, _Trust] = field(default_factory=dict)
 
     def most(self, batch: int) -> int:
@@ -153,7 +166,7 @@ class Speculation:
         trusted = [s for s in running if self._rested(s)]
         if not most or not trusted or not all(s.params.guessable for s in running):
             return False
-        if self.benefit is not None:
+        if self.benefit is not None or self.observer is not None:
             return True
         guesses = self.drafter.propose([(s, s.num_pending + 1) for s in trusted])
         return any(len(g) > s.num_pending for s, g in zip(trusted, guesses, strict=True))
@@ -177,12 +190,26 @@ class Speculation:
             drafted.append(Drafted(scheduled.sequence, guesses))
         return drafted if guessed else []
 
+    def observe(self, tokens: list[tuple[Sequence, int]], exposed: Callable[[], HiddenStates | None]) -> None:
+        """Show the hidden states of the last step to a drafter that guesses from them, unless so many sequences run
+        that there are no guesses: it has a gap then. tokens: as in `StateDrafter.observe`."""
+        if self.observer is None or len(tokens) > max(size for size, _ in self.by_batch):
+            return
+        states = exposed()
+        if states is not None:
+            self.observer.observe(tokens, states)
+
     def record_accepted(self, drafted: Drafted, accepted: int) -> None:
         """Take note of how many guesses were right."""
         if not drafted.guesses:
             return
         self.proposed += len(drafted.guesses)
         self.accepted += accepted
+        more = len(drafted.guesses) - len(self.by_place)
+        self.by_place += [(0, 0)] * more
+        for place in range(len(drafted.guesses)):
+            proposed, right = self.by_place[place]
+            self.by_place[place] = (proposed + 1, right + (place < accepted))
         trust = self._trust.setdefault(drafted.sequence.id, _Trust())
         trust.misses = 0 if accepted else trust.misses + 1
         rest = min(LONGEST_REST, (1 << trust.misses) - 1) if trust.misses else 0

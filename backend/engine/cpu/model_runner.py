@@ -9,6 +9,7 @@ from torch import Tensor
 
 from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.cache.pages import Pages
+from backend.engine.core.hidden_states import HiddenStates, first_rows
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.runner import REBALANCED_PAIRS, Launched, Masks
 from backend.engine.core.scheduler import Scheduled
@@ -78,6 +79,12 @@ class ModelRunner:
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
+        self._first: dict[int, int] = {}
+
+    def exposed(self) -> HiddenStates | None:
+        """Hidden states of the last step; None where the model exposes none."""
+        exposure = self.model.exposure
+        return None if exposure is None else HiddenStates(exposure.states, self._first)
 
     @property
     def _pages(self) -> Pages:
@@ -163,6 +170,7 @@ class ModelRunner:
         """What `Decoder.collect` takes, of the rows that `_forward` wants."""
         ids, positions, attention = self._inputs(ordered)
         self._adapt([run.sequence.adapter for run in ordered for _ in range(run.num_tokens)])
+        self._first = first_rows((run.sequence.id, run.num_tokens) for run in ordered)
         rows: list[int] = []
         end = 0
         for run in ordered:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from backend.engine.cache.attention import HeadwiseAttention, Prefill
+from backend.engine.core.hidden_states import first_rows
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.sequence import Sequence
 from backend.engine.cpu.logprobs import logprobs_of
@@ -22,6 +23,7 @@ class TokenwiseRunner(ModelRunner):
     def _forward(self, runs: list[Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
         logits_by_run: list[Tensor] = []
         of_prompts: list[tuple[Sequence, int, list[TokenLogprobs]]] = []
+        self._first = first_rows((run.sequence.id, run.num_tokens) for run in runs)
         for run in runs:
             sequence, start, first_draw = run.sequence, run.sequence.num_computed, run.num_tokens - run.num_draws
             drawn: list[Tensor] = []
@@ -50,6 +52,8 @@ class TokenwiseRunner(ModelRunner):
         attention = HeadwiseAttention(self.cache, slots, Prefill(0, 1, position, blocks), together)
         rows = torch.zeros(int(wanted), dtype=torch.int64)
         ids = torch.tensor([run.tokens[position]])
+        if self.model.exposure is not None:
+            self.model.exposure.begin = self._first[run.sequence.id] + position - run.sequence.num_computed
         self._adapt([run.sequence.adapter])
         logits: Tensor = self.model(ids, torch.tensor([position]), attention, rows)
         return logits

@@ -33,7 +33,7 @@ class ModelDrafter:
         self._blocks = blocks
         self._budget, self._longest, self._vocabulary = budget, longest, vocabulary
         self._rows = list(range(rows))
-        self._followed: dict[int, _Followed] = {}  # by sequence id, least recently used first
+        self._followed: dict[int, Followed] = {}  # by sequence id, least recently used first
 
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
         ids = {sequence.id for sequence, _ in wanted}
@@ -83,7 +83,7 @@ class ModelDrafter:
                 return
             if max(sequence.tokens) >= self._vocabulary:
                 return
-            own = _Followed(Sequence(sequence.id, [], LIKELIEST, arrival=0, max_length=self._longest))
+            own = Followed(Sequence(sequence.id, [], LIKELIEST, arrival=0, max_length=self._longest))
             own.sequence.row = self._rows.pop()
         self._followed[sequence.id] = own
         own.update(sequence.tokens)
@@ -111,7 +111,7 @@ class ModelDrafter:
             scheduled.sequence.num_computed += scheduled.num_tokens
         return {s.id: token for s, token in zip(sampled, launched.tokens(), strict=True)}
 
-    def _grown(self, own: "_Followed", count: int, kept: set[int]) -> bool:
+    def _grown(self, own: "Followed", count: int, kept: set[int]) -> bool:
         while not self._blocks.grow(own.sequence, count):
             if not self._make_way(kept):
                 return False
@@ -139,7 +139,7 @@ class ModelDrafter:
             self._blocks.dirty = []
 
 
-class _Followed:
+class Followed:
     """A sequence in the draft model's cache. known: whether the runner's tables are up to date for it."""
 
     __slots__ = ("known", "sequence")

@@ -1,4 +1,4 @@
-"""Start of the draft model beside the target model. It runs unsharded on one rank."""
+"""Start of the draft model, or of the head, beside the target model. It runs unsharded on one rank."""
 
 import time
 from collections.abc import Callable
@@ -6,16 +6,23 @@ from dataclasses import dataclass
 
 import msgspec
 
-from backend.engine.cache.sleeper import Sleeper
+from backend.engine.cache.attention import KVCache
+from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
-from backend.engine.core.speculation import GUESSES_BY_BATCH
+from backend.engine.core.progress import OnStage
+from backend.engine.core.speculation import GUESSES_BY_BATCH, StateDrafter
+from backend.engine.cpu.head_runner import HeadModelRunner
+from backend.engine.drafting.head_drafter import HeadDrafter, HeadRunner
 from backend.engine.drafting.model_drafter import ModelDrafter
 from backend.engine.parallel.computing import computing
-from backend.engine_config import EngineConfig
+from backend.engine_config import CacheSize, EngineConfig, size_cache, weight_format
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.config import ModelConfig
+from backend.models.heads.head_config import KINDS, MTP, HeadConfig, config_of_head
+from backend.models.heads.head_decoder import HeadDecoder
+from backend.models.heads.load import dummy_head, load_head
 from backend.parallel.group import SINGLE
 
 ROWS = max(size for size, _ in GUESSES_BY_BATCH)
@@ -23,11 +30,16 @@ ROWS = max(size for size, _ in GUESSES_BY_BATCH)
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A loaded draft model. now: monotonic clock in seconds, used to measure its benefit."""
+    """A loaded draft model or head. now: monotonic clock in seconds, used to measure its benefit."""
 
     drafter: ModelDrafter
     sleeper: Sleeper | None
     now: Callable[[], float] = time.monotonic
+
+    @property
+    def observer(self) -> StateDrafter | None:
+        """The drafter, if it guesses from hidden states of the target model."""
+        return self.drafter if isinstance(self.drafter, HeadDrafter) else None
 
     def sleep_beside(self, other: Sleeper, on_progress: OnProgress) -> int:
         """Put the draft model to sleep after `other`, the target model. Returns the bytes freed.
@@ -57,12 +69,14 @@ class DraftModel:
 
 
 def draft_model(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel | None:
-    """Load the draft model that `config` names. Returns None if it names none.
+    """Load the draft model or head that `config` names. Returns None if it names none.
 
     Raises:
-        ConfigError: the draft model is incompatible with `checkpoint` or does not fit into memory.
+        ConfigError: it is incompatible with `checkpoint` or does not fit into memory.
         ModelError: its checkpoint cannot be loaded.
     """
+    if config.speculation in KINDS:
+        return _head(checkpoint, config)
     if config.speculation != "model":
         return None
     smaller = Checkpoint(resolve(config.draft_model), config.max_model_len)
@@ -75,6 +89,41 @@ def draft_model(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel | No
         vocabulary=min(smaller.config.vocab_size, checkpoint.config.vocab_size),
     )  # fmt: skip
     return DraftModel(drafter, made.sleeper)
+
+
+def _head(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel:
+    """Load the head that guesses from hidden states of `checkpoint`. Raises what `draft_model` does."""
+    kind = str(config.speculation)
+    folder = checkpoint.path if kind == MTP else resolve(config.draft_model)
+    shape = config_of_head(kind, folder, checkpoint.config)
+    own = config_of_draft(config, shape)
+    format = weight_format(own, shape)
+
+    def load() -> HeadDecoder:
+        if config.load_format == "dummy":
+            return dummy_head(shape, config.dtype, config.device, quantization=format)
+        return load_head(shape, folder, checkpoint, config.dtype, config.device, quantization=format)
+
+    runner, size, sleeper = _head_runner(shape, own, load)
+    blocks = BlockManager(size.num_blocks, own.block_size, prefix_cache=False)
+    drafter = HeadDrafter(
+        runner, blocks, rows=ROWS, budget=own.max_num_batched_tokens, longest=size.max_model_len,
+        vocabulary=shape.vocab_size,
+    )  # fmt: skip
+    return DraftModel(drafter, sleeper)
+
+
+def _head_runner(
+    shape: HeadConfig, config: EngineConfig, load: Callable[[], HeadDecoder], on_stage: OnStage = lambda *_: None
+) -> tuple[HeadRunner, CacheSize, Sleeper | None]:
+    if config.device.startswith("cuda"):
+        from backend.engine.gpu.start import gpu_head_runner  # Triton is not needed elsewhere
+
+        return gpu_head_runner(shape, load, config, on_stage)
+    size = size_cache(config, shape, 4 if config.dtype == "float32" else 2)
+    head = load()
+    runner = HeadModelRunner(head, KVCache(shape, size.num_blocks, config.block_size, head.embedding.dtype, "cpu"))
+    return runner, size, HostSleeper(runner, lambda on_progress: load())
 
 
 def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
+from backend.engine.core.hidden_states import HiddenStates, first_rows
 from backend.engine.core.runner import REBALANCED_PAIRS, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
@@ -108,6 +109,16 @@ class GraphRunner:
         self._layer_bytes = model.layer_bytes
         shape = max_num_seqs, config.num_heads, config.head_dim
         self._shared = SharedPrefix.allocate(self.tables.shared_length, *shape)
+        self._first: dict[int, int] = {}
+
+    def exposed(self) -> HiddenStates | None:
+        """Hidden states of the last step launched; None where the model exposes none. Does not wait."""
+        exposure = self.model.exposure
+        return None if exposure is None else HiddenStates(exposure.states, self._first)
+
+    def _place(self, ordered: list[Scheduled]) -> None:
+        """The next step has these, in the order of its rows."""
+        self._first = first_rows((s.sequence.id, s.num_tokens) for s in ordered)
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> PendingTokens:
@@ -160,6 +171,7 @@ class GraphRunner:
         assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
         rows = self._verifier.stage(batch)
         size = self._verifier.size(rows)
+        self._first = first_rows((item.sequence.id, item.num_tokens) for item in batch)
         if any(item.allowed is not None for item in batch):
             drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size), batch))
             return self._verifier.settle(batch, drawn[:rows].tolist())
@@ -206,6 +218,8 @@ class GraphRunner:
         self._landing.forget()
         if self._verifier:
             self._verifier.inputs.token_ids.zero_()
+        if self.model.exposure is not None:
+            self.model.exposure.clear()
 
     @torch.inference_mode()
     def capture(self, sizes: list[int], on_progress: OnProgress = lambda done, total: None) -> None:
@@ -339,6 +353,7 @@ class GraphRunner:
     def _decode(self, batch: list[Scheduled], *, draws: bool = True) -> Tensor:
         """The tokens drawn, or, unless it ``draws``, the logits."""
         count = len(batch)
+        self._place(batch)
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
         common = self._common_prefix(batch) if draws else 0
@@ -383,6 +398,7 @@ class GraphRunner:
         return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts)
 
     def _prompts(self, batch: list[Scheduled], replay: Replay) -> Tensor:
+        self._place(batch)
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
         rows = np.full(count, -1, dtype=np.int32)
         rows[: len(batch)] = [row_of(s.sequence) for s in batch]
@@ -404,6 +420,7 @@ class GraphRunner:
         chunks = [s for s in prefills if s not in dense]
         decodes = longest_first(decodes)
         ordered = decodes + chunks + dense
+        self._place(ordered)
         starts = _starts(ordered)
         chunk_rows = sum(s.num_tokens for s in chunks)
         prompts = dense_prompts(len(decodes) + chunk_rows, [s.num_tokens for s in dense])

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -15,9 +16,11 @@ import triton
 from backend.engine.cache.attention import Allocate, KVCache
 from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.progress import OnStage, Stage
-from backend.engine.gpu.captures import graph_sizes
+from backend.engine.gpu.captures import graph_sizes, piece_size
 from backend.engine.gpu.graph_runner import GraphRunner
+from backend.engine.gpu.head_runner import HeadGraphRunner
 from backend.engine.gpu.memory import GpuMemory, supported
+from backend.engine.gpu.paged_layers import DENSE_STEP
 from backend.engine.gpu.self_tuning import CardChoices, choices_of_host, first_start
 from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
 from backend.engine_config import (
@@ -37,6 +40,9 @@ from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.kinds import kind_of
 from backend.models.decoders.paged_decoder import PagedDecoder
+from backend.models.heads.head_config import HeadConfig
+from backend.models.heads.head_decoder import HeadDecoder
+from backend.models.heads.paged_head import PagedHead, paged_head
 from backend.parallel.group import SINGLE, ParallelGroup
 from backend.planner.cards import CARDS, H100
 from backend.planner.plan import require_room
@@ -145,11 +151,31 @@ def card_choices() -> CardChoices:
     return CardChoices.load(CHOICES, choices_of_host(), torch.cuda.get_device_name(), triton.__version__)
 
 
+def gpu_head_runner(
+    shape: HeadConfig, load: Callable[[], HeadDecoder], config: EngineConfig, on_stage: OnStage
+) -> tuple[HeadGraphRunner, CacheSize, Sleeper | None]:
+    """The same for a head of that shape. Raises ConfigError as `require_gpu` and `gpu_runner` do."""
+    require_cuda(config)
+    require_heads(shape)
+    runner, size, sleeper = gpu_runner(load(), config, on_stage)
+    assert isinstance(runner, HeadGraphRunner)  # noqa: S101 -- see `_runner`
+    return runner, size, sleeper
+
+
 def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
     """The form of `model` that runs on its card; takes over its weights."""
     tuning.use(card_choices().in_use)
+    if isinstance(model, HeadDecoder):
+        head = paged_head(model, kernels_for(model.embedding.device), weight_format(config, model.config))
+        head.reserve(step_rows(config))
+        return head
     kind = kind_of(model.config, batch_invariant=config.batch_invariant)
     return kind(model, kernels_for(model.embedding.device), weight_format(config, model.config))
+
+
+def step_rows(config: EngineConfig) -> int:
+    """Rows of the largest step, padding included."""
+    return piece_size(config.max_num_batched_tokens + DENSE_STEP)
 
 
 def cache_after_weights(
@@ -195,8 +221,11 @@ def _runner(
     model: PagedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
 ) -> GraphRunner:
     cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
-    return GraphRunner(
-        model, cache, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=size.max_model_len, speculates=config.speculation is not None,
-        batch_invariant=config.batch_invariant,
-    )  # fmt: skip
+    limits: dict[str, Any] = {
+        "max_num_seqs": config.max_num_seqs, "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_model_len": size.max_model_len, "speculates": config.speculation is not None,
+        "batch_invariant": config.batch_invariant,
+    }  # fmt: skip
+    if isinstance(model, PagedHead):
+        return HeadGraphRunner(model, cache, **limits)
+    return GraphRunner(model, cache, **limits)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from backend.models.adapters.bank import AdapterBank
 from backend.models.config import ModelConfig
+from backend.models.decoders.exposure import Exposure
 from backend.models.layers import in_parts, vocabulary
 from backend.models.layers.arithmetic import Attention
 from backend.models.layers.decoder_layer import DecoderLayer
@@ -43,10 +44,11 @@ class Decoder(nn.Module):
     quantization: a format that keeps weights as the checkpoint stores them has those of the layers in
     `Matrices.packed`; only the decoders of the kernels multiply by such. group: of a rank, whose `config` is its share
     (`sharding.of_rank`); its tables then have some spare rows of zeros behind its part of the vocabulary. adapters: see
-    `adapt`.
+    `adapt`. exposure: where hidden states are left for a head that guesses; None: nowhere.
     """
 
     adapters: AdapterBank | None = None
+    exposure: Exposure | None = None
 
     cos: Tensor
     sin: Tensor
@@ -149,8 +151,12 @@ class Decoder(nn.Module):
     @torch.inference_mode()
     def states(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor) -> Tensor:
         """What the head reads: the last layer's output, normalised, of those `rows`. [rows, hidden_size]."""
-        hidden = self._through(ids, positions, attention)[rows]
-        return norm(self.config.variant, hidden, self.norm, self.config.rms_norm_eps)
+        hidden = self._through(ids, positions, attention)
+        if self.exposure is not None and self.exposure.last:
+            states = norm(self.config.variant, hidden, self.norm, self.config.rms_norm_eps)
+            self.exposure.read_by_head(states)
+            return states[rows]
+        return norm(self.config.variant, hidden[rows], self.norm, self.config.rms_norm_eps)
 
     def _through(self, ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """What this stage's layers leave, of all tokens."""
@@ -166,6 +172,8 @@ class Decoder(nn.Module):
         if variant is not None and variant.local_rope is not None:
             tables["local"] = self.local_cos[positions], self.local_sin[positions]
         for i, layer in enumerate(self.layers):
+            if self.exposure is not None:
+                self.exposure.before(i, hidden)
             cos, sin = tables.get(self.config.positions_of(i), tables["rope"])
             hidden = layer(hidden, cos, sin, attention)
         return hidden
@@ -247,11 +255,8 @@ class Decoder(nn.Module):
         return table[: end - begin]
 
     def own_names(self, names: list[str]) -> list[str | None]:
-        """As `places` spells them; None for what is another model's. One that was saved without its head names its
-        tensors from the body on, one that reads images, too, by its parts."""
-        if any(name.startswith(TEXT_PARTS) for name in names):
-            return [_of_text_part(name) for name in names]
-        return list(names) if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
+        """As `places` spells them; see `text_names`."""
+        return text_names(names)
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
@@ -274,6 +279,14 @@ class Decoder(nn.Module):
             assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
             places |= {f"{self.config.prefix_of(i)}{name}": place for name, place in layer.packed_places().items()}
         return places
+
+
+def text_names(names: list[str]) -> list[str | None]:
+    """A checkpoint's names, as `Decoder.places` spells them; None for what is another model's. One that was saved
+    without its head names its tensors from the body on, one that reads images, too, by its parts."""
+    if any(name.startswith(TEXT_PARTS) for name in names):
+        return [_of_text_part(name) for name in names]
+    return list(names) if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
 
 
 def _of_text_part(name: str) -> str | None:

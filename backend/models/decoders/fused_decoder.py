@@ -120,6 +120,7 @@ class FusedDecoder(PagedDecoder):
         with library_for(rows, self.embedding.device):
             for i, layer in enumerate(self.layers):
                 qkv, scales, residual = path.to_attention(layer, hidden)
+                self._expose(i, residual)
                 x = self._turned(i, layer, qkv, self.cos_sin, tokens, cache, attention, scales)
                 if i + 1 < len(self.layers):
                     hidden = path.from_attention(layer, residual, x)
@@ -132,7 +133,7 @@ class FusedDecoder(PagedDecoder):
             return self._path(rows).from_attention(self.layers[-1], before.residual, before.x)
 
     def own_logits(self, hidden: Hidden) -> Tensor:
-        if self.group.alone and hidden.added is None and len(hidden.residual) <= FEW_ROWS:
+        if self.group.alone and hidden.added is None and not hidden.normed and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)
         states = self.states(hidden)

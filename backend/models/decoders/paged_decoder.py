@@ -113,6 +113,7 @@ class PagedDecoder(ABC):
         self.kv_scales = model.kv_scales
         self.group = model.group
         self.adapters = model.adapters
+        self.exposure = model.exposure
         self.group.reserve(config.hidden_size, model.embedding.dtype)
         self.embedding, self.head = model.embedding, model.head
         self._row_of_token = None if self.group.alone else model.row_of_token
@@ -154,7 +155,16 @@ class PagedDecoder(ABC):
             rows = before.residual if last is None else before.residual[last]
             self.group.pipeline.send(self._settled(self.finished(before)))
             return Hidden(rows)
+        if self.exposure is not None and self.exposure.last:
+            states = self.states(self.finished(before))
+            self.exposure.read_by_head(states)
+            return Hidden(states if last is None else states[last], normed=True)
         return self.finished(before if last is None else before.rows(last))
+
+    def _expose(self, layer: int, hidden: Tensor) -> None:
+        """Leave the hidden states that enter `layer` for a head that guesses, if it reads them."""
+        if self.exposure is not None:
+            self.exposure.before(layer, hidden)
 
     def _settled(self, hidden: Hidden) -> Tensor:
         """All that the layers leave, in one: [tokens, width]."""
@@ -209,6 +219,8 @@ class PagedDecoder(ABC):
     def states(self, hidden: Hidden) -> Tensor:
         """What the head reads: [rows, hidden_size]."""
         k, eps = self.kernels, self.config.rms_norm_eps
+        if hidden.normed:
+            return hidden.residual
         if hidden.added is None:
             return k.rms_norm(hidden.residual, self.norm, eps)
         if hidden.partial:

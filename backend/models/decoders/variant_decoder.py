@@ -98,6 +98,7 @@ class VariantDecoder(PagedDecoder):
         with library_for(len(tokens.ids), self.embedding.device):
             for i, layer in enumerate(self.layers):
                 x, residual = self._next(hidden.residual, hidden.added, layer.attention_before)
+                self._expose(i, residual)
                 qkv = self._widely_normed(layer, self._product(x, layer.qkv))
                 x = self._turned(i, layer, qkv, self._tables[i], tokens, cache, attention)
                 if i + 1 < len(self.layers):

@@ -12,10 +12,11 @@ from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.decoders.decoder import Decoder
+from backend.models.heads.head_config import eagle3_config
 from backend.models.sharding import of_rank
 from backend.parallel.shard import Shard
 from backend.planner.cards import CARDS, GIB, H100, H200
-from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
+from backend.planner.memory import draft_bytes, memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
 from backend.planner.roofline import Roofline, Step
 from bench.engine.planner_check import MODELS, compared
@@ -23,6 +24,7 @@ from gateway.cli.app import app
 from tests.backend.tiny import tiny_config
 from tests.backend.tiny_deepseek import MODELS as MODELS_OF_DEEPSEEK
 from tests.backend.tiny_families import FAMILIES, tiny_family
+from tests.backend.tiny_heads import write_config
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
 REPORTS: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("planner-*.json"))]
@@ -459,3 +461,23 @@ def test_a_host_cache_is_counted_beside_the_card(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, [*arguments, "--host-cache-bytes", str(1 << 30)])
     assert "host cache           1.00 GiB of the host's memory: 585 blocks, 9360 tokens" in shown.stdout
     assert "host cache" not in CliRunner().invoke(app, arguments).stdout
+
+
+def test_a_head_takes_its_tables_its_layer_and_the_hidden_states(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(json.dumps(MODELS["llama-8b"]))
+    base = from_hugging_face(MODELS["llama-8b"])
+    shape = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336}
+    head = eagle3_config(write_config(tmp_path / "head", base, draft_vocab_size=32000, **shape), base)
+    config = on_gpu(speculation="eagle3", draft_model="head", draft_memory=1 << 30)
+    hidden, kv = base.hidden_size, 8 * 128
+    layer = (hidden + 2 * kv) * 2 * hidden + hidden * hidden + 3 * hidden * 14336
+    numbers = layer + 3 * hidden * hidden + (base.vocab_size + 32000) * hidden
+    states = config.max_num_batched_tokens * 3 * hidden
+    found = draft_bytes(config, head) - (1 << 30)
+    assert 2 * (numbers + states) < found < 2 * (numbers + states) + (1 << 30)
+    arguments = ["plan", "--model", str(tmp_path / "base"), "--context", "8192", "--gpu", "h200"]
+    shown = CliRunner().invoke(app, [*arguments, "--speculation", "eagle3", "--draft-model", str(tmp_path / "head")])
+    assert "its cache included" in shown.stdout
+    none = CliRunner().invoke(app, [*arguments, "--speculation", "mtp"])
+    assert "no layer for multi-token prediction" in none.stderr

@@ -126,9 +126,9 @@ async def test_all_engines_sleep_or_none() -> None:
 
 
 def test_figures_are_those_of_all() -> None:
-    one = Stats(*range(10), expert_pairs=[3, 4])
-    two = Stats(*[1] * 10, expert_pairs=[10, 20])
-    assert total_of([one, two]) == Stats(*range(1, 11), expert_pairs=[13, 24])
+    one = Stats(*range(10), expert_pairs=[3, 4], draft_places=[(8, 6), (8, 3), (8, 1)])
+    two = Stats(*[1] * 10, expert_pairs=[10, 20], draft_places=[(2, 1)])
+    assert total_of([one, two]) == Stats(*range(1, 11), expert_pairs=[13, 24], draft_places=[(10, 7), (8, 3), (8, 1)])
     assert total_of([one]) == one
 
 

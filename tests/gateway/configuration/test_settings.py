@@ -59,6 +59,8 @@ def test_a_path_in_the_file_is_meant_from_where_the_file_lies(tmp_path):
         ("oidc: {issuer: 'https://i.eu', audience: x, clock_skew_s: 301}", "oidc.clock_skew_s"),
         ("fleet: {draft_models: {llama: ../elsewhere}}", "fleet.draft_models.llama"),
         ("fleet: {draft_models: {/etc/llama: small}}", "fleet.draft_models"),
+        ("fleet: {draft_models: {llama: 'eagle3:../head'}}", "fleet.draft_models.llama"),
+        ("fleet: {draft_models: {llama: 'medusa:head'}}", "fleet.draft_models.llama"),
         ("oidc: {roles: [{group: g, role: dpo}]}", "either tenant: NAME or staff: true"),
         ("oidc: {roles: [{group: g, role: dpo, tenant: acme, staff: true}]}", "either tenant"),
         ("oidc: {roles: [{group: g, role: operator, tenant: acme}]}", "only staff"),

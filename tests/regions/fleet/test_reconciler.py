@@ -119,6 +119,23 @@ async def test_a_smaller_model_guesses_for_those_weights_alone_that_have_one(sce
     await two.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "speculation", "draft"),
+    [
+        ("eagle3:tiny/head", "eagle3", Path("/models/tiny/head")),
+        ("mtp", "mtp", None),
+        ("small", "model", Path("/models/small")),
+    ],
+)
+async def test_a_head_guesses_for_weights_that_have_one(scene, said, speculation, draft):
+    scene.wish()
+    one = scene.gateway(drafts={"small.gguf": said})
+    await passes(one)
+    spec = one.launcher.specs[0]
+    assert (spec.speculation, spec.draft) == (speculation, draft)
+    await one.close()
+
+
 async def test_a_pass_more_changes_nothing(scene):
     scene.wish()
     one = scene.gateway()

@@ -115,6 +115,11 @@ def test_its_certificate_is_in_a_secret_and_its_one_peer_in_its_arguments():
 def test_a_smaller_model_is_looked_for_beside_the_one_that_it_guesses_for():
     (container,) = pod(made(draft=Path("/somewhere/llama-1b")))["containers"]
     assert "--speculation model --draft-model /models/llama-1b" in " ".join(container["args"])
+    (container,) = pod(made(draft=Path("/somewhere/llama-eagle3"), speculation="eagle3"))["containers"]
+    assert "--speculation eagle3 --draft-model /models/llama-eagle3" in " ".join(container["args"])
+    (container,) = pod(made(speculation="mtp"))["containers"]
+    assert "--speculation mtp" in " ".join(container["args"])
+    assert "--draft-model" not in container["args"]
     (container,) = pod(made())["containers"]
     assert "--speculation" not in container["args"]
 

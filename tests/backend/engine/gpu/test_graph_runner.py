@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from backend.engine.cache.attention import KVCache
+from backend.engine.cache.pinned_pages import PinnedPages
 from backend.engine.core.progress import Finish, Progress
 from backend.engine.core.runner import Masks
 from backend.engine.core.sampling import SamplingParams
@@ -21,7 +22,6 @@ from backend.engine.gpu import graph_runner
 from backend.engine.gpu.captures import graph_sizes, piece_size
 from backend.engine.gpu.d2h import PendingTokens
 from backend.engine.gpu.graph_runner import GraphRunner
-from backend.engine.gpu.pinned_pages import PinnedPages
 from backend.engine_config import EngineConfig, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
