@@ -157,13 +157,16 @@ class Scheduler:
         forks = leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
         if forks and leader is not None and not self.blocks.fork(leader, sequence):
             return None
-        found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
+        came = bool(sequence.block_table) and not forks  # from another backend
+        found = sequence.num_computed if forks else sequence.num_cached or 0
+        if not forks and not came:
+            found = self.blocks.adopt_prefix(sequence)
         num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
         cut = self.whole and num_tokens < sequence.num_uncomputed
         if cut or not self.blocks.grow(sequence, num_tokens):
             self.blocks.release(sequence)
             return None
-        if sequence.num_cached is None:  # counted once, when it really runs for the first time
+        if sequence.started is None:  # counted once, when it really runs for the first time
             sequence.num_cached = found
             sequence.started = time.monotonic()
             if not forks:
@@ -191,6 +194,7 @@ class Scheduler:
             self._leave(sequence)
         else:
             self.waiting.remove(sequence)
+            self.blocks.release(sequence)  # those that came, or were to come, from another backend
         sequence.status = Status.FINISHED
         self.shares.leave(sequence.project)
 

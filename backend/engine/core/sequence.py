@@ -33,6 +33,7 @@ class Sequence:
         "block_table",
         "cache_root",
         "ends",
+        "fetching",
         "id",
         "leader",
         "matcher",
@@ -97,6 +98,7 @@ class Sequence:
         self.max_length = full if max_length is None else min(full, max_length)
         self.ends = ends
         self.adapter = adapter
+        self.fetching = False  # another backend computes its prompt; see `engine.apart`
         self.prompt_logprobs: list[TokenLogprobs] = []  # as far as they are known, of the tokens behind the first
         self.partial: Any = None  # what its runner keeps from one part of the prompt to the next
         self.status = Status.WAITING
@@ -139,9 +141,20 @@ class Sequence:
 
     @property
     def is_held(self) -> bool:
-        """It cannot run yet: a token of it is still to come from the device, its grammar is being compiled, or its
-        leader's prompt is not computed."""
-        return bool(self.num_pending) or (self.matcher is not None and not self.matcher.ready) or self.waits_for_leader
+        """It cannot run yet: a token of it is still to come from the device, its grammar is being compiled, its
+        leader's prompt is not computed, or its own is still to come from another backend."""
+        return (
+            bool(self.num_pending)
+            or self.fetching
+            or (self.matcher is not None and not self.matcher.ready)
+            or self.waits_for_leader
+        )
+
+    @property
+    def awaits_blocks(self) -> bool:
+        """Nothing can be done for it before blocks have come from another backend."""
+        leader = self.leader
+        return self.fetching or (leader is not None and leader.status is not Status.FINISHED and leader.fetching)
 
     @property
     def waits_for_leader(self) -> bool:
