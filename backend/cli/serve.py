@@ -72,6 +72,15 @@ GenerationConfig = Annotated[
 RequestKey = Annotated[
     Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
 ]
+Role = Annotated[
+    str, typer.Option(help="mixed; prefill: computes prompts for others of its tenant; decode: answers with these.")
+]
+TransferPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Where a prefill backend listens for these; 0 takes a free one.")
+]
+TransferTimeout = Annotated[
+    float, typer.Option(min=0.1, help="Seconds without a byte after which a prompt is computed by who answers.")
+]
 EvidenceProgram = Annotated[
     Path | None, typer.Option(help="Program that says what TPMs and GPUs attest; the kernel is asked besides.")
 ]
@@ -149,6 +158,9 @@ def serve(
     heartbeat: Heartbeat = None,
     request_key: RequestKey = None,
     evidence: EvidenceProgram = None,
+    role: Role = "mixed",
+    transfer_port: TransferPort = 0,
+    transfer_timeout: TransferTimeout = 10.0,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs.")] = "",
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
@@ -210,6 +222,9 @@ def serve(
             request_key=request_key,
             evidence=evidence,
             data_parallel_size=data_parallel_size,
+            role=role,
+            transfer_port=transfer_port,
+            transfer_timeout_s=transfer_timeout,
         )
         serving.serve(config, options)
     except BackendError as error:

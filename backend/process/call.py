@@ -1,7 +1,7 @@
 """One request's sequences in the engine, as its response sees them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 from backend.engine.core.progress import Progress
 from backend.errors import DeadlineExceeded
@@ -32,6 +32,7 @@ class Call:
         self.project = project
         self._index = {id: index for index, id in enumerate(ids)}
         self._live = set(ids)
+        self._companion: asyncio.Task[None] | None = None
         self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self.begun = False  # something of an answer is there
 
@@ -71,7 +72,13 @@ class Call:
 
     def close(self) -> None:
         """Abort what still runs. Harmless when nothing does."""
+        if self._companion is not None:
+            self._companion.cancel()
         self._drop(list(self._live))
+
+    def accompany(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` beside the call, and cancel it with the call."""
+        self._companion = asyncio.create_task(work)
 
     def release(self) -> None:
         """Forget all of it, also blocks that the engine holds for another backend behind a sequence's end."""
