@@ -84,6 +84,7 @@ class Fetcher:
         id = call.ids[0]
         try:
             room = await _told(call, RoomMade)
+            call.prefill = "here"
             if room.first == room.end:
                 return
             begin, brought = time.monotonic(), _Brought(call, id)
@@ -91,6 +92,7 @@ class Fetcher:
             why = await brought.settle() or why
             call.tell(EndFetch(id, not why))
             whole = (await _told(call, Fetched)).whole
+            call.prefill = "elsewhere" if whole else "here"
             if not whole:
                 log.warning(
                     "the blocks of a prompt did not come from %s: %s; it is computed here",

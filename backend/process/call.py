@@ -32,6 +32,9 @@ class Call:
         self.project = project
         self._index = {id: index for index, id in enumerate(ids)}
         self._live = set(ids)
+        self.prefill: str | None = (
+            None  # where the prompt was computed, if another backend was named: elsewhere or here
+        )
         self._companion: asyncio.Task[None] | None = None
         self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self.begun = False  # something of an answer is there

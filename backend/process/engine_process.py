@@ -200,8 +200,11 @@ class Transfers:
             if taken is not None:
                 del self._asked[id]
                 self.channel.send(BlocksTaken(id, *taken))
-        for room in self.engine.make_room():
+        rooms = self.engine.make_room()
+        for room in rooms:
             self.channel.send(RoomMade(room.id, room.first, room.end))
+        if rooms and not self.engine.has_work:
+            self.channel.send(StepDone([], self.engine.stats))  # else the gauges would stay as they were
 
 
 @dataclass

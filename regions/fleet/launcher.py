@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 from regions.identity.identity import BackendIdentity
 
 Progress = Callable[[str], None]
@@ -20,7 +20,7 @@ def silent(_sentence: str) -> None:
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use.
-    `draft`: a smaller model beside `model`, in the same folder, which guesses for it."""
+    `draft`: a smaller model beside `model`, in the same folder, which guesses for it. `role`: as in `Backend`."""
 
     identity: BackendIdentity
     model: Path
@@ -31,6 +31,7 @@ class BackendSpec:
     cards: int = 1  # how many of them, among which the model is divided
     options: tuple[str, ...] = ()  # more of `backend serve`
     draft: Path | None = None
+    role: Role = "mixed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from regions.fleet.autoscaler import Sample, desired, trimmed
 from regions.fleet.back_off import BackOff
 from regions.fleet.demand import NOTHING, Demand
 from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, ReplicaState
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 from regions.fleet.launcher import BackendSpec, Launcher
 from regions.fleet.placement import Report, least_missed, nearest, place
 from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, OtherWeights, ReplicaStore
@@ -240,6 +240,8 @@ class Reconciler:
 
     async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
         kept, now = self._kept[deployment.key], self._monotonic()
+        for_prompts = [replica for replica in replicas if replica.role == "prefill"]
+        replicas = [replica for replica in replicas if replica.role != "prefill"]
         sleeping = [replica for replica in replicas if replica.state is ReplicaState.ASLEEP]
         replicas = [replica for replica in replicas if replica.state is not ReplicaState.ASLEEP]
         kept.samples = trimmed([*kept.samples, self._sample(replicas, demand, now)], now)
@@ -255,14 +257,29 @@ class Reconciler:
                 self._act(replica.id, self._drain(term, replica, "slept_long"))
         if now >= kept.back_off.not_before:
             while len(replicas) < wanted:
-                replica = await asyncio.to_thread(
-                    self._store.begin, term, deployment, place(deployment, replicas, demand)
-                )
-                replicas.append(replica)
-                self._act(replica.id, self._start(term, deployment, replica))
+                region = place(deployment, replicas, demand)
+                replicas.append(await self._begin(term, deployment, region, deployment.answering))
         for replica in least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
             spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
             self._act(replica.id, spare)
+        await self._scale_prefill(term, deployment, for_prompts, replicas[:wanted])
+
+    async def _scale_prefill(
+        self, term: int, deployment: Deployment, replicas: list[Replica], answering: Sequence[Replica]
+    ) -> None:
+        """As many replicas for prompts as the deployment has while others answer, else none: in the region of the
+        first of these, where the way is shortest."""
+        wanted = deployment.prefill if answering else 0
+        if self._monotonic() >= self._kept[deployment.key].back_off.not_before:
+            while len(replicas) < wanted:
+                replicas.append(await self._begin(term, deployment, answering[0].region, "prefill"))
+        for replica in replicas[wanted:]:
+            self._act(replica.id, self._drain(term, replica, "scaled_down"))
+
+    async def _begin(self, term: int, deployment: Deployment, region: str, role: Role) -> Replica:
+        replica = await asyncio.to_thread(self._store.begin, term, deployment, region, role)
+        self._act(replica.id, self._start(term, deployment, replica))
+        return replica
 
     def _sample(self, replicas: Sequence[Replica], demand: Demand, now: float) -> Sample:
         if not replicas and demand is NOTHING:
@@ -299,7 +316,7 @@ class Reconciler:
         draft = self._drafts.get(deployment.weights)
         return BackendSpec(
             identity, self._models / deployment.weights, deployment.model, card=cards.name, cards=max(1, cards.count),
-            options=divided, draft=None if draft is None else self._models / draft,
+            options=divided, draft=None if draft is None else self._models / draft, role=replica.role,
         )  # fmt: skip
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:

@@ -74,6 +74,15 @@ def create(
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
     weights_sha256: Pinned = None,
+    kind: Annotated[
+        str, typer.Option(help="mixed; disaggregated: prompts are computed by replicas of their own.")
+    ] = "mixed",
+    prefill: Annotated[
+        int | None, typer.Option(min=1, help="With --kind disaggregated: replicas for prompts (default: 1).")
+    ] = None,
+    decode: Annotated[
+        int | None, typer.Option(min=1, help="With it: as many that answer, in place of --min and --max.")
+    ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -84,6 +93,9 @@ def create(
     from gateway.records.prices import MICRO
     from regions.launchers.fetching import is_elsewhere
 
+    if decode is not None and (kind != "disaggregated" or least is not None or most is not None):
+        fail("--decode is of --kind disaggregated, in place of --min and --max; leave it or these out", USAGE)
+    least, most = (least, most) if decode is None else (decode, decode)
     if is_elsewhere(weights) and remote_url(data) is not None:
         fail("the admin API fetches no models; run this on the gateway's machine, or name what is there", USAGE)
     wanted = _valid(
@@ -97,6 +109,8 @@ def create(
             "wait_s": wait_s,
             "micro_eur_per_hour": int(_euros(eur_per_hour) * MICRO),
             "weights_sha256": weights_sha256,
+            "kind": kind,
+            "prefill": prefill or int(kind == "disaggregated"),
             **_figures(least, most, idle_s, ttft_ms, calls_each, asleep_s),
         },
     )
@@ -172,7 +186,7 @@ def show(tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: A
         return
     print_one(record, False)
     typer.echo()
-    print_table(replicas, ("id", "region", "state", "gpu", "holder", "created_at"), False)
+    print_table(replicas, ("id", "role", "region", "state", "gpu", "holder", "created_at"), False)
 
 
 @deployment_app.command("update")

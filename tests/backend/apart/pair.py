@@ -1,10 +1,13 @@
 """Backends of one tenant as processes: one computes prompts, one answers; and a gateway's part, played by the test."""
 
+import contextlib
 import http.client
 import json
 import re
+import socket
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -62,6 +65,35 @@ class Cell:
         served = ("--model", str(model), "--served-name", "tiny", "--role", role, *options)
         with Backend(self.folder / f"{name}.log", *served, *self.options(name)) as process:
             yield Member(self, name, process)
+
+
+class Interrupted:
+    """A wire to a source, over which so many bytes come; then `then` is called, and nothing comes any more."""
+
+    def __init__(self, port: int, most: int, then: Callable[[], None]) -> None:
+        self._to, self._most, self._then = port, most, then
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.left = threading.Event()
+        """The asker has closed the connection."""
+        threading.Thread(target=self._carry, daemon=True).start()
+
+    def _carry(self) -> None:
+        with self._listener:
+            asker, _ = self._listener.accept()
+        with asker, socket.create_connection(("127.0.0.1", self._to)) as source:
+            threading.Thread(target=self._questions, args=(asker, source), daemon=True).start()
+            while self._most > 0 and (some := source.recv(4096)):
+                self._most -= len(some)
+                asker.sendall(some)
+            self._then()
+            self.left.wait(30)
+
+    def _questions(self, asker: socket.socket, source: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while some := asker.recv(4096):
+                source.sendall(some)
+        self.left.set()
 
 
 @dataclass

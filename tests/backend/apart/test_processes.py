@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from backend.apart.wire import VERSION, Ask, encoded
 from backend.engine.apart.statement import CacheLayout, Statement
-from tests.backend.apart.pair import Cell, Member, uri_of
+from tests.backend.apart.pair import Cell, Interrupted, Member, uri_of
 
 PROMPT = [(11 * i + 5) % 320 for i in range(200)]
 SAMPLED = {"temperature": 0.9, "seed": 5, "top_p": 0.95, "frequency_penalty": 0.4}
@@ -228,35 +229,37 @@ def _for_source(cell: Cell, source: Member) -> bytes:
     return lines.split(": ")[1].strip().encode()
 
 
+LONG = [(7 * i + 3) % 320 for i in range(1500)]
+
+
 def test_a_source_that_is_killed_inside_a_transfer_costs_one_attempt(cell: Cell, decode: Member, folder: Path) -> None:
-    """Its steps are small, so that a long prompt takes many; it is killed once some blocks have come."""
-    prompt = [(7 * i + 3) % 320 for i in range(3000)]
-    with cell.backend("source-3", folder, "prefill", "--max-num-batched-tokens", "32", "--max-num-seqs", "8") as source:
+    with cell.backend("source-3", folder, "prefill") as source:
         source.measured()
         before = decode.metric("domicile_backend_kv_transfer_bytes_total")
         failed = decode.transfers("received", "failed")
-        found: list[str] = []
-        asking = threading.Thread(target=lambda: found.append(answer(decode.complete(prompt, source.place(decode)))))
-        asking.start()
-        while source.metric("domicile_backend_kv_blocks_used") < 20 and asking.is_alive():
-            pass
-        engine = source.process.engine
-        source.process.process.send_signal(signal.SIGKILL)
-        engine.kill()
-        asking.join()
+
+        def kill() -> None:
+            engine = source.process.engine
+            source.process.process.send_signal(signal.SIGKILL)
+            engine.kill()
+
+        wire = Interrupted(source.process.ready["transfer_port"], 100_000, kill)
+        found = answer(decode.complete(LONG, source.place(decode, port=wire.port)))
         assert decode.transfers("received", "failed") == failed + 1, decode.process.log
         assert decode.metric("domicile_backend_kv_transfer_bytes_total") > before
+        assert source.process.process.wait(30) == -signal.SIGKILL
     decode.scrubbed()
-    assert found == [answer(decode.complete(prompt))]
+    assert found == answer(decode.complete(LONG))
     assert decode.scrubbed() == 0
 
 
 def test_a_client_that_leaves_ends_the_transfer_on_both_sides(cell: Cell, source: Member, decode: Member) -> None:
-    prompt = [(5 * i + 9) % 320 for i in range(3000)]
-    raw = json.dumps({"model": "tiny", "prompt": prompt, "max_tokens": 4}).encode()
+    sent = threading.Event()
+    wire = Interrupted(source.process.ready["transfer_port"], 100_000, sent.set)
+    raw = json.dumps({"model": "tiny", "prompt": LONG[::-1], "max_tokens": 4}).encode()
     lines = cell.signer.field(
         tenant="acme", backend=decode.name, method="POST", path="/v1/completions", project="", decision="",
-        digest=sha256(raw).digest(), prefill=source.place(decode),
+        digest=sha256(raw).digest(), prefill=source.place(decode, port=wire.port),
     )  # fmt: skip
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n{lines}\r\n".encode()
     with (
@@ -264,8 +267,10 @@ def test_a_client_that_leaves_ends_the_transfer_on_both_sides(cell: Cell, source
         cell.context().wrap_socket(plain) as connection,
     ):
         connection.sendall(head + raw)
-        while not decode.metric("domicile_backend_kv_blocks_used"):
-            pass
+        assert sent.wait(30)
+        assert decode.metric("domicile_backend_kv_blocks_used") > 0
+    assert wire.left.wait(30)
+    until = time.monotonic() + 30
     while any(each.metric("domicile_backend_kv_blocks_used") for each in (source, decode)):
-        pass
+        assert time.monotonic() < until
     assert source.scrubbed() == decode.scrubbed() == 0
