@@ -118,7 +118,7 @@ def create(
         if remote_url(data) is not None:  # the gateway checks it
             if gpu == "auto":
                 fail("the admin API does not choose a card; name one by --gpu, or cpu", USAGE)
-            wanted = wanted.model_copy(update={"gpu": str(_cards(gpu, gpus))})
+            wanted = _on_cards(wanted, _cards(gpu, gpus))
         else:
             wanted = _feasible(data, wanted, gpu, gpus)
         record = control.create_deployment(wanted)
@@ -144,7 +144,7 @@ def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "
         cards = card_for(installation.models() / wanted.weights, calls=wanted.calls_each, count=gpus)
     else:
         cards = _cards(gpu, gpus)
-    wanted = wanted.model_copy(update={"gpu": str(cards)})
+    wanted = _on_cards(wanted, cards)
     Feasibility(installation, configured()).check_everywhere(wanted)
     return wanted
 
@@ -302,7 +302,18 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {invalid_value(first)}", USAGE)
+        place = f"{first['loc'][0]}: " if first["loc"] else ""
+        fail(f"{place}{invalid_value(first)}", USAGE)
+
+
+def _on_cards(wanted: "Deployment", cards: "Cards") -> "Deployment":
+    from regions.fleet.deployment import check_kind
+
+    try:
+        check_kind(wanted.kind, wanted.prefill, cards.count)
+    except ValueError as error:
+        fail(str(error), USAGE)
+    return wanted.model_copy(update={"gpu": str(cards)})
 
 
 def _cards(gpu: str, gpus: int | None) -> "Cards":
