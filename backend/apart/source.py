@@ -96,7 +96,7 @@ class Source:
         except (WireError, OSError, TimeoutError) as error:
             log.warning("a prompt's blocks were not sent: %s; the backend that asked computes it itself", _word(error))
         except BackendError as error:
-            log.warning("a prompt's blocks were not sent: %s", error)
+            log.warning("a prompt's blocks were not sent: %s; the backend that asked computes it itself", error)
         finally:
             self._running.discard(task)
             self.metrics.count_transfer("sent", outcome, sent.size, time.monotonic() - begin)
@@ -117,7 +117,7 @@ class Source:
         try:
             await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
-                raise WireError("the peer closed the connection")
+                raise WireError("the peer closed the connection; read its log")
             return sending.result()
         finally:
             call.release()
@@ -130,15 +130,15 @@ class Source:
         project = self.admit(ask.token, peer)
         ours = self.statement()
         if ask.version != VERSION:
-            raise Refused(f"version {VERSION} of this protocol is spoken here")
+            raise Refused(f"version {VERSION} of this protocol is spoken here; run the same release on both backends")
         if ours is None:
-            raise Refused("the weights of this backend are not measured yet")
+            raise Refused("the weights of this backend are not measured yet; try again when GET /weights answers 200")
         if difference := ours.differs_from(ask.statement):
             raise Refused(difference)
         if not (ask.cache_root == b"" and not project) and not ask.cache_root.startswith(f"{project}\0".encode()):
-            raise Refused("the root of the prompt's blocks is not that of the token's project")
+            raise Refused("the root of the prompt's blocks is not that of the token's project; ask for your own call")
         if not 0 <= ask.first < blocks_of(len(ask.prompt), ours.layout.block_size):
-            raise Refused("the prompt has no such block to send")
+            raise Refused("the prompt has no such block to send; ask for blocks before its last token")
         sequence = AddSequence(
             0, ask.prompt, ONE_TOKEN, priority=ask.priority, cache_root=ask.cache_root, project=project.encode(),
             exports=ask.first,

@@ -82,12 +82,14 @@ async def received(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decod
     try:
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if length > most:
-            raise WireError(f"a message of {length} bytes, where {most} are the most")
+            raise WireError(
+                f"a message of {length} bytes, where {most} are the most; run the same release on both backends"
+            )
         return decoder.decode(await reader.readexactly(length))
     except asyncio.IncompleteReadError:
-        raise WireError("the peer closed the connection") from None
+        raise WireError("the peer closed the connection; read its log") from None
     except msgspec.MsgspecError:
-        raise WireError("a message of the peer is malformed") from None
+        raise WireError("a message of the peer is malformed; run the same release on both backends") from None
 
 
 def closed(writer: Any) -> None:

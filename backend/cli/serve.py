@@ -209,23 +209,13 @@ def serve(
         fail(error, USAGE)
     try:
         options = serving.ServerOptions(
-            served_name=served_name or model_name,
-            host=host,
-            port=port,
-            tls=tls_files(cert, key, ca, peer_uri, host=host),
-            identity=Identity(tenant, region, backend_id),
-            heartbeat=heartbeat,
-            tool_call_parser=tool_call_parser,
-            generation_config=generation_config,
-            reasoning_parser=reasoning_parser,
-            restarts=restarts,
-            request_key=request_key,
-            evidence=evidence,
-            data_parallel_size=data_parallel_size,
-            role=role,
-            transfer_port=transfer_port,
+            served_name=served_name or model_name, host=host, port=port,
+            tls=tls_files(cert, key, ca, peer_uri, host=host), identity=Identity(tenant, region, backend_id),
+            heartbeat=heartbeat, tool_call_parser=tool_call_parser, generation_config=generation_config,
+            reasoning_parser=reasoning_parser, restarts=restarts, request_key=request_key, evidence=evidence,
+            data_parallel_size=data_parallel_size, role=role, transfer_port=transfer_port,
             transfer_timeout_s=transfer_timeout,
-        )
+        )  # fmt: skip
         serving.serve(config, options)
     except BackendError as error:
         fail(error)

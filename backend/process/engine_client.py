@@ -36,6 +36,7 @@ from backend.process.messages import (
     LoadAdapter,
     Loading,
     Lost,
+    OfTransfer,
     Ping,
     Pong,
     Ready,
@@ -386,12 +387,8 @@ class EngineClient:
                 _resolve(self._asked.get(number), message)
             case Scrubbed(number) | AdapterChanged(number):
                 _resolve(self._asked.get(number), message)
-            case RoomMade(id) | BlocksWritten(id) | Fetched(id) | BlocksTaken(id):
-                transfer = self._transfers.get(id)
-                if transfer is not None:
-                    transfer.told.put_nowait(message)
-                if isinstance(message, Fetched) or (isinstance(message, RoomMade) and message.first == message.end):
-                    self._transfers.pop(id, None)
+            case RoomMade() | BlocksWritten() | Fetched() | BlocksTaken():
+                self._hand_over(message)
             case Lost(lost):
                 lost = f"{self._name}: {lost}" if self._name else lost
                 self._log_end(lost)
@@ -404,13 +401,23 @@ class EngineClient:
             case LifecycleRefused(number, kind, text):
                 waiting = self._turns.get(number) or self._asked.get(number)
                 _reject(waiting, _error(kind, text, None))
-            case Refused(id, kind, text, param):
-                self._transfers.pop(id, None)
-                call = self._calls.pop(id, None)
-                if call is not None:
-                    others = [i for i in call.ids if i != id]
-                    call.fail(_error(kind, text, param))
-                    self.abort(others)
+            case Refused():
+                self._refuse(message)
+
+    def _refuse(self, refused: Refused) -> None:
+        self._transfers.pop(refused.id, None)
+        call = self._calls.pop(refused.id, None)
+        if call is not None:
+            call.fail(_error(refused.kind, refused.message, refused.param))
+            self.abort([id for id in call.ids if id != refused.id])
+
+    def _hand_over(self, message: OfTransfer) -> None:
+        """To the call whose blocks travel; forgets it once none are to come."""
+        transfer = self._transfers.get(message.id)
+        if transfer is not None:
+            transfer.told.put_nowait(message)
+        if isinstance(message, Fetched) or (isinstance(message, RoomMade) and message.first == message.end):
+            self._transfers.pop(message.id, None)
 
     def _deliver(self, progress: Sequence[Progress]) -> None:
         for item in progress:

@@ -40,7 +40,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         context,
         files,
         lambda names: names == [files.peer_uri],
-        "; give --peer-uri the name in the gateway's certificate",
+        "give --peer-uri the name in the gateway's certificate",
     )
 
 
@@ -56,7 +56,7 @@ def context_for_backends(files: TlsFiles) -> ssl.SSLContext:
         context,
         files,
         lambda names: len(names) == 1 and pattern.fullmatch(names[0]) is not None,
-        "; connect with the certificate of a backend of this tenant",
+        "connect with the certificate of a backend of this tenant",
     )
 
 
@@ -68,7 +68,7 @@ def context_to_backend(files: TlsFiles, uri: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the URI is compared instead
     return _of_peers(
-        context, files, lambda names: names == [uri], "; register the backend that listens there under its own name"
+        context, files, lambda names: names == [uri], "register the backend that listens there under its own name"
     )
 
 
@@ -96,7 +96,7 @@ def _of_peers(
             super().do_handshake()
             if not is_peer(uri_names(self.getpeercert())):
                 raise ssl.SSLCertVerificationError(
-                    f"the peer's certificate does not name the one peer allowed here{remedy}"
+                    f"the peer's certificate does not name the one peer allowed here; {remedy}"
                 )
 
     context.minimum_version = ssl.TLSVersion.TLSv1_3

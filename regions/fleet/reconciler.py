@@ -239,9 +239,17 @@ class Reconciler:
         return alive
 
     async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
-        kept, now = self._kept[deployment.key], self._monotonic()
         for_prompts = [replica for replica in replicas if replica.role == "prefill"]
-        replicas = [replica for replica in replicas if replica.role != "prefill"]
+        others = [replica for replica in replicas if replica.role != "prefill"]
+        answering = await self._scale_answering(term, deployment, others, demand)
+        if deployment.prefill or for_prompts:
+            await self._scale_prefill(term, deployment, for_prompts, answering)
+
+    async def _scale_answering(
+        self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand
+    ) -> list[Replica]:
+        """Those that are up, or come up, and are wanted."""
+        kept, now = self._kept[deployment.key], self._monotonic()
         sleeping = [replica for replica in replicas if replica.state is ReplicaState.ASLEEP]
         replicas = [replica for replica in replicas if replica.state is not ReplicaState.ASLEEP]
         kept.samples = trimmed([*kept.samples, self._sample(replicas, demand, now)], now)
@@ -252,9 +260,7 @@ class Reconciler:
             sleeping.remove(replica)
             replicas.append(replica)
             self._act(replica.id, self._wake(term, replica))
-        for replica in sleeping:
-            if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
-                self._act(replica.id, self._drain(term, replica, "slept_long"))
+        self._end_long_sleep(term, deployment, sleeping, now)
         if now >= kept.back_off.not_before:
             while len(replicas) < wanted:
                 region = place(deployment, replicas, demand)
@@ -262,7 +268,12 @@ class Reconciler:
         for replica in least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
             spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
             self._act(replica.id, spare)
-        await self._scale_prefill(term, deployment, for_prompts, replicas[:wanted])
+        return replicas[:wanted]
+
+    def _end_long_sleep(self, term: int, deployment: Deployment, sleeping: list[Replica], now: float) -> None:
+        for replica in sleeping:
+            if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
+                self._act(replica.id, self._drain(term, replica, "slept_long"))
 
     async def _scale_prefill(
         self, term: int, deployment: Deployment, replicas: list[Replica], answering: Sequence[Replica]

@@ -157,10 +157,7 @@ class Scheduler:
         forks = leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
         if forks and leader is not None and not self.blocks.fork(leader, sequence):
             return None
-        came = bool(sequence.block_table) and not forks  # from another backend
-        found = sequence.num_computed if forks else sequence.num_cached or 0
-        if not forks and not came:
-            found = self.blocks.adopt_prefix(sequence)
+        found = sequence.num_computed if forks else self._found(sequence)
         num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
         cut = self.whole and num_tokens < sequence.num_uncomputed
         if cut or not self.blocks.grow(sequence, num_tokens):
@@ -178,6 +175,11 @@ class Scheduler:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=_order)
         return self._run(sequence, num_tokens, admitted=True)
+
+    def _found(self, sequence: Sequence) -> int:
+        """Tokens of its prompt that it need not have computed, which the prefix cache had: now, or before its blocks
+        came from another backend."""
+        return sequence.num_cached or 0 if sequence.block_table else self.blocks.adopt_prefix(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         """Return a running sequence to the waiting queue; it is recomputed."""

@@ -37,6 +37,15 @@ Pinned = Annotated[
     str | None,
     typer.Option("--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."),
 ]
+Gpu = Annotated[str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")]
+Gpus = Annotated[int | None, typer.Option(min=1, max=8, help="Cards of one replica; default: 1, of auto as few as do.")]
+DeploymentKind = Annotated[
+    str, typer.Option("--kind", help="mixed; disaggregated: prompts are computed by replicas of their own.")
+]
+Prefill = Annotated[
+    int | None, typer.Option(min=1, help="With --kind disaggregated: replicas for prompts; default: 1.")
+]
+Decode = Annotated[int | None, typer.Option(min=1, help="With it: as many that answer, in place of --min and --max.")]
 WEIGHTS_HELP = "GGUF file or folder, in the folder of models or by its full path; or hf://, oci:// or s3:// to fetch."
 Name = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its name, as 'small'.")]
 Least = Annotated[int | None, typer.Option("--min", help="Replicas at least; 0 lets it sleep.")]
@@ -59,12 +68,8 @@ def create(
     model: Annotated[str, typer.Option(help="The name that calls ask for.")],
     weights: Annotated[str, typer.Option(help=WEIGHTS_HELP)],
     region: Annotated[list[str], typer.Option(help="Where it may run, the preferred first; repeatable.")],
-    gpu: Annotated[
-        str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")
-    ] = "cpu",
-    gpus: Annotated[
-        int | None, typer.Option(min=1, max=8, help="Cards of one replica; default: 1, of auto as few as do.")
-    ] = None,
+    gpu: Gpu = "cpu",
+    gpus: Gpus = None,
     least: Least = None,
     most: Most = None,
     idle_s: Idle = None,
@@ -74,15 +79,9 @@ def create(
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
     weights_sha256: Pinned = None,
-    kind: Annotated[
-        str, typer.Option(help="mixed; disaggregated: prompts are computed by replicas of their own.")
-    ] = "mixed",
-    prefill: Annotated[
-        int | None, typer.Option(min=1, help="With --kind disaggregated: replicas for prompts (default: 1).")
-    ] = None,
-    decode: Annotated[
-        int | None, typer.Option(min=1, help="With it: as many that answer, in place of --min and --max.")
-    ] = None,
+    kind: DeploymentKind = "mixed",
+    prefill: Prefill = None,
+    decode: Decode = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -93,9 +92,6 @@ def create(
     from gateway.records.prices import MICRO
     from regions.launchers.fetching import is_elsewhere
 
-    if decode is not None and (kind != "disaggregated" or least is not None or most is not None):
-        fail("--decode is of --kind disaggregated, in place of --min and --max; leave it or these out", USAGE)
-    least, most = (least, most) if decode is None else (decode, decode)
     if is_elsewhere(weights) and remote_url(data) is not None:
         fail("the admin API fetches no models; run this on the gateway's machine, or name what is there", USAGE)
     wanted = _valid(
@@ -111,7 +107,7 @@ def create(
             "weights_sha256": weights_sha256,
             "kind": kind,
             "prefill": prefill or int(kind == "disaggregated"),
-            **_figures(least, most, idle_s, ttft_ms, calls_each, asleep_s),
+            **_figures(*_bounds(kind, decode, least, most), idle_s, ttft_ms, calls_each, asleep_s),
         },
     )
     with opened_control(ctx, data) as control:
@@ -304,6 +300,15 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         first = error.errors(include_url=False)[0]
         place = f"{first['loc'][0]}: " if first["loc"] else ""
         fail(f"{place}{invalid_value(first)}", USAGE)
+
+
+def _bounds(kind: str, decode: int | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
+    """Replicas that answer, at least and at most."""
+    if decode is None:
+        return least, most
+    if kind != "disaggregated" or least is not None or most is not None:
+        fail("--decode is of --kind disaggregated, in place of --min and --max; leave it or these out", USAGE)
+    return decode, decode
 
 
 def _on_cards(wanted: "Deployment", cards: "Cards") -> "Deployment":
