@@ -146,7 +146,7 @@ class Member:
         return sum(
             float(line.rsplit(" ", 1)[1])
             for line in shown.splitlines()
-            if line.startswith(f"{name}{{") and re.search(labels, line)
+            if line.startswith((f"{name}{{", f"{name} ")) and re.search(labels, line)
         )
 
     def scrubbed(self) -> int:
