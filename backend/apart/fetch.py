@@ -8,7 +8,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backend.apart.source import Counted
@@ -51,7 +51,7 @@ class PrefillGrant:
     uri: str
     host: str
     port: int
-    token: bytes
+    token: bytes = field(repr=False)
 
 
 class EngineFailed(Exception):
