@@ -74,7 +74,9 @@ class Source:
 
     async def serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
         """Until it is cancelled."""
-        server = await asyncio.start_server(self._accept, sock=listener, ssl=context, limit=FRAME_BYTES)
+        server = await asyncio.start_server(
+            self._accept, sock=listener, ssl=context, limit=FRAME_BYTES, ssl_handshake_timeout=ASK_S
+        )
         try:
             await server.serve_forever()
         finally:
