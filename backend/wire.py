@@ -21,6 +21,8 @@ from backend.sampling_parameters import field
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
 REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
+PREFILL_HEADER = "x-domicile-prefill"  # the token for the backend that computes the prompt, if the other names one
+TRANSFER_METHOD, TRANSFER_PATH = "BLOCKS", "/blocks"  # what that token is for: no HTTP call
 PING_PATH = "/readyz"  # a round trip through the engine loop
 ADAPTERS_PATH, UNLOAD_PATH = "/adapters", "/adapters/unload"  # for the owner as well (`backend.server.adapters`)
 ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`

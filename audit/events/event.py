@@ -129,6 +129,20 @@ class _Call(Event):
     batch_line: Count | None = None
 
 
+class PrefillRoute(Strict):
+    """The backend that computes the prompt of a call that another one answers, and under whose control it is."""
+
+    backend_id: Text
+    region: Text
+    inference_country: Country
+    storage_country: Country
+    operator_entity: Text
+    operator_hq: Country
+    ultimate_parent: Text
+    ultimate_parent_country: Country
+    transfer_basis: Sentence
+
+
 class _Route(Event):
     """Where a call goes and under whose control: the four facts of residency (GDPR 28, 30, 44-49)."""
 
@@ -146,6 +160,7 @@ class _Route(Event):
     model_served: Text | None = None
     adapter_sha256: Sha256 | None = None  # of the weights of the adapter that the model is called with
     fallback_index: Count = 0
+    prefill: PrefillRoute | None = None  # of the backend that computes the prompt, where that is another one
 
 
 # --- inference -------------------------------------------------------------------------------------------------------
@@ -219,6 +234,8 @@ class _Outcome(Event):
     backend_id: Text | None = None
     region: Text | None = None
     fallback_index: Count = 0
+    prefill_backend_id: Text | None = None  # the backend that was to compute the prompt, where that is another one
+    prefill_computed: Literal["elsewhere", "here"] | None = None  # there, or where it was answered
     weights_sha256: Sha256 | None = None  # of the checkpoint; absent where the backend has not shown it
     weights_source: Literal["computed", "declared"] | None = None
     tokens_in: Count | None = None

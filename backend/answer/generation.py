@@ -21,7 +21,7 @@ from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.call import Call, ClientGone
 from backend.process.metrics import Metrics
 from backend.tools.parts import Content, Part, merged
-from backend.wire import REQUEST_ID_HEADER, SSE_DONE, JsonObject, PromptTokensDetails, Usage, sse_data
+from backend.wire import PREFILL_HEADER, REQUEST_ID_HEADER, SSE_DONE, JsonObject, PromptTokensDetails, Usage, sse_data
 
 FAILED = {
     "error": "the model's output is not a number; this request cannot be answered",
@@ -216,6 +216,8 @@ class GenerationResponse(Response):
             (b"cache-control", b"no-store"),
             (REQUEST_ID_HEADER.encode(), self._answer.id.partition("-")[2].encode()),
         ]
+        if self._call.prefill is not None:
+            headers.append((PREFILL_HEADER.encode(), self._call.prefill.encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     @property

@@ -87,6 +87,15 @@ GenerationConfig = Annotated[
 RequestKey = Annotated[
     Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
 ]
+Role = Annotated[
+    str, typer.Option(help="mixed; prefill: computes prompts for others of its tenant; decode: answers with these.")
+]
+TransferPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Where a prefill backend listens for these; 0 takes a free one.")
+]
+TransferTimeout = Annotated[
+    float, typer.Option(min=0.1, help="Seconds without a byte after which a prompt is computed by who answers.")
+]
 EvidenceProgram = Annotated[
     Path | None, typer.Option(help="Program that says what TPMs and GPUs attest; the kernel is asked besides.")
 ]
@@ -168,6 +177,9 @@ def serve(
     heartbeat: Heartbeat = None,
     request_key: RequestKey = None,
     evidence: EvidenceProgram = None,
+    role: Role = "mixed",
+    transfer_port: TransferPort = 0,
+    transfer_timeout: TransferTimeout = 10.0,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs.")] = "",
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
@@ -221,20 +233,13 @@ def serve(
         fail(error, USAGE)
     try:
         options = serving.ServerOptions(
-            served_name=served_name or model_name,
-            host=host,
-            port=port,
-            tls=tls_files(cert, key, ca, peer_uri, host=host),
-            identity=Identity(tenant, region, backend_id),
-            heartbeat=heartbeat,
-            tool_call_parser=tool_call_parser,
-            generation_config=generation_config,
-            reasoning_parser=reasoning_parser,
-            restarts=restarts,
-            request_key=request_key,
-            evidence=evidence,
-            data_parallel_size=data_parallel_size,
-        )
+            served_name=served_name or model_name, host=host, port=port,
+            tls=tls_files(cert, key, ca, peer_uri, host=host), identity=Identity(tenant, region, backend_id),
+            heartbeat=heartbeat, tool_call_parser=tool_call_parser, generation_config=generation_config,
+            reasoning_parser=reasoning_parser, restarts=restarts, request_key=request_key, evidence=evidence,
+            data_parallel_size=data_parallel_size, role=role, transfer_port=transfer_port,
+            transfer_timeout_s=transfer_timeout,
+        )  # fmt: skip
         serving.serve(config, options)
     except BackendError as error:
         fail(error)

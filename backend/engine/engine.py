@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces
+from backend.engine.apart.exports import Exports
+from backend.engine.apart.imports import Imports, Room
+from backend.engine.apart.statement import CacheLayout
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.host_pages import HostPages as OwnHostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
@@ -108,6 +111,8 @@ class Engine:
         self._exposed = exposed
         self._eos_ids = eos_ids
         self._grammars = grammars
+        self.exports = Exports(self.blocks, lambda: self.runner.pages)
+        self.imports = Imports(self.blocks, lambda: self.runner.pages)
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._arrivals = 0
@@ -141,7 +146,22 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._launched)
+        """Something can be computed, or is."""
+        if self._launched or not self.imports:
+            return bool(self._sequences or self._launched)
+        return any(not sequence.awaits_blocks for sequence in self._sequences.values())
+
+    @property
+    def layout(self) -> CacheLayout | None:
+        """Of blocks that travel to another backend or come from one; None: they cannot."""
+        pages = self.runner.pages
+        if pages is None:
+            return None
+        keys, values = pages.block_bytes
+        return CacheLayout(
+            layers=pages.layers, block_size=self.blocks.block_size, key_bytes=keys, value_bytes=values,
+            dtype=pages.dtype,
+        )  # fmt: skip
 
     @property
     def stats(self) -> Stats:
@@ -177,11 +197,15 @@ class Engine:
         cache_root: bytes = b"",
         project: bytes = b"",
         adapter: str = "",
+        exports: int | None = None,
+        fetches: bool = False,
     ) -> None:
         """Queue a sequence.
 
         ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). ``project``: for whom, so that
-        none is served at another's cost. ``adapter``: the name of a loaded one. Raises Overloaded when the
+        none is served at another's cost. ``adapter``: the name of a loaded one. ``exports``: from this block of the
+        prompt on, its blocks are for another backend (`Exports`). ``fetches``: they come from another one
+        (`Imports`). Raises Overloaded when the
         queue is full, ContextLengthExceeded when no token fits behind the prompt, InvalidRequest for an empty prompt, a
         token outside the vocabulary or an id in use, AdapterUnknown.
         """
@@ -206,6 +230,10 @@ class Engine:
         self._arrivals += 1
         self._sequences[id] = sequence
         self.scheduler.add(sequence)
+        if exports is not None:
+            self.exports.begin(sequence, exports)
+        if fetches:
+            self.imports.begin(sequence)
 
     def _refuse(self, id: int, prompt: list[int], params: SamplingParams) -> None:
         """Raises the errors of `add`."""
@@ -254,7 +282,15 @@ class Engine:
         """Forget a sequence and free its blocks at once. Harmless for an unknown or finished one."""
         if id in self._sequences:
             self._forget(self._sequences[id])
-            self._tidy()
+        self.exports.drop(id)
+        self._tidy()
+
+    def make_room(self) -> list[Room]:
+        """Of prompts that are to come from another backend, those for which there is room now."""
+        found = self.imports.make_room(len(self.scheduler.running)) if self.imports else []
+        if found:
+            self._tidy()  # what is written into these blocks may not be zeroed behind it
+        return found
 
     def load_adapter(self, name: str, path: str, project: str = "", digest: str = "") -> LoadedAdapter:
         """See `Adapters.load`. Raises Asleep as well."""
@@ -340,8 +376,8 @@ class Engine:
         """
         if self.asleep:
             return 0
-        if self._sequences:
-            raise CannotSleep(f"{len(self._sequences)} sequences are running; try again when they have ended")
+        if self._sequences or self.exports:
+            raise CannotSleep(f"{max(1, len(self._sequences))} sequences are running; try again when they have ended")
         if self._sleeper is None:
             raise CannotSleep("this engine cannot release its memory; stop the backend instead")
         while self._launched:  # of sequences that are over, but whose last step ran on
@@ -418,6 +454,7 @@ class Engine:
             self._speculation.observe(there, self._exposed)
         for scheduled in batch:
             scheduled.sequence.num_computed += scheduled.num_tokens
+        self.exports.launched(batch)
         for sequence in sampling:
             sequence.num_pending += 1
         self._launched.append((sampling, launched))
@@ -555,6 +592,8 @@ class Engine:
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
+        self.exports.ended(sequence.id, well=sequence.num_output > 0)
+        self.imports.drop([sequence.id])
         self.scheduler.finish(sequence)
         if self._speculation:
             self._speculation.forget(sequence.id)

@@ -1,10 +1,11 @@
 """One request's sequences in the engine, as its response sees them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 from backend.engine.core.progress import Progress
 from backend.errors import DeadlineExceeded
+from backend.process.messages import OfTransfer, ToEngine
 
 
 class ClientGone(Exception):
@@ -17,14 +18,24 @@ Event = tuple[int, Progress]  # index of the choice, what happened to it
 class Call:
     """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`.
 
-    abort: makes the engine forget some of them. project: whose share of the queue they take.
+    abort: makes the engine forget some of them. project: whose share of the queue they take. tell: sends the engine a
+    message about blocks of them that travel; `told` are its answers.
     """
 
-    def __init__(self, abort: Callable[[list[int]], None], ids: Sequence[int], project: bytes = b"") -> None:
+    def __init__(
+        self, abort: Callable[[list[int]], None], ids: Sequence[int], project: bytes = b"",
+        tell: Callable[[ToEngine], None] = lambda message: None,
+    ) -> None:  # fmt: skip
         self._abort = abort
+        self.tell = tell
+        self.told: asyncio.Queue[OfTransfer | Exception] = asyncio.Queue()
         self.project = project
         self._index = {id: index for index, id in enumerate(ids)}
         self._live = set(ids)
+        self.prefill: str | None = (
+            None  # where the prompt was computed, if another backend was named: elsewhere or here
+        )
+        self._companion: asyncio.Task[None] | None = None
         self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self.begun = False  # something of an answer is there
 
@@ -64,7 +75,18 @@ class Call:
 
     def close(self) -> None:
         """Abort what still runs. Harmless when nothing does."""
+        if self._companion is not None:
+            self._companion.cancel()
         self._drop(list(self._live))
+
+    def accompany(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` beside the call, and cancel it with the call."""
+        self._companion = asyncio.create_task(work)
+
+    def release(self) -> None:
+        """Forget all of it, also blocks that the engine holds for another backend behind a sequence's end."""
+        self._live.clear()
+        self._abort(self.ids)
 
     def _drop(self, ids: list[int]) -> None:
         ids = [id for id in ids if id in self._live]
@@ -80,4 +102,5 @@ class Call:
 
     def fail(self, error: Exception) -> None:
         self._live.clear()
+        self.told.put_nowait(error)
         self._queue.put_nowait(error)

@@ -26,17 +26,22 @@ from backend.process.messages import (
     AbortSequences,
     AdapterChanged,
     AddSequence,
+    BlocksTaken,
+    BlocksWritten,
     Failed,
+    Fetched,
     FromEngine,
     LifecycleChanged,
     LifecycleRefused,
     LoadAdapter,
     Loading,
     Lost,
+    OfTransfer,
     Ping,
     Pong,
     Ready,
     Refused,
+    RoomMade,
     Scrub,
     Scrubbed,
     Sleep,
@@ -80,6 +85,7 @@ class EngineClient:
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: dict[int, Call] = {}
+        self._transfers: dict[int, Call] = {}  # of sequences whose blocks travel, until they are aborted or over
         self._asked: dict[int, asyncio.Future[_Answer]] = {}
         self._adapters: dict[
             tuple[str, str], LoadedAdapter
@@ -184,9 +190,11 @@ class EngineClient:
         base = self._next_id
         self._next_id += len(sequences)
         ids = range(base, self._next_id)
-        call = Call(self.abort, ids, sequences[0].project if sequences else b"")
+        call = Call(self.abort, ids, sequences[0].project if sequences else b"", self._tell)
         for id, sequence in zip(ids, sequences, strict=True):
             self._calls[id] = call
+            if sequence.fetches or sequence.exports is not None:
+                self._transfers[id] = call
             leader = None if sequence.leader is None else base + sequence.leader
             self._send(msgspec.structs.replace(sequence, id=id, leader=leader))
         return call
@@ -203,6 +211,7 @@ class EngineClient:
     def abort(self, ids: list[int]) -> None:
         for id in ids:
             self._calls.pop(id, None)
+            self._transfers.pop(id, None)
         if ids and self.alive:
             self._send(AbortSequences(ids))
 
@@ -338,6 +347,11 @@ class EngineClient:
         if self.ready is None:
             raise EngineDead("the engine of this backend has not started; try again when /readyz answers 200")
 
+    def _tell(self, message: ToEngine) -> None:
+        """Nothing once it is dead: its calls have failed then."""
+        if self.alive:
+            self._send(message)
+
     def _send(self, message: ToEngine) -> None:
         assert self._writer is not None  # noqa: S101
         self._writer.write(frame(message))
@@ -373,6 +387,8 @@ class EngineClient:
                 _resolve(self._asked.get(number), message)
             case Scrubbed(number) | AdapterChanged(number):
                 _resolve(self._asked.get(number), message)
+            case RoomMade() | BlocksWritten() | Fetched() | BlocksTaken():
+                self._hand_over(message)
             case Lost(lost):
                 lost = f"{self._name}: {lost}" if self._name else lost
                 self._log_end(lost)
@@ -385,12 +401,23 @@ class EngineClient:
             case LifecycleRefused(number, kind, text):
                 waiting = self._turns.get(number) or self._asked.get(number)
                 _reject(waiting, _error(kind, text, None))
-            case Refused(id, kind, text, param):
-                call = self._calls.pop(id, None)
-                if call is not None:
-                    others = [i for i in call.ids if i != id]
-                    call.fail(_error(kind, text, param))
-                    self.abort(others)
+            case Refused():
+                self._refuse(message)
+
+    def _refuse(self, refused: Refused) -> None:
+        self._transfers.pop(refused.id, None)
+        call = self._calls.pop(refused.id, None)
+        if call is not None:
+            call.fail(_error(refused.kind, refused.message, refused.param))
+            self.abort([id for id in call.ids if id != refused.id])
+
+    def _hand_over(self, message: OfTransfer) -> None:
+        """To the call whose blocks travel; forgets it once none are to come."""
+        transfer = self._transfers.get(message.id)
+        if transfer is not None:
+            transfer.told.put_nowait(message)
+        if isinstance(message, Fetched) or (isinstance(message, RoomMade) and message.first == message.end):
+            self._transfers.pop(message.id, None)
 
     def _deliver(self, progress: Sequence[Progress]) -> None:
         for item in progress:
@@ -420,7 +447,8 @@ class EngineClient:
             return
         self._dead = why
         self.died.set()
-        calls, self._calls = set(self._calls.values()), {}
+        calls, self._calls = {*self._calls.values(), *self._transfers.values()}, {}
+        self._transfers = {}
         for call in calls:
             call.fail(EngineDead(why))
         waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._turns.values()]

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from backend.engine.core.progress import Stage
@@ -27,9 +27,13 @@ from backend.process.messages import (
     AbortSequences,
     AdapterChanged,
     AddSequence,
+    BlocksTaken,
+    BlocksWritten,
     ChannelClosed,
+    EndFetch,
     EngineChannel,
     Failed,
+    Fetched,
     LifecycleChanged,
     LifecycleRefused,
     LoadAdapter,
@@ -39,14 +43,17 @@ from backend.process.messages import (
     Pong,
     Ready,
     Refused,
+    RoomMade,
     Scrub,
     Scrubbed,
     Sleep,
     Start,
     StepDone,
+    TakeBlocks,
     ToEngine,
     UnloadAdapter,
     Wake,
+    WriteBlocks,
 )
 from backend.process.parent import die_with_parent
 from backend.process.ranks import Ranks, require_ranks
@@ -54,6 +61,7 @@ from backend.process.ranks import Ranks, require_ranks
 LAST_WORD_S = 1.0
 QUIET_S = 0.5
 LIVE_SHARE = 0.05
+COPY_S = 0.0005  # to wait for a copy from the device where there is nothing else to do
 
 
 def main() -> None:
@@ -123,7 +131,7 @@ def build(channel: EngineChannel, starter: Starter) -> Engine | None:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
     warm_up(engine)
-    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size))
+    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size, engine.layout))
     return engine
 
 
@@ -173,6 +181,34 @@ class Scrubs:
 
 
 @dataclass
+class Transfers:
+    """Prompts that are sent to another backend, and room for those that come from one."""
+
+    engine: Engine
+    channel: EngineChannel
+    _asked: dict[int, int] = field(default_factory=dict)  # sequence -> bytes
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def take(self, id: int, most_bytes: int) -> None:
+        self._asked[id] = most_bytes
+
+    def go_on(self) -> None:
+        """Answer what can be answered now."""
+        for id, most_bytes in list(self._asked.items()):
+            taken = self.engine.exports.take(id, most_bytes)
+            if taken is not None:
+                del self._asked[id]
+                self.channel.send(BlocksTaken(id, *taken))
+        rooms = self.engine.make_room()
+        for room in rooms:
+            self.channel.send(RoomMade(room.id, room.first, room.end))
+        if rooms and not self.engine.has_work:
+            self.channel.send(StepDone([], self.engine.stats))  # else the gauges would stay as they were
+
+
+@dataclass
 class Preparations:
     """When the engine does what no answer waits for yet, which may take some tenths of a second of a large model.
 
@@ -206,15 +242,18 @@ class Preparations:
 
 def run(engine: Engine, channel: EngineChannel) -> None:
     """Until the parent closes the channel."""
-    scrubs, preparations = Scrubs(engine, channel), Preparations(engine)
+    scrubs, preparations, transfers = Scrubs(engine, channel), Preparations(engine), Transfers(engine, channel)
     while True:
         idle = not engine.has_work and not scrubs
-        messages = channel.receive(wait_s=preparations.wait_s(idle))
+        copying = idle and bool(transfers)
+        messages = channel.receive(wait_s=COPY_S if copying else preparations.wait_s(idle))
         for message in messages:
-            handle(message, engine, channel, scrubs)
+            if not transferred(message, engine, channel, transfers):
+                handle(message, engine, channel, scrubs)
+        transfers.go_on()
         if messages:
             preparations.on_messages()
-        elif idle:
+        elif idle and not copying:
             preparations.when_quiet()
         if scrubs:
             scrubs.go_on()
@@ -224,13 +263,27 @@ def run(engine: Engine, channel: EngineChannel) -> None:
             preparations.between_steps()
 
 
+def transferred(message: ToEngine, engine: Engine, channel: EngineChannel, transfers: Transfers) -> bool:
+    """Whether it was a message about blocks that travel, which has been carried out then."""
+    match message:
+        case TakeBlocks(id, most_bytes):
+            transfers.take(id, most_bytes)
+        case WriteBlocks(id, frame):
+            channel.send(BlocksWritten(id, engine.imports.write(id, frame)))
+        case EndFetch(id, whole):
+            channel.send(Fetched(id, engine.imports.end(id, whole=whole)))
+        case _:
+            return False
+    return True
+
+
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
     match message:
-        case AddSequence(id, prompt, params, priority, leader, cache_root, project, adapter):
+        case AddSequence(id, prompt, params, priority, leader, cache_root, project, adapter, exports, fetches):
             try:
                 engine.add(
                     id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project,
-                    adapter=adapter,
+                    adapter=adapter, exports=exports, fetches=fetches,
                 )  # fmt: skip
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))
@@ -252,7 +305,7 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Sc
             change_adapters(channel, message.number, lambda: engine.load_adapter(*asked))
         case UnloadAdapter():
             change_adapters(channel, message.number, lambda: engine.unload_adapter(message.name, message.project))
-        case Start():
+        case _:
             raise ChannelClosed
 
 

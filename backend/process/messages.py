@@ -11,6 +11,9 @@ import threading
 
 import msgspec
 
+from backend.engine.apart.exports import Further
+from backend.engine.apart.frame import BlockFrame
+from backend.engine.apart.statement import CacheLayout
 from backend.engine.core.progress import Progress, Stage, Stats
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.loaded_adapter import LoadedAdapter
@@ -31,6 +34,30 @@ class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     cache_root: bytes = b""
     project: bytes = b""
     adapter: str = ""
+    exports: int | None = None
+    fetches: bool = False
+
+
+class TakeBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The next frames of a sequence that exports, of about so many bytes; answered with `BlocksTaken` once there are
+    any. One at a time for each sequence."""
+
+    id: int
+    most_bytes: int
+
+
+class WriteBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A frame for a sequence that fetches; answered with `BlocksWritten`."""
+
+    id: int
+    frame: BlockFrame
+
+
+class EndFetch(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """No frame follows; answered with `Fetched`. Unless ``whole``, the sequence computes its prompt itself."""
+
+    id: int
+    whole: bool
 
 
 class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -101,12 +128,13 @@ class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine answers. ``vocab_size``: token ids below it are accepted. ``vector_size``: of the vectors it makes;
-    0 of an engine that makes none."""
+    0 of an engine that makes none. ``layout``: of blocks that can travel; None: they cannot."""
 
     max_model_len: int
     vocab_size: int
     stats: Stats
     vector_size: int = 0
+    layout: CacheLayout | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -152,6 +180,35 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
+class RoomMade(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """There is room for the blocks `first` to `end` of a sequence that fetches. None if both are equal: then it is held
+    no longer, and no `EndFetch` is expected."""
+
+    id: int
+    first: int
+    end: int
+
+
+class BlocksWritten(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``why``: it was not taken; "" if it was."""
+
+    id: int
+    why: str
+
+
+class Fetched(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``whole``: all blocks came, and the sequence continues from them."""
+
+    id: int
+    whole: bool
+
+
+class BlocksTaken(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    id: int
+    frames: list[BlockFrame]
+    further: Further
+
+
 class Scrubbed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """``blocks`` were zeroed; read back, ``residue`` bytes of them are not zero."""
 
@@ -165,10 +222,14 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
-ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake | LoadAdapter | UnloadAdapter
+OfTransfer = RoomMade | BlocksWritten | Fetched | BlocksTaken
+ToEngine = (
+    Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake | LoadAdapter | UnloadAdapter
+    | TakeBlocks | WriteBlocks | EndFetch
+)  # fmt: skip
 FromEngine = (
     Loading | Ready | Failed | Lost | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
-    | AdapterChanged
+    | AdapterChanged | RoomMade | BlocksWritten | Fetched | BlocksTaken
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

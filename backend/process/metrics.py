@@ -93,6 +93,7 @@ class Metrics:
         self._requests = Counter(
             "domicile_backend_requests", "Requests by outcome.", [*labels, "outcome"], registry=self._registry
         )
+        self._transfers = _Transfers(self._registry, labels)
         self._model = model
         self._registry.register(_EngineCollector(stats, alive, asleep))
         if meter is not None:
@@ -101,6 +102,13 @@ class Metrics:
     def count_request(self, outcome: str) -> None:
         """`outcome`: completed, aborted, refused or failed."""
         self._requests.labels(self._model, outcome).inc()
+
+    def count_transfer(self, direction: str, outcome: str, size: int, seconds: float) -> None:
+        """Of a prompt's KV blocks. `direction`: sent or received. `outcome`: completed, refused or failed. `size`:
+        bytes."""
+        self._transfers.count.labels(self._model, direction, outcome).inc()
+        self._transfers.bytes.labels(self._model, direction).inc(size)
+        self._transfers.seconds.labels(self._model, direction).observe(seconds)
 
     def count_run(self, arrived: float, started: float, ended: float, sequences: int) -> None:
         """Of a request that ran, with so many answers; times in seconds of the monotonic clock."""
@@ -116,6 +124,31 @@ class Metrics:
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _Transfers:
+    """Of KV blocks between backends."""
+
+    def __init__(self, registry: CollectorRegistry, labels: list[str]) -> None:
+        self.count = Counter(
+            "domicile_backend_kv_transfers",
+            "Prompts whose KV blocks were sent to another backend, or received from one.",
+            [*labels, "direction", "outcome"],
+            registry=registry,
+        )
+        self.bytes = Counter(
+            "domicile_backend_kv_transfer_bytes",
+            "Keys and values sent to another backend, or received from one.",
+            [*labels, "direction"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "domicile_backend_kv_transfer_seconds",
+            "From the connection to the last block of a prompt, the time that computes it included.",
+            [*labels, "direction"],
+            buckets=SECONDS,
+            registry=registry,
+        )
 
 
 class _EngineCollector(Collector):

@@ -21,6 +21,7 @@ from backend.answer.chat_answer import chat_answer
 from backend.answer.error_bodies import JSON
 from backend.answer.generation import GenerationResponse
 from backend.answer.mark_report import tested
+from backend.apart.fetch import Fetcher, PrefillGrant
 from backend.chat.conversation import ChatModel
 from backend.chat.interpreter import Interpreter
 from backend.chat.parameters import (
@@ -34,16 +35,18 @@ from backend.chat.parameters import (
 )
 from backend.chat.structured import grammar_of
 from backend.chat.unsupported import refuse_unsupported
+from backend.engine.apart.statement import Statement
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.errors import InvalidRequest
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.models.checkpoints.tokenizer import TextModel
+from backend.process.call import Call
 from backend.process.gpu_meter import GpuMeter
 from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
-from backend.server.request_lock import MARK_KEY
+from backend.server.request_lock import MARK_KEY, PREFILL_KEY
 from backend.server.tokenization import Tokenization
 from backend.wire import (
     ADAPTER_SEPARATOR,
@@ -69,6 +72,7 @@ class GenerationApi(BaseApi):
         self.text_model = text_model
         self.chats = chats or ChatModel(text_model)
         self.fingerprint: str | None = None  # see `backend.answer.fingerprint`; until it is known, answers have none
+        self.fetcher: Fetcher | None = None  # of prompts that another backend computes; None: none are
         self._defaults = defaults
         self._adapters = AdapterApi(engine, served_name, self._guard)
         self._grammars = GrammarCheck(text_model, text_model.vocab_size)
@@ -127,7 +131,9 @@ class GenerationApi(BaseApi):
             thoughts_end=turn.thoughts_end,
             thought_token=turn.thought_token,
         )
-        return self._generate(wire, _adapted(job, adapter), answer, arrived, turn.text_model, turn.interpreter)
+        return self._generate(
+            wire, _adapted(job, adapter), answer, arrived, turn.text_model, turn.interpreter, _grant(request)
+        )
 
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
@@ -145,7 +151,16 @@ class GenerationApi(BaseApi):
             fingerprint=self._fingerprint(adapter),
         )  # fmt: skip
         job = await self._job(request, wire, prompts, "prompt")
-        return self._generate(wire, _adapted(job, adapter), answer, arrived, self.text_model)
+        return self._generate(wire, _adapted(job, adapter), answer, arrived, self.text_model, prefill=_grant(request))
+
+    @property
+    def statement(self) -> Statement | None:
+        """What another backend has to have in common with this one for blocks to travel; None before the weights are
+        measured, and if they cannot."""
+        ready = self.engine.ready
+        if ready is None or ready.layout is None or self.fingerprint is None:
+            return None
+        return Statement(computed_by=self.fingerprint, layout=ready.layout)
 
     def _name(self, adapter: LoadedAdapter | None) -> str:
         return self.served_name if adapter is None else f"{self.served_name}{ADAPTER_SEPARATOR}{adapter.name}"
@@ -222,17 +237,33 @@ class GenerationApi(BaseApi):
         except InvalidRequest as refused:
             raise type(refused)(refused.message, param=param) from None
 
+    def _submitted(self, job: Job, prefill: PrefillGrant | None) -> Call:
+        """Raises what `EngineClient.submit` does."""
+        fetcher, sequences = self.fetcher, job.sequences
+        if fetcher is None or prefill is None or not fetcher.takes(sequences, job.made):
+            return self.engine.submit(sequences)
+        first = msgspec.structs.replace(sequences[0], fetches=True)
+        call = self.engine.submit([first, *sequences[1:]])
+        call.accompany(fetcher.run(call, first, prefill))
+        return call
+
     def _generate(
         self, wire: GenerationRequest, job: Job, answer: AnswerFormat, arrived: float, text_model: TextModel,
-        interpreter: Callable[[], Interpreter] | None = None,
+        interpreter: Callable[[], Interpreter] | None = None, prefill: PrefillGrant | None = None,
     ) -> Response:  # fmt: skip
+        """prefill: the backend that is to compute the prompt; None: this one."""
         if wire.skip_special_tokens is False:
             text_model = text_model.outspoken
-        call = self.engine.submit(job.sequences)
+        call = self._submitted(job, prefill)
         return GenerationResponse(
             text_model, self.metrics, job, call, answer, arrived,
             stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
         )  # fmt: skip
+
+
+def _grant(request: Request) -> PrefillGrant | None:
+    granted = request.scope.get(PREFILL_KEY)
+    return granted if isinstance(granted, PrefillGrant) else None
 
 
 def _adapted(job: Job, adapter: LoadedAdapter | None) -> Job:

@@ -22,9 +22,19 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backend.apart.fetch import PrefillGrant
 from backend.errors import BackendError, ConfigError
 from backend.marks.scheme import KEY_BYTES
-from backend.wire import PING_PATH, PROJECT_HEADER, REQUEST_TOKEN_HEADER, ErrorBody, ErrorDetail
+from backend.wire import (
+    PING_PATH,
+    PREFILL_HEADER,
+    PROJECT_HEADER,
+    REQUEST_TOKEN_HEADER,
+    TRANSFER_METHOD,
+    TRANSFER_PATH,
+    ErrorBody,
+    ErrorDetail,
+)
 
 MAX_TOKEN = 4096
 MAX_BODY_BYTES = 8 << 20
@@ -36,7 +46,10 @@ SKEW_S = 30.0
 """How far the gateway's clock may be from ours."""
 MARK_KEY = "domicile.mark_key"
 """In the scope of a request: the 32 bytes that its answer is watermarked with, or None."""
+PREFILL_KEY = "domicile.prefill"
+"""In the scope of a request: the `PrefillGrant` that its token names, or None."""
 _FIELD = REQUEST_TOKEN_HEADER.encode()
+_PREFILL = PREFILL_HEADER.encode()
 _PROJECT = PROJECT_HEADER.encode()
 
 
@@ -78,7 +91,19 @@ class RequestLock:
         async def again() -> Message:
             return messages.pop(0) if messages else await receive()
 
-        await self._app({**scope, MARK_KEY: claims.mark_key}, again, send)
+        granted = _granted(claims, [value for name, value in scope["headers"] if name == _PREFILL])
+        await self._app({**scope, MARK_KEY: claims.mark_key, PREFILL_KEY: granted}, again, send)
+
+    def admit_transfer(self, token: bytes, peer: str) -> str:
+        """The project that a transfer of blocks is for, whose token a backend with the URI `peer` shows; the token is
+        used up. Raises TokenRefused."""
+        claims = self.check([token])
+        if (claims.method, claims.path) != (TRANSFER_METHOD, TRANSFER_PATH):
+            raise TokenRefused("the request token is for another call")
+        if not claims.asker or claims.asker != peer:
+            raise TokenRefused("the request token is for another backend to show")
+        self._take(claims)
+        return claims.project
 
     def check(self, sent: list[bytes]) -> "Claims":
         """What the one token in `sent` is for. Raises TokenRefused."""
@@ -95,7 +120,11 @@ class RequestLock:
                 raise ValueError
             mark = claims.get("wmk")
             key = None if mark is None else _key(_decoded(mark.encode()))
-            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires, key)
+            asker, prefill = claims.get("ask", ""), claims.get("pre")
+            if not isinstance(asker, str) or not (prefill is None or _names_backend(prefill)):
+                raise ValueError
+            digest = _decoded(claims["bod"].encode())
+            named = Claims(one, method, path, project, digest, expires, key, asker, prefill)
         except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise TokenRefused("the request token is not one of this cell's") from None
         if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
@@ -128,7 +157,9 @@ class RequestLock:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970. `mark_key`: see `backend.marks`."""
+    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970. `mark_key`: see `backend.marks`.
+    `asker`: of a transfer of blocks, the URI of the backend that may show it. `prefill`: the backend that is to compute
+    the prompt, with `id`, `uri`, `host` and `port`."""
 
     id: str
     method: str
@@ -137,6 +168,25 @@ class Claims:
     body: bytes
     expires: float
     mark_key: bytes | None = field(default=None, repr=False)
+    asker: str = ""
+    prefill: dict[str, Any] | None = None
+
+
+def _names_backend(claim: Any) -> bool:
+    return (
+        isinstance(claim, dict)
+        and all(isinstance(claim.get(name), str) for name in ("id", "uri", "host"))
+        and isinstance(claim.get("port"), int)
+        and 0 < claim["port"] < 1 << 16
+    )
+
+
+def _granted(claims: Claims, tokens: list[bytes]) -> PrefillGrant | None:
+    """None where the token names no backend for the prompt, or its own token is not beside it."""
+    if claims.prefill is None or len(tokens) != 1 or len(tokens[0]) > MAX_TOKEN:
+        return None
+    named = claims.prefill
+    return PrefillGrant(named["id"], named["uri"], named["host"], named["port"], tokens[0])
 
 
 def _key(found: bytes) -> bytes:

@@ -38,6 +38,7 @@ from backend.server.heartbeat import beat
 from backend.server.request_lock import RequestLock, read_key
 from backend.server.scoring_server import ScoringApi
 from backend.server.tls import TlsFiles, reload_when_renewed, server_context
+from backend.server.transfers import MIXED, PREFILL, Transfers, require_role
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class ServerOptions:
         request_key: a public key, PEM: only requests with a token that it verifies are answered.
         data_parallel_size: engines, each with the whole model.
         evidence: a program that says what the hardware attests (`backend.server.evidence`).
+        role, transfer_port, transfer_timeout_s: see `backend.server.transfers`.
     """
 
     served_name: str
@@ -74,14 +76,18 @@ class ServerOptions:
     request_key: Path | None = None
     data_parallel_size: int = 1
     evidence: Path | None = None
+    role: str = MIXED
+    transfer_port: int = 0
+    transfer_timeout_s: float = 10.0
 
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
     its start is refused, so that the client can ask another backend.
 
-    One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
-    ``/readyz`` says how far loading is. Raises ConfigError, ModelError or EngineDead before that.
+    One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome, with
+    ``transfer_port`` of a backend that computes prompts for others; until then ``/readyz`` says how far loading is.
+    Raises ConfigError, ModelError or EngineDead before that.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if options.generation_config not in (AUTO, NONE):
@@ -89,7 +95,8 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
             f"generation_config {options.generation_config!r} is not known; set --generation-config to auto or none"
         )
     context = server_context(options.tls) if options.tls else None
-    lock = read_key(options.request_key) if options.request_key else None
+    key = read_key(options.request_key) if options.request_key else None
+    require_role(options.role, config, options.data_parallel_size, options.tls, locked=key is not None)
     listener = _listen(options.host, options.port)
     checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
     fleet = engines_of(config, options.data_parallel_size)
@@ -99,15 +106,17 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     api.evidence = EvidenceSource(options.evidence, options.tls.cert if options.tls else None)
     api.speculation = config.speculation
     api.weights = Weights(None if config.load_format == "dummy" else resolve(config.model))
-    if lock is not None:
-        app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)
+    transfers = None
+    if key is not None:
+        app = lock = RequestLock(app, key, tenant=options.identity.tenant, backend=options.identity.backend_id)
+        transfers = _transfers(options, lock)
     settings = _uvicorn_settings(app, context)
     if context is None:
         log.warning(
             "no TLS: anyone on this machine who can reach %s:%d is served; set --cert, --key, --ca and --peer-uri",
             *listener.getsockname()[:2],
         )
-    backend = _Backend(config, options, fleet, api, settings, listener, context)
+    backend = _Backend(config, options, fleet, api, settings, listener, context, transfers)
     if meter is not None:
         meter.start()
     try:
@@ -116,6 +125,14 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     finally:
         if meter is not None:
             meter.stop()
+
+
+def _transfers(options: ServerOptions, lock: RequestLock) -> Transfers | None:
+    """None for a backend that neither computes prompts for others nor fetches any."""
+    if options.role == MIXED or options.tls is None:
+        return None
+    listener = _listen(options.host, options.transfer_port) if options.role == PREFILL else None
+    return Transfers(options.role, options.tls, lock, options.transfer_timeout_s, listener)
 
 
 def _app(
@@ -161,6 +178,7 @@ class _Backend:
     settings: uvicorn.Config
     listener: socket.socket
     context: ssl.SSLContext | None
+    transfers: Transfers | None = None
 
     async def live(self) -> None:
         """Start engine and server, and serve until a signal; then stop both. Raises what `EngineClient.start` does."""
@@ -173,13 +191,15 @@ class _Backend:
         starting = asyncio.create_task(engine.start(bar))
         supervising: list[asyncio.Task[None]] = []
         beside = self._reloading()
+        if self.transfers is not None:
+            beside += self.transfers.begin(self.api)
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 ready = starting.result()
                 log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
                 await server.up.wait()  # long since, as a rule
-                _say_ready(self.listener)
+                _say_ready(self.listener, self.transfers)
                 beside += self._beating()
                 supervising = [
                     asyncio.create_task(supervise(client, self.options.restarts, bar)) for client in self.fleet.clients
@@ -278,8 +298,11 @@ class _Server(uvicorn.Server):
         self.handle_exit(number, None)
 
 
-def _say_ready(listener: socket.socket) -> None:
-    print(json.dumps({"event": "ready", "port": listener.getsockname()[1], "pid": os.getpid()}), flush=True)
+def _say_ready(listener: socket.socket, transfers: Transfers | None) -> None:
+    said = {"event": "ready", "port": listener.getsockname()[1], "pid": os.getpid()}
+    if transfers is not None and transfers.port is not None:
+        said["transfer_port"] = transfers.port
+    print(json.dumps(said), flush=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,7 +7,9 @@ is inside the handshake, so that no byte of another client reaches the HTTP pars
 
 import asyncio
 import logging
+import re
 import ssl
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -32,24 +34,74 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """TLS 1.3 only, a certificate of `ca` required, its URI checked. Raises ConfigError for files that do not load."""
-    expected = files.peer_uri
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # no resumption: every connection shows its certificate
+    return _of_peers(
+        context,
+        files,
+        lambda names: names == [files.peer_uri],
+        "give --peer-uri the name in the gateway's certificate",
+    )
 
-    class OnePeer(ssl.SSLObject):
+
+def context_for_backends(files: TlsFiles) -> ssl.SSLContext:
+    """As a server, for the backends of the tenant whose gateway `files.peer_uri` names, and for nothing else.
+
+    Raises ConfigError for files that do not load, or if that URI is not a gateway's.
+    """
+    pattern = _of_backends(files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    return _of_peers(
+        context,
+        files,
+        lambda names: len(names) == 1 and pattern.fullmatch(names[0]) is not None,
+        "connect with the certificate of a backend of this tenant",
+    )
+
+
+def context_to_backend(files: TlsFiles, uri: str) -> ssl.SSLContext:
+    """As a client, to the one backend of the same tenant with this URI. Raises ConfigError as `context_for_backends`,
+    and for a URI that is not of the tenant."""
+    if not _of_backends(files).fullmatch(uri):
+        raise ConfigError(f"{uri[:200]!r} is not a backend of this tenant; name one in the request token")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the URI is compared instead
+    return _of_peers(
+        context, files, lambda names: names == [uri], "register the backend that listens there under its own name"
+    )
+
+
+def _of_backends(files: TlsFiles) -> re.Pattern[str]:
+    """URIs of backends of the tenant (`regions.identity.identity` has the grammar)."""
+    tenant, gateway, rest = files.peer_uri.rpartition("/gateway")
+    if not gateway or rest:
+        raise ConfigError(
+            f"{files.peer_uri!r} is not the name of a gateway, so the tenant's backends are not known by it"
+            "; give --peer-uri spiffe://domicile.CELL/tenant/TENANT/gateway"
+        )
+    name = "[a-z][a-z0-9-]{1,30}"
+    return re.compile(f"{re.escape(tenant)}/region/{name}/backend/{name}")
+
+
+def _of_peers(
+    context: ssl.SSLContext, files: TlsFiles, is_peer: Callable[[list[str]], bool], remedy: str
+) -> ssl.SSLContext:
+    """TLS 1.3 with peers of these URI names only. Raises ConfigError for files that do not load."""
+
+    class Peer(ssl.SSLObject):
         """asyncio and uvloop speak TLS through the context's SSLObject class."""
 
         def do_handshake(self) -> None:
             super().do_handshake()
-            if uri_names(self.getpeercert()) != [expected]:
+            if not is_peer(uri_names(self.getpeercert())):
                 raise ssl.SSLCertVerificationError(
-                    "the peer's certificate does not name the one peer allowed here"
-                    "; give --peer-uri the name in the gateway's certificate"
+                    f"the peer's certificate does not name the one peer allowed here; {remedy}"
                 )
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0  # no resumption: every connection shows its certificate
-    context.sslobject_class = OnePeer
+    context.sslobject_class = Peer
     try:
         context.load_cert_chain(files.cert, files.key)
         context.load_verify_locations(cafile=files.ca)

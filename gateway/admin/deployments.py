@@ -1,9 +1,9 @@
 """Deployments: what shall run of a tenant's models; and what does."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from gateway.admin.calls.access import Context, IfMatch, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
@@ -15,7 +15,7 @@ from gateway.records.prices import MICRO
 from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.cards import CPU, Cards
-from regions.fleet.deployment import MAX_NAME, Deployment, Place, Scale, Sha256
+from regions.fleet.deployment import MAX_NAME, MAX_REPLICAS, Deployment, Kind, Place, Scale, Sha256, check_kind
 from regions.fleet.fleet import EngineReport, Load
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
@@ -39,7 +39,8 @@ def _in_one_spelling(gpu: str) -> str:
 class NewDeployment(Figures):
     """`weights`: a file or folder inside the installation's folder of models. `gpu`: the cards of one replica: `cpu`,
     `h100`, `4xh100`. `eur_per_hour`: of one replica. `weights_sha256`: the digest that its replicas have to compute
-    of their weights; without it, the first that one of them says."""
+    of their weights; without it, the first that one of them says. `kind` `disaggregated`: prompts are computed by
+    `prefill` replicas of their own; the other figures are of those that answer."""
 
     id: Annotated[Place, Field(max_length=MAX_NAME)]
     model: Annotated[str, Field(min_length=1, max_length=200)]
@@ -49,6 +50,14 @@ class NewDeployment(Figures):
     wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
     eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
     weights_sha256: Sha256 | None = None
+    kind: Kind = "mixed"
+    prefill: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if self.gpu != "auto":
+            check_kind(self.kind, self.prefill, Cards.parse(self.gpu).count)
+        return self
 
 
 class WhatIf(Body):

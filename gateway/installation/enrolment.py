@@ -13,17 +13,26 @@ from urllib.parse import urlsplit
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import write_secret
 from gateway.installation.installation import Installation, InstallationError
+from regions.fleet.fleet import Role
 from regions.identity.authority import CertificateAuthority
 from regions.identity.identity import BackendIdentity, GatewayIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served there, and from where: `weights` is a path on that host."""
+    """What is served there, and from where: `weights` is a path on that host. `role`, `transfer_port`: as of `backend
+    serve`."""
 
     url: str
     model: str
     weights: str
+    role: Role = "mixed"
+    transfer_port: int = 0
+
+    @property
+    def transfer(self) -> str | None:
+        """HOST:PORT where one for prompts listens for the others."""
+        return f"{urlsplit(self.url).hostname}:{self.transfer_port}" if self.role == "prefill" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ def environment(identity: BackendIdentity, place: ServedModel) -> str:
         "PORT": urlsplit(place.url).port or 443,
         "PEER_URI": GatewayIdentity(identity.cell, identity.tenant).uri,
         "CUDA_VISIBLE_DEVICES": 0,
+        "ROLE": place.role,
+        "TRANSFER_PORT": place.transfer_port,
     }
     return "".join(f"{name}={_environment_value(str(value), name)}\n" for name, value in settings.items())
 

@@ -32,6 +32,11 @@ class Feasibility:
         """Raises Invalid with the reason, in the planner's words where it is the planner that refuses."""
         here = self._fleet.on_this_machine
         weights = self._models / wanted.weights
+        if wanted.kind == "disaggregated" and not here:
+            raise Invalid(
+                "prefill and decode on backends of their own are started on a gateway's own machine alone"
+                "; leave --kind disaggregated out, or set fleet.launcher to local"
+            )
         if here and wanted.gpu != CPU:
             self._check_gpus(wanted)
         if not weights.exists():
@@ -42,7 +47,7 @@ class Feasibility:
                 )
             return
         try:
-            check_start(weights, wanted.cards, _memory() if here else None, wanted.max_replicas)
+            check_start(weights, wanted.cards, _memory() if here else None, wanted.most_replicas)
         except LaunchError as error:
             raise Invalid(str(error)) from None
 
@@ -61,10 +66,10 @@ class Feasibility:
                 f"list the device numbers in fleet.gpus, or deploy on {CPU}"
             )
         each = wanted.cards.count
-        if wanted.max_replicas * each > cards:
+        if wanted.most_replicas * each > cards:
             need = "a GPU" if each == 1 else f"{each} GPUs"
             raise Invalid(
-                f"{wanted.max_replicas} replicas need {need} each, and backends of this machine may use {cards}; "
+                f"{wanted.most_replicas} replicas need {need} each, and backends of this machine may use {cards}; "
                 f"ask for {cards // each} at most, or list more device numbers in fleet.gpus"
             )
 

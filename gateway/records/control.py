@@ -206,7 +206,8 @@ class PolicyProposalRecord(Record):
 
 class BackendRecord(Record):
     """A backend. `cost`: micro-euros per million tokens, None if unknown. `weights_sha256`: digest of the checkpoint
-    that Domicile's engine is required to run; for another server, the declared digest."""
+    that Domicile's engine is required to run; for another server, the declared digest. `role`: what it does where
+    prefill and decode are on backends of their own; `transfer`: where one for prompts listens for the others."""
 
     id: str
     tenant: str
@@ -219,6 +220,8 @@ class BackendRecord(Record):
     trust: Trust | None = None
     cost: int | None = None
     weights_sha256: str | None = None
+    role: Literal["mixed", "prefill", "decode"] = "mixed"
+    transfer: str | None = None
     revoked_at: datetime | None
 
 

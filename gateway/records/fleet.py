@@ -7,7 +7,8 @@ from pydantic import Field
 from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
 from gateway.records.control import Record
 from gateway.records.prices import MICRO
-from regions.fleet.deployment import Deployment, Replica, ReplicaState, Scale
+from regions.fleet.deployment import Deployment, Kind, Replica, ReplicaState, Scale
+from regions.fleet.fleet import Role
 
 
 class DeploymentRecord(Record, Scale):
@@ -25,6 +26,8 @@ class DeploymentRecord(Record, Scale):
     wait_s: int
     eur_per_hour: float
     weights_sha256: str | None = Field(None, description="what its replicas have to run")
+    kind: Kind = "mixed"
+    prefill: int = Field(0, description="replicas that compute prompts for those that answer")
     draining: bool
     failures: int = 0
     failure: str | None = None
@@ -47,6 +50,7 @@ class ReplicaRecord(Record):
     model: str
     metered_until: datetime
     ended_at: datetime | None
+    role: Role = "mixed"
     reason: str | None = Field(None, description="why it is in its state, where that was not asked for")
 
 

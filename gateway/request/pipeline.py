@@ -110,6 +110,7 @@ class Pipeline:
                         silence = self.delivery.keep_alive(accepted, received)
                         with step("call"):  # 8. call: mutual TLS, exact identity
                             async with self._call(accepted, silence) as answer:
+                                received.prefill = answer.prefill
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
                                 if routed.redacted.allowed.marking:
@@ -262,4 +263,5 @@ class Pipeline:
             partial(self.evaluation.check, routed),  # at the moment of the connect
             silence,
             None if routed.mark is None else routed.mark.key,
+            self.routes.prefill_place(routed.route),
         )

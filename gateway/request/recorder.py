@@ -21,6 +21,7 @@ from audit.events.event import (
     InferenceAccepted,
     InferenceCompleted,
     InferenceDenied,
+    PrefillRoute,
     Redaction,
     RoutingDecision,
 )
@@ -35,7 +36,7 @@ from gateway.request.answer.marking import outcome
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.exchange import Exchange
 from gateway.request.refusals import CLIENT_GONE, Refusal, Refusals, refusal_of
-from gateway.request.stages import Accepted, Parsed, Redacted, Routed
+from gateway.request.stages import Accepted, Parsed, Redacted, Route, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.http1 import Peer
 from policy.decision.decision import Decision as PolicyDecision
@@ -314,6 +315,16 @@ def _route(routed: Routed) -> dict[str, Any]:
         "adapter_sha256": None if adapter is None else adapter.sha256,
         "tenant": routed.request.principal.tenant,
         "request_id": routed.request.request_id,
+        **_place(route),
+        "subprocessors_version": facts.subprocessors_version,
+        "fallback_index": routed.attempt,
+        "prefill": _prefill(routed.route.prefill),
+    }
+
+
+def _place(route: Route) -> dict[str, Any]:
+    facts = route.facts
+    return {
         "backend_id": route.backend.id,
         "region": route.backend.region,
         "inference_country": facts.compute_country,
@@ -322,10 +333,14 @@ def _route(routed: Routed) -> dict[str, Any]:
         "operator_hq": facts.operator_hq,
         "ultimate_parent": facts.ultimate_parent,
         "ultimate_parent_country": facts.parent_country,
-        "subprocessors_version": facts.subprocessors_version,
         "transfer_basis": route.transfer_basis[:512],
-        "fallback_index": routed.attempt,
     }
+
+
+def _prefill(route: Route | None) -> PrefillRoute | None:
+    if route is None:
+        return None
+    return PrefillRoute(**_place(route))
 
 
 def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, status: int | None) -> dict[str, Any]:
@@ -341,6 +356,8 @@ def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, statu
         "region": backend.region,
         "model_served": request.call.model,
         "fallback_index": routed.attempt,
+        "prefill_backend_id": None if routed.route.prefill is None else routed.route.prefill.backend.id,
+        "prefill_computed": None if routed.route.prefill is None else received.prefill,
         "tokens_in": used.prompt if used else None,
         "tokens_cached": used.cached if used else None,
         "tokens_out": used.answer if used else None,

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -13,6 +14,7 @@ from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, Int
 from gateway.request.stages import Parsed, Route
 from gateway.upstream.client import Target
 from gateway.upstream.credentials import TenantCredentials
+from gateway.upstream.request_token import PrefillPlace
 from policy.decision.decision import Decision
 from regions.errors import IsolationError
 from regions.fleet.demand import DemandTracker
@@ -46,7 +48,7 @@ class Routes:
         self._targets: dict[str, Target] = {}  # by id, because hashing a backend reads all of its fields
         self._prefixes = PrefixIndex()
         self._caches: dict[str, Backend] = {}  # the backends whose caches the index describes
-        self._allowed: dict[int, tuple[Decision, Candidates]] = {}
+        self._allowed: dict[int, tuple[Decision, Candidates, Candidates | None]] = {}
 
     def choose(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
         """Return the backends to call, best first, without those already `tried`.
@@ -62,9 +64,33 @@ class Routes:
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
         most = self._bounds.now.max_attempts + len(tried)  # so that enough are left without those tried
         ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
+        for_prompts = self._for_prompts(decision)
+        prefill: Route | None = None
+        if for_prompts is not None:
+            found = [
+                each
+                for each in choose(for_prompts, self._fleet.live(), affinity_key(text), holders)
+                if each.id not in tried
+            ]
+            ordered = ordered or found  # where no other is up, those for prompts answer as well
+            prefill = self._route(found[0], decision, prefix) if found else None
         if tried:
             ordered = [each for each in ordered if each.id not in tried][: self._bounds.now.max_attempts - len(tried)]
-        return [self._route(backend, decision, prefix) for backend in ordered]
+        return [self._route(backend, decision, prefix, prefill) for backend in ordered]
+
+    def _for_prompts(self, decision: Decision) -> Candidates | None:
+        """The backends that compute prompts for others, which the decision allows; None without any. After
+        `_candidates`."""
+        known = self._allowed.get(id(decision))
+        return None if known is None or known[0] is not decision else known[2]
+
+    def prefill_place(self, route: Route) -> PrefillPlace | None:
+        """Where the prompt of a call is computed, if not by the backend that answers it."""
+        if route.prefill is None or route.prefill.backend.transfer is None:
+            return None
+        backend = route.prefill.backend
+        host, _, port = (backend.transfer or "").rpartition(":")
+        return PrefillPlace(backend.id, backend.uri, host.strip("[]"), int(port), route.backend.uri)
 
     def _for_batch(self, candidates: Candidates, decision: Decision, tried: Collection[str]) -> list[Route]:
         """Return the result of `choose` for a batch line.
@@ -104,20 +130,28 @@ class Routes:
             self._route(backend, decision, prefix) for backend in left[: self._bounds.now.max_attempts - len(tried)]
         ]
 
-    def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
-        return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)
+    def _route(
+        self, backend: Backend, decision: Decision, prefix: Sequence[int], prefill: Route | None = None
+    ) -> Route:
+        if backend.role != "decode":
+            prefill = None
+        return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix, prefill)
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
-        """Return the backends that the decision allows, cached by decision: a change of the fleet makes a new one."""
+        """Return the backends that the decision allows to answer, cached by decision: a change of the fleet makes a new
+        one. Those that are there for prompts are among them only where there is no other."""
         known = self._allowed.get(id(decision))
         if known is not None and known[0] is decision:
             return known[1]
         names = frozenset(decision.backends)
         backends = self._registry.backends(tenant, model)
-        candidates = Candidates(tenant, [backend for backend in backends if backend.id in names])
+        allowed = [backend for backend in backends if backend.id in names]
+        for_prompts = [each for each in allowed if each.role == "prefill" and each.transfer is not None]
+        candidates = Candidates(tenant, [each for each in allowed if each not in for_prompts] or allowed)
         if len(self._allowed) >= MAX_DECISIONS:
             self._allowed.clear()
-        self._allowed[id(decision)] = decision, candidates
+        prefill = Candidates(tenant, for_prompts) if for_prompts else None
+        self._allowed[id(decision)] = decision, candidates, prefill
         return candidates
 
     def in_flight(self, request: Parsed, decision: Decision, route: Route) -> "InFlight":
@@ -126,29 +160,38 @@ class Routes:
         Fails closed: entering raises InternalError for a backend outside the decision, and BackendUnavailable for one
         of another tenant or one that is no longer in the fleet.
         """
-        call = self._fleet.call(route.backend, tenant=request.principal.tenant)
-        return InFlight(self, call, request, decision, route)
+        tenant = request.principal.tenant
+        calls = [self._fleet.call(route.backend, tenant=tenant)]
+        if route.prefill is not None:
+            calls.append(self._fleet.call(route.prefill.backend, tenant=tenant))
+        return InFlight(self, calls, request, decision, route)
 
     def _end(self, request: Parsed, route: Route) -> None:
         if request.client.batch is not None:
             self._lines[route.backend.id] -= 1
         self._tracker.ended(request.principal.tenant, self._base_of(request))
 
-    def _begin(self, call: CallInFlight, request: Parsed, decision: Decision, route: Route) -> Call:
-        if route.backend.id not in decision.backends:
+    def _begin(
+        self, calls: "ExitStack", flights: Sequence[CallInFlight], request: Parsed, decision: Decision, route: Route
+    ) -> Call:
+        named = [route.backend] if route.prefill is None else [route.backend, route.prefill.backend]
+        if any(backend.id not in decision.backends for backend in named):
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
         try:
-            begun = call.__enter__()
+            begun, *_ = [calls.enter_context(flight) for flight in flights]
         except IsolationError:
+            calls.close()
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
         try:
             if request.client.batch is None:
                 self._remember(route)
+                if route.prefill is not None:
+                    self._remember(route.prefill)
             else:
                 self._lines[route.backend.id] += 1
             self._tracker.began(request.principal.tenant, self._base_of(request))
         except BaseException:  # the block is not entered, so nothing else ends the call
-            call.__exit__(None, None, None)
+            calls.close()
             raise
         return begun
 
@@ -209,17 +252,20 @@ class Routes:
 class InFlight:
     """The context manager of `Routes.in_flight`."""
 
-    __slots__ = ("_call", "_decision", "_request", "_route", "_routes")
+    __slots__ = ("_calls", "_decision", "_flights", "_request", "_route", "_routes")
 
-    def __init__(self, routes: Routes, call: CallInFlight, request: Parsed, decision: Decision, route: Route) -> None:
-        self._routes, self._call = routes, call
+    def __init__(
+        self, routes: Routes, flights: Sequence[CallInFlight], request: Parsed, decision: Decision, route: Route
+    ) -> None:
+        """flights: to the backend that answers, and to the one that computes the prompt if there is one."""
+        self._routes, self._flights, self._calls = routes, flights, ExitStack()
         self._request, self._decision, self._route = request, decision, route
 
     def __enter__(self) -> Call:
-        return self._routes._begin(self._call, self._request, self._decision, self._route)
+        return self._routes._begin(self._calls, self._flights, self._request, self._decision, self._route)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._routes._end(self._request, self._route)
-        self._call.__exit__(kind, error, trace)
+        self._calls.__exit__(kind, error, trace)

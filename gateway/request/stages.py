@@ -29,13 +29,15 @@ from regions.fleet.fleet import Backend
 class Route:
     """A backend that may be called: its facts (location and owner) and transfer basis.
 
-    `prefix`: the beginning of the prompt as block hashes (`regions.routing.prefixes`).
+    `prefix`: the beginning of the prompt as block hashes (`regions.routing.prefixes`). `prefill`: the route to the
+    backend that computes the prompt for it, which the same decision allows.
     """
 
     backend: Backend
     facts: BackendFacts
     transfer_basis: str
     prefix: Sequence[int] = ()
+    prefill: "Route | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
 from audit.files.secret_file import read_secret
-from backend.wire import PING_PATH
+from backend.wire import PING_PATH, PREFILL_HEADER
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import is_loopback
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
@@ -31,7 +31,7 @@ from gateway.upstream.http1 import (
     Response,
     Silence,
 )
-from gateway.upstream.request_token import RequestSigner
+from gateway.upstream.request_token import PrefillPlace, RequestSigner
 from regions.fleet.fleet import Backend
 from regions.identity.trust import Trust
 
@@ -86,6 +86,12 @@ class BackendAnswer:
     @property
     def is_event_stream(self) -> bool:
         return self._response.header("content-type").partition(";")[0].strip().lower() == "text/event-stream"
+
+    @property
+    def prefill(self) -> Literal["elsewhere", "here"] | None:
+        """Where the prompt was computed, where another backend was named for it."""
+        said = self._response.header(PREFILL_HEADER)
+        return said if said in ("elsewhere", "here") else None  # type: ignore[return-value]
 
     async def body(self, max_bytes: int) -> bytes:
         """Return the whole body. Raises BackendFailed if it is truncated or larger than `max_bytes`, and BackendTimeout
@@ -157,6 +163,7 @@ class Upstream:
         check: Callable[[], None] = lambda: None,
         silence: Silence | None = None,
         mark_key: bytes | None = None,
+        prefill: PrefillPlace | None = None,
     ) -> "AnsweredCall":
         """POST `body` to a backend. Returns an async context manager that is entered once the status is 200.
 
@@ -165,14 +172,16 @@ class Upstream:
 
         `check` is called immediately before a connection is opened and before the first byte of the request is written;
         if it raises, neither happens. `silence` is called while the backend has not begun to respond. `mark_key`: key
-        of the watermark for a Domicile backend; BackendUnavailable is raised if no token can carry it.
+        of the watermark for a Domicile backend; BackendUnavailable is raised if no token can carry it. `prefill`: the
+        backend that computes the prompt for this one.
 
         Entering raises:
             BackendUnavailable: no connection, or status 503. Nothing was processed; another backend may be tried.
             BackendRefused: a 4xx status about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: any other failure.
         """
-        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key))
+        outgoing = Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key, prefill)
+        return AnsweredCall(self, outgoing)
 
     async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
         """Send a call. The caller has to release the connection for every status."""
@@ -182,7 +191,14 @@ class Upstream:
 
         def head() -> bytes:
             token = self._token(
-                target.backend, "POST", path, outgoing.project, outgoing.decision, digest, outgoing.mark_key
+                target.backend,
+                "POST",
+                path,
+                outgoing.project,
+                outgoing.decision,
+                digest,
+                outgoing.mark_key,
+                outgoing.prefill,
             )
             if outgoing.mark_key is not None and not token:
                 raise BackendUnavailable("The backend cannot be told how to watermark its answer; start it anew")
@@ -288,7 +304,7 @@ class Upstream:
 
     def _token(
         self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None,
+        mark_key: bytes | None = None, prefill: PrefillPlace | None = None,
     ) -> str:  # fmt: skip
         if backend is None or backend.kind != "domicile":
             return ""
@@ -308,6 +324,7 @@ class Upstream:
             decision=decision,
             digest=digest,
             mark_key=mark_key,
+            prefill=prefill,
         )
 
     def _pool(self, target: Target) -> Pool:
@@ -351,6 +368,7 @@ class Outgoing(NamedTuple):
     check: Callable[[], None]
     silence: Silence | None
     mark_key: bytes | None = None
+    prefill: PrefillPlace | None = None
 
 
 class AnsweredCall:

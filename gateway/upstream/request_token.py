@@ -11,7 +11,9 @@ import json
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import write_secret
 from audit.random_pieces import RandomPieces
-from backend.wire import REQUEST_TOKEN_HEADER
+from backend.wire import PREFILL_HEADER, REQUEST_TOKEN_HEADER, TRANSFER_METHOD, TRANSFER_PATH
 from regions.identity.encrypted_file import SecretFiles
 
 LIFETIME_S = 60
@@ -32,6 +34,18 @@ def _encoded(value: bytes) -> bytes:
 
 
 _HEAD = _encoded(b'{"alg":"EdDSA","typ":"domicile-request+jwt"}')
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPlace:
+    """The backend that computes the prompt of a call which another one answers: its id, the URI in its certificate, and
+    where it listens for that other one, whose URI is `asker`."""
+
+    backend: str
+    uri: str
+    host: str
+    port: int
+    asker: str
 
 
 class RequestSigner:
@@ -64,12 +78,27 @@ class RequestSigner:
 
     def field(
         self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None,
+        mark_key: bytes | None = None, prefill: PrefillPlace | None = None,
     ) -> str:  # fmt: skip
         """Return the header line of one call, with its line end. `project`: value of the call's project header, empty
-        if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark."""
+        if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark. `prefill`: the backend
+        that computes the prompt; then a second line holds the token that `backend` shows there."""
+        claims = self._claims(tenant, backend, method, path, project, decision, digest)
+        if mark_key is not None:
+            claims["wmk"] = _encoded(mark_key).decode()
+        if prefill is None:
+            return f"{REQUEST_TOKEN_HEADER}: {self._signed(claims)}\r\n"
+        claims["pre"] = {"id": prefill.backend, "uri": prefill.uri, "host": prefill.host, "port": prefill.port}
+        transfer = self._claims(tenant, prefill.backend, TRANSFER_METHOD, TRANSFER_PATH, project, decision, digest) | {
+            "ask": prefill.asker
+        }
+        return f"{REQUEST_TOKEN_HEADER}: {self._signed(claims)}\r\n{PREFILL_HEADER}: {self._signed(transfer)}\r\n"
+
+    def _claims(
+        self, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes
+    ) -> dict[str, Any]:
         issued = int(self._now())
-        claims = {
+        return {
             "ten": tenant,
             "aud": backend,
             "jti": _random_id().hex(),  # unique: a request repeated on a new connection is a new call
@@ -81,8 +110,7 @@ class RequestSigner:
             "exp": issued + LIFETIME_S,
             "bod": _encoded(digest).decode(),
         }
-        if mark_key is not None:
-            claims["wmk"] = _encoded(mark_key).decode()
+
+    def _signed(self, claims: dict[str, Any]) -> str:
         signed = _HEAD + b"." + _encoded(json.dumps(claims, separators=(",", ":")).encode())
-        token = signed + b"." + _encoded(self._key.sign(signed))
-        return f"{REQUEST_TOKEN_HEADER}: {token.decode()}\r\n"
+        return (signed + b"." + _encoded(self._key.sign(signed))).decode()

@@ -8,11 +8,12 @@ with it another certificate, so that the old one identifies no backend any more.
 from collections.abc import Mapping
 from enum import StrEnum
 from secrets import token_hex
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from regions.fleet.cards import CPU, Cards
+from regions.fleet.fleet import Role
 from regions.identity.identity import NAME
 
 MAX_REPLICAS = 256
@@ -21,6 +22,7 @@ MAX_NAME = 31 - 1 - 2 * SUFFIX_BYTES
 """Characters of a deployment's name: a replica's is it, a hyphen and eight hexadecimal digits."""
 MAX_FAILURE = 400
 
+Kind = Literal["mixed", "disaggregated"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
@@ -48,6 +50,8 @@ class Deployment(Scale):
     `micro_eur_per_hour`: of one replica. One that is draining starts nothing more. `failures`: starts that failed one
     after the other, none having succeeded since; `failure`: why the last of them did. `weights_sha256`: the digest that
     its replicas have to compute of their weights; None until the first of them has said one, which then holds.
+    `kind` disaggregated: prompts are computed by `prefill` replicas of their own, which are there as long as any other
+    is; `Scale` is of those that answer.
     """
 
     tenant: Place
@@ -59,6 +63,8 @@ class Deployment(Scale):
     wait_s: int = Field(120, ge=1, le=3600)
     micro_eur_per_hour: int = Field(0, ge=0, le=10**12)
     weights_sha256: Sha256 | None = None
+    kind: Kind = "mixed"
+    prefill: int = Field(0, ge=0, le=MAX_REPLICAS)
     draining: bool = False
     failures: int = Field(0, ge=0)
     failure: str | None = Field(None, max_length=MAX_FAILURE)
@@ -68,6 +74,21 @@ class Deployment(Scale):
     def _cards(cls, gpu: str) -> str:
         """In one spelling: ``1xh100`` is ``h100``."""
         return str(Cards.parse(gpu))
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        check_kind(self.kind, self.prefill, self.cards.count)
+        return self
+
+    @property
+    def answering(self) -> Role:
+        """The role of the replicas that answer."""
+        return "decode" if self.kind == "disaggregated" else "mixed"
+
+    @property
+    def most_replicas(self) -> int:
+        """Those that answer and those for prompts."""
+        return self.max_replicas + self.prefill
 
     @property
     def cards(self) -> Cards:
@@ -81,6 +102,19 @@ class Deployment(Scale):
     def potential(self, region: str) -> str:
         """What a policy knows a replica by that does not run yet; no real one has such a name."""
         return f"{self.id}.{region}"
+
+
+def check_kind(kind: Kind, prefill: int, cards: int) -> None:
+    """Raises ValueError for numbers that do not go with the kind. cards: of one replica."""
+    if (kind == "disaggregated") != (prefill > 0):
+        raise ValueError(
+            f"a deployment of kind {kind} has {prefill} replicas for prompts"
+            "; give --kind disaggregated and --prefill of at least 1, or neither"
+        )
+    if kind == "disaggregated" and cards > 1:
+        raise ValueError(
+            f"replicas of {cards} cards send each other no prompts; give one card, or leave --kind disaggregated out"
+        )
 
 
 class ReplicaState(StrEnum):
@@ -127,6 +161,7 @@ class Replica(BaseModel):
     micro_eur_per_hour: int
     started_at: float
     metered_until: float
+    role: Role = "mixed"
 
     @property
     def key(self) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -25,6 +25,8 @@ from policy.facts import Kind, Tenancy
 from regions.errors import IsolationError
 from regions.identity.identity import BackendIdentity, parse_identity
 from regions.identity.trust import Trust
+
+Role = Literal["mixed", "prefill", "decode"]
 
 FAILURES = 3
 COOL_DOWN_S = 2.0
@@ -41,7 +43,9 @@ class Backend(BaseModel):
 
     `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
     as `trust` requires. `cost`: micro-euros that a million tokens cost there, None where no price is known.
-    `weights_sha256`: what our engine has to run; of another server, what it is declared to run.
+    `weights_sha256`: what our engine has to run; of another server, what it is declared to run. `role`: what our engine
+    does where prefill and decode are on backends of their own. `transfer`: HOST:PORT where one that computes prompts
+    for others listens for these.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,6 +61,8 @@ class Backend(BaseModel):
     trust: Trust | None = None
     cost: int | None = None
     weights_sha256: str | None = None
+    role: Role = "mixed"
+    transfer: str | None = None
 
     @model_validator(mode="after")
     def _is_who_its_uri_says(self) -> Self:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 from regions.identity.identity import BackendIdentity
 
 MTP = "mtp"  # the model's own layer guesses, as `fleet.draft_models` and `backend serve` name it
@@ -23,7 +23,7 @@ def silent(_sentence: str) -> None:
 class BackendSpec:
     """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use.
     `draft`: a smaller model or a head beside `model`, in the same folder, which guesses for it in the way of
-    `speculation`, as `backend serve` names it; "mtp" needs none."""
+    `speculation`, as `backend serve` names it; "mtp" needs none. `role`: as in `Backend`."""
 
     identity: BackendIdentity
     model: Path
@@ -35,6 +35,7 @@ class BackendSpec:
     options: tuple[str, ...] = ()  # more of `backend serve`
     draft: Path | None = None
     speculation: str = "model"
+    role: Role = "mixed"
 
     def guessing(self, draft: str) -> list[str]:
         """Options of `backend serve`. draft: path of `draft` where the backend runs."""

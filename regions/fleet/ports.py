@@ -6,7 +6,7 @@ from typing import Protocol
 
 from regions.fleet.demand import Demand
 from regions.fleet.deployment import Deployment, Replica, ReplicaState
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 
 Key = tuple[str, str]
 """Tenant and name of a deployment."""
@@ -80,7 +80,7 @@ class ReplicaStore(Protocol):
 
     def view(self) -> FleetView: ...
 
-    def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
+    def begin(self, term: int, deployment: Deployment, region: str, role: Role = "mixed") -> Replica: ...
 
     def ready(self, term: int, replica: Replica, backend: Backend, weights: str | None = None) -> None:
         """`weights`: SHA-256 that the backend computed; the deployment is pinned to the first. Raises OtherWeights."""

@@ -25,7 +25,7 @@ from regions.fleet.autoscaler import Sample, desired, trimmed
 from regions.fleet.back_off import BackOff
 from regions.fleet.demand import NOTHING, Demand
 from regions.fleet.deployment import MAX_FAILURE, Deployment, Replica, ReplicaState
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 from regions.fleet.launcher import MTP, BackendSpec, Launcher
 from regions.fleet.placement import Report, least_missed, nearest, place
 from regions.fleet.ports import FleetView, Key, LifecycleClient, NoLifecycle, NotLeading, OtherWeights, ReplicaStore
@@ -239,6 +239,16 @@ class Reconciler:
         return alive
 
     async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
+        for_prompts = [replica for replica in replicas if replica.role == "prefill"]
+        others = [replica for replica in replicas if replica.role != "prefill"]
+        answering = await self._scale_answering(term, deployment, others, demand)
+        if deployment.prefill or for_prompts:
+            await self._scale_prefill(term, deployment, for_prompts, answering)
+
+    async def _scale_answering(
+        self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand
+    ) -> list[Replica]:
+        """Those that are up, or come up, and are wanted."""
         kept, now = self._kept[deployment.key], self._monotonic()
         sleeping = [replica for replica in replicas if replica.state is ReplicaState.ASLEEP]
         replicas = [replica for replica in replicas if replica.state is not ReplicaState.ASLEEP]
@@ -250,19 +260,37 @@ class Reconciler:
             sleeping.remove(replica)
             replicas.append(replica)
             self._act(replica.id, self._wake(term, replica))
-        for replica in sleeping:
-            if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
-                self._act(replica.id, self._drain(term, replica, "slept_long"))
+        self._end_long_sleep(term, deployment, sleeping, now)
         if now >= kept.back_off.not_before:
             while len(replicas) < wanted:
-                replica = await asyncio.to_thread(
-                    self._store.begin, term, deployment, place(deployment, replicas, demand)
-                )
-                replicas.append(replica)
-                self._act(replica.id, self._start(term, deployment, replica))
+                region = place(deployment, replicas, demand)
+                replicas.append(await self._begin(term, deployment, region, deployment.answering))
         for replica in least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
             spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
             self._act(replica.id, spare)
+        return replicas[:wanted]
+
+    def _end_long_sleep(self, term: int, deployment: Deployment, sleeping: list[Replica], now: float) -> None:
+        for replica in sleeping:
+            if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
+                self._act(replica.id, self._drain(term, replica, "slept_long"))
+
+    async def _scale_prefill(
+        self, term: int, deployment: Deployment, replicas: list[Replica], answering: Sequence[Replica]
+    ) -> None:
+        """As many replicas for prompts as the deployment has while others answer, else none: in the region of the
+        first of these, where the way is shortest."""
+        wanted = deployment.prefill if answering else 0
+        if self._monotonic() >= self._kept[deployment.key].back_off.not_before:
+            while len(replicas) < wanted:
+                replicas.append(await self._begin(term, deployment, answering[0].region, "prefill"))
+        for replica in replicas[wanted:]:
+            self._act(replica.id, self._drain(term, replica, "scaled_down"))
+
+    async def _begin(self, term: int, deployment: Deployment, region: str, role: Role) -> Replica:
+        replica = await asyncio.to_thread(self._store.begin, term, deployment, region, role)
+        self._act(replica.id, self._start(term, deployment, replica))
+        return replica
 
     def _sample(self, replicas: Sequence[Replica], demand: Demand, now: float) -> Sample:
         if not replicas and demand is NOTHING:
@@ -300,6 +328,7 @@ class Reconciler:
         return BackendSpec(
             identity, self._models / deployment.weights, deployment.model, card=cards.name, cards=max(1, cards.count),
             options=divided, draft=None if draft is None else self._models / draft, speculation=kind,
+            role=replica.role,
         )  # fmt: skip
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:

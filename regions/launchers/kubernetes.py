@@ -111,6 +111,11 @@ class KubernetesLauncher:
         already is left to go on with its old pod.
         """
         name = spec.identity.backend
+        if spec.role != "mixed":
+            raise LaunchError(
+                f"backend {name} is one of a pair for prefill and decode, which this launcher does not start"
+                "; use --kind mixed, or the launcher local"
+            )
         progress(f"{name}: issuing its certificate")
         before: Mapping[str, Any] | None = None
         self._starting.add(name)

@@ -212,7 +212,7 @@ class LocalLauncher:
         finally:
             os.close(descriptor)
         try:
-            port, pid = await self._ready(process, log, began_at)
+            port, pid, transfer_port = await self._ready(process, log, began_at)
         except BaseException as error:
             await self._let_go(process)
             if isinstance(error, Exception):
@@ -225,6 +225,8 @@ class LocalLauncher:
             url=f"https://127.0.0.1:{port}",
             uri=spec.identity.uri,
             models=(spec.served_name,),
+            role=spec.role,
+            transfer=None if transfer_port is None else f"127.0.0.1:{transfer_port}",
         )
         progress(f"{name}: ready on port {port}")
         return _Child(spec, process, RunningBackend(backend, pid, log))
@@ -239,11 +241,14 @@ class LocalLauncher:
         command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
         if spec.threads is not None:
             command += ["--threads", str(spec.threads)]
+        if spec.role != "mixed":
+            command += ["--role", spec.role]
         draft = "" if spec.draft is None else str(spec.draft.resolve())
         return [*command, *spec.guessing(draft), *self._options(), *spec.options]
 
-    async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int]:
-        """Port and pid, from the line of its log that reports that it is ready.
+    async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int, int | None]:
+        """Port and pid, and where it computes prompts for others the port for these, from the line of its log that
+        reports that it is ready.
 
         The child prints into the file and not into a pipe: a pipe that some descendant keeps open would never end, and
         one that is not read would stop the child.
@@ -342,11 +347,12 @@ def _environment(spec: BackendSpec) -> dict[str, str]:
     return environment
 
 
-def _ready_line(line: bytes) -> tuple[int, int] | None:
+def _ready_line(line: bytes) -> tuple[int, int, int | None] | None:
     try:
         entry = json.loads(line)
         if entry["event"] == "ready":
-            return int(entry["port"]), int(entry["pid"])
+            transfer = entry.get("transfer_port")
+            return int(entry["port"]), int(entry["pid"]), None if transfer is None else int(transfer)
     except (ValueError, TypeError, KeyError):
         pass
     return None

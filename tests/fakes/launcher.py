@@ -40,7 +40,7 @@ class FakeLauncher:
         await stack.enter_async_context(running(fake))
         backend = Backend(
             id=identity.backend, tenant=identity.tenant, region=identity.region, url=fake.url, uri=identity.uri,
-            models=(spec.served_name,),
+            models=(spec.served_name,), role=spec.role, transfer="127.0.0.1:9" if spec.role == "prefill" else None,
         )  # fmt: skip
         self._running[identity.backend] = RunningBackend(backend, 0, Path("log"))
         return self._running[identity.backend]

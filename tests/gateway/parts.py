@@ -62,13 +62,13 @@ def exchange(body=None, **more):
     return made
 
 
-def record(place, url="http://127.0.0.1:1", models=("small",)):
+def record(place, url="http://127.0.0.1:1", models=("small",), **more):
     """A backend as the control store knows it; `place` reads tenant/region/id."""
     tenant, region, name = place.split("/")
     uri = BackendIdentity("eu-1", tenant, region, name).uri
     return BackendRecord(
         id=name, cell="eu-1", tenant=tenant, region=region, url=url, uri=uri, models=models,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC), revoked_at=None,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC), revoked_at=None, **more,
     )  # fmt: skip
 
 

@@ -4,22 +4,100 @@ A cache takes nearly all of a card, so every operation works in pieces and alloc
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from backend.engine.core.h2d import sent
+from backend.engine.core.h2d import pinned, sent
+from backend.engine.core.runner import Moment
 
 PIECE_BYTES = 16 << 20
 """What one piece copies; `count_nonzero` takes up to eight times as much on a GPU."""
 
 
 class Pages:
-    """Keys and values, [layers, num_blocks, block_size, kv_heads, head_dim] each."""
+    """Keys and values, [layers, num_blocks, block_size, kv_heads, head_dim] each. Also a `runner.BlockBytes`."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self._parts = keys.view(torch.uint8), values.view(torch.uint8)
         self._device = keys.device
+        self.dtype = str(keys.dtype).removeprefix("torch.")
+        self._reads: Any = None  # the stream of reads, on a GPU, once there was one
+        self._writes: list[tuple[Any, Tensor]] = []  # pinned buffers whose copies may be in flight
+
+    @property
+    def layers(self) -> int:
+        return len(self._parts[0])
+
+    @property
+    def block_bytes(self) -> tuple[int, int]:
+        keys, values = (part[0, 0].numel() if part.numel() else 0 for part in self._parts)
+        return keys, values
+
+    def now(self) -> Moment:
+        """On a GPU an event behind all that its stream was given; on a CPU all is done already."""
+        if self._device.type != "cuda":
+            return _DONE
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    @torch.inference_mode()
+    def read(self, layer: int, blocks: list[int], moment: Moment) -> "ReadBlocks":
+        """On a GPU by a stream of its own, so that what computes meanwhile does not wait for it."""
+        if self._device.type != "cuda":
+            keys, values = (part[layer].index_select(0, torch.tensor(blocks)) for part in self._parts)
+            return ReadBlocks(keys, values, None)
+        if self._reads is None:
+            self._reads = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._reads):
+            self._reads.wait_event(moment)
+            chosen = self._ids(blocks)
+            there = [part[layer].index_select(0, chosen) for part in self._parts]
+            here = [torch.empty(each.shape, dtype=torch.uint8, pin_memory=True) for each in there]
+            for host, device in zip(here, there, strict=True):
+                host.copy_(device, non_blocking=True)
+                device.zero_()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return ReadBlocks(here[0], here[1], event)
+
+    @torch.inference_mode()
+    def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:
+        chosen = self._ids(blocks)
+        for part, content in zip(self._parts, (keys, values), strict=True):
+            host = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(len(blocks), *part.shape[2:])
+            if self._device.type == "cuda":
+                part[layer].index_copy_(0, chosen, self._through_pinned(host))
+            else:
+                part[layer].index_copy_(0, chosen, host)
+            host.zero_()
+
+    def _through_pinned(self, host: Tensor) -> Tensor:
+        """On the device. The buffer is zeroed by the first `write` or `zero` that finds the copy done."""
+        self._zero_buffers()
+        buffer = torch.empty(host.shape, dtype=torch.uint8, pin_memory=True)
+        buffer.copy_(host)
+        found = pinned(buffer, self._device)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._writes.append((event, buffer))
+        return found
+
+    @torch.inference_mode()
+    def _zero_buffers(self) -> None:
+        while self._writes and self._writes[0][0].query():
+            self._writes.pop(0)[1].zero_()
+
+    @torch.inference_mode()
+    def forget_buffers(self) -> None:
+        """Zero the buffers that blocks were written through. Waits for copies in flight."""
+        for event, buffer in self._writes:
+            event.synchronize()
+            buffer.zero_()
+        self._writes.clear()
 
     @torch.inference_mode()
     def copy(self, pairs: list[tuple[int, int]]) -> None:
@@ -31,6 +109,7 @@ class Pages:
 
     @torch.inference_mode()
     def zero(self, blocks: list[int]) -> None:
+        self._zero_buffers()
         chosen = self._ids(blocks)
         for part in self._parts:
             part.index_fill_(1, chosen, 0)
@@ -66,6 +145,35 @@ class Pages:
 
     def _ids(self, blocks: Iterable[int]) -> Tensor:
         return sent(list(blocks), torch.int64, self._device)
+
+
+class _Done:
+    """The moment of a device that does everything at once."""
+
+
+_DONE = _Done()
+
+
+@dataclass(slots=True)
+class ReadBlocks:
+    """A `runner.PendingBlocks`. event: None where they have arrived."""
+
+    keys: Tensor
+    values: Tensor
+    event: Any
+
+    @property
+    def arrived(self) -> bool:
+        return self.event is None or bool(self.event.query())
+
+    @torch.inference_mode()
+    def take(self) -> tuple[bytes, bytes]:
+        if self.event is not None:
+            self.event.synchronize()
+        keys, values = self.keys.numpy().tobytes(), self.values.numpy().tobytes()
+        for buffer in (self.keys, self.values):
+            buffer.zero_()
+        return keys, values
 
 
 def _in_words(part: Tensor) -> Tensor:

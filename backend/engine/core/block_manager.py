@@ -92,7 +92,8 @@ class BlockManager:
         """What `recall` would bring; None if no block of the longest known prefix is on the host alone, or if it is
         faster to compute them."""
         tier = self.tier
-        if tier is None or not tier.used or not self.prefix_cache or not sequence.may_adopt:
+        held = sequence.block_table or not sequence.may_adopt  # its blocks came from another backend
+        if tier is None or not tier.used or not self.prefix_cache or held:
             return None
         names: list[bytes] = []
         blocks: list[int | None] = []
@@ -234,16 +235,29 @@ class BlockManager:
     def release(self, sequence: Sequence) -> None:
         """Give all its blocks back. Harmless when it holds none."""
         for block_id in reversed(sequence.block_table):  # the tail is freed, and so reused, first
-            block = self.blocks[block_id]
-            block.ref_count -= 1
-            if block.ref_count == 0:
-                self._free[block_id] = None
-                if block.hash is None:
-                    self._free.move_to_end(block_id, last=False)  # nothing in it to keep
-                    self.dirty.append(block_id)
+            self._give_back(block_id)
         sequence.block_table.clear()
         sequence.block_hashes.clear()
         sequence.num_computed = 0
+
+    def _give_back(self, block_id: int) -> None:
+        block = self.blocks[block_id]
+        block.ref_count -= 1
+        if block.ref_count == 0:
+            self._free[block_id] = None
+            if block.hash is None:
+                self._free.move_to_end(block_id, last=False)  # nothing in it to keep
+                self.dirty.append(block_id)
+
+    def hold(self, ids: list[int]) -> None:
+        """Keep used blocks as they are, whatever becomes of their sequences, until `let_go`."""
+        for block_id in ids:
+            self._take(block_id)
+
+    def let_go(self, ids: list[int]) -> None:
+        """Give back what was held."""
+        for block_id in reversed(ids):
+            self._give_back(block_id)
 
     def forget_free(self) -> list[int]:
         """Drop unused blocks from the prefix cache; returns the ids of all free blocks."""

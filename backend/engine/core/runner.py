@@ -29,12 +29,57 @@ class Launched(Protocol):
         ...
 
 
+class Moment(Protocol):
+    """A place in the order of what a device does."""
+
+
+class PendingBlocks(Protocol):
+    """Blocks on their way to the host."""
+
+    @property
+    def arrived(self) -> bool: ...
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Keys and values, once. Waits for them; the buffer that they came through is zeroed."""
+        ...
+
+
+class BlockBytes(Protocol):
+    """A cache as bytes, for blocks that travel between backends. layers: how many. block_bytes: of the keys and of the
+    values of a block in one layer. dtype: of the cache, by its name."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def block_bytes(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> str: ...
+
+    def now(self) -> Moment:
+        """Behind the steps that are launched."""
+        ...
+
+    def read(self, layer: int, blocks: list[int], moment: Moment) -> PendingBlocks:
+        """Begin to copy these blocks of a layer as they are at that moment. None of them may be written before they
+        have arrived."""
+        ...
+
+    def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:
+        """Behind the steps in flight, none of which may use these blocks."""
+        ...
+
+
 class Runner(Protocol):
     """ahead: steps that may be in flight when the next one is launched. plain_only: it draws from logits as they
     are, and reports nothing of them."""
 
     ahead: int
     plain_only: bool
+
+    @property
+    def pages(self) -> BlockBytes | None:
+        """The cache as it is now; None: its blocks cannot travel."""
+        ...
 
     @property
     def missed(self) -> int:

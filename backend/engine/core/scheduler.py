@@ -206,7 +206,7 @@ class Scheduler:
         forks = self._forks(sequence)
         if forks and leader is not None and not self.blocks.fork(leader, sequence):
             return None
-        found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
+        found = sequence.num_computed if forks else self._found(sequence)
         num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
         cut = self.whole and num_tokens < sequence.num_uncomputed
         if cut or not self.blocks.grow(sequence, num_tokens):
@@ -217,7 +217,7 @@ class Scheduler:
 
     def _started(self, sequence: Sequence, num_tokens: int, found: int, *, forks: bool = False) -> Scheduled:
         """It is in no queue any more, and runs. found: tokens that it has not to compute."""
-        if sequence.num_cached is None:  # counted once, when it really runs for the first time
+        if sequence.started is None:  # counted once, when it really runs for the first time
             sequence.num_cached = found
             sequence.started = time.monotonic()
             if not forks:
@@ -229,6 +229,11 @@ class Scheduler:
         sequence.row = self._free_rows.pop()
         insort(self.running, sequence, key=_order)
         return self._run(sequence, num_tokens, admitted=True)
+
+    def _found(self, sequence: Sequence) -> int:
+        """Tokens of its prompt that it need not have computed, which the prefix cache had: now, or before its blocks
+        came from another backend."""
+        return sequence.num_cached or 0 if sequence.block_table else self.blocks.adopt_prefix(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         """Return a running sequence to the waiting queue; it is swapped or recomputed."""
@@ -251,6 +256,7 @@ class Scheduler:
             self.blocks.release(sequence)
         else:
             self.waiting.remove(sequence)
+            self.blocks.release(sequence)  # those that came, or were to come, from another backend
         self._unkeep(sequence)
         sequence.status = Status.FINISHED
         self.shares.leave(sequence.project)

@@ -36,6 +36,7 @@ class Sequence:
         "cache_root",
         "chain",
         "ends",
+        "fetching",
         "id",
         "kept",
         "leader",
@@ -102,6 +103,7 @@ class Sequence:
         self.max_length = full if max_length is None else min(full, max_length)
         self.ends = ends
         self.adapter = adapter
+        self.fetching = False  # another backend computes its prompt; see `engine.apart`
         self.prompt_logprobs: list[TokenLogprobs] = []  # as far as they are known, of the tokens behind the first
         self.partial: Any = None  # what its runner keeps from one part of the prompt to the next
         self.status = Status.WAITING
@@ -148,10 +150,18 @@ class Sequence:
     @property
     def is_held(self) -> bool:
         """It cannot run yet: a token of it is still to come from the device, its grammar is being compiled, its
-        leader's prompt is not computed, or blocks that it begins with are on their way from the host."""
-        if self.num_pending or (self.load is not None and not self.load.over):
+        leader's prompt is not computed, its own is still to come from another backend, or blocks that it begins with
+        are on their way from the host."""
+        coming = self.fetching or (self.load is not None and not self.load.over)
+        if self.num_pending or coming:
             return True
         return (self.matcher is not None and not self.matcher.ready) or self.waits_for_leader
+
+    @property
+    def awaits_blocks(self) -> bool:
+        """Nothing can be done for it before blocks have come from another backend."""
+        leader = self.leader
+        return self.fetching or (leader is not None and leader.status is not Status.FINISHED and leader.fetching)
 
     @property
     def waits_for_leader(self) -> bool:

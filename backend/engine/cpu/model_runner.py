@@ -87,7 +87,7 @@ class ModelRunner:
         return None if exposure is None else HiddenStates(exposure.states, self._first)
 
     @property
-    def _pages(self) -> Pages:
+    def pages(self) -> Pages:
         """Of the memory that the cache has now: another one after a sleep."""
         return Pages(self.cache.keys, self.cache.values)
 
@@ -128,14 +128,14 @@ class ModelRunner:
         return self.model.rebalance(REBALANCED_PAIRS)
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
-        self._pages.copy(pairs)
+        self.pages.copy(pairs)
 
     def scrub(self, blocks: list[int]) -> None:
         """Zero them; also because stale slots behind a sequence's end are read here, and have to be finite."""
-        self._pages.zero(blocks)
+        self.pages.zero(blocks)
 
     def residue(self, blocks: list[int]) -> int:
-        return self._pages.residue(blocks)
+        return self.pages.residue(blocks)
 
     def _clear(self, slots: Tensor) -> None:
         for part in (self.cache.keys, self.cache.values):

@@ -19,6 +19,7 @@ class EncoderRunner:
     plain_only = False
     missed = 0
     cache = None
+    pages = None
 
     def __init__(self, model: Encoder, pooling: Pooling) -> None:
         self.model = model

@@ -105,8 +105,9 @@ class EmbeddingEngine(Engine):
     def add(
         self, id: int, prompt: list[int], params: SamplingParams = NOTHING_DRAWN, *, priority: int = 0,
         leader: int | None = None, cache_root: bytes = b"", project: bytes = b"", adapter: str = "",
+        exports: int | None = None, fetches: bool = False,
     ) -> None:  # fmt: skip
-        """As `Engine.add`, for a text; ``params`` say nothing here."""
+        """As `Engine.add`, for a text; ``params`` say nothing here, and no block travels."""
         super().add(id, prompt, NOTHING_DRAWN, priority=priority, leader=leader, cache_root=cache_root, project=project)
 
     def _take_in(self, sequences: list[Sequence], launched: Launched) -> list[Progress]:

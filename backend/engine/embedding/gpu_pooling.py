@@ -32,7 +32,7 @@ class GpuPoolingRunner:
         self.model = model
         self.device, self.block_size = cache.keys.device, cache.block_size
         self.cache = PagedCache(cache.keys, cache.values)
-        self._pages = Pages(cache.keys, cache.values)
+        self.pages = Pages(cache.keys, cache.values)
         self._pooling = pooling
         self._batch_invariant = batch_invariant
         config = model.config
@@ -97,10 +97,10 @@ class GpuPoolingRunner:
         return False
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
-        self._pages.copy(pairs)
+        self.pages.copy(pairs)
 
     def scrub(self, blocks: list[int]) -> None:
-        self._pages.zero(blocks)
+        self.pages.zero(blocks)
 
     def residue(self, blocks: list[int]) -> int:
-        return self._pages.residue(blocks)
+        return self.pages.residue(blocks)

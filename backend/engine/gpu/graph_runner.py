@@ -77,7 +77,7 @@ class GraphRunner:
                 given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
             )
         self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale)
-        self._pages = Pages(cache.keys, cache.values)
+        self.pages = Pages(cache.keys, cache.values)
         self._shaping = DeviceShaping(max_num_seqs, config.vocab_size, self.kernels, device)
         self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
         max_blocks = -(-max_model_len // block_size)
@@ -201,18 +201,19 @@ class GraphRunner:
         return replays[size]
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
-        self._pages.copy(pairs)
+        self.pages.copy(pairs)
 
     def scrub(self, blocks: list[int]) -> None:
-        self._pages.zero(blocks)
+        self.pages.zero(blocks)
 
     def residue(self, blocks: list[int]) -> int:
-        return self._pages.residue(blocks)
+        return self.pages.residue(blocks)
 
     @torch.inference_mode()
     def forget(self) -> None:
         """Clear all tokens from the buffers. No step may be running or in flight."""
         self.tables.forget()
+        self.pages.forget_buffers()
         self._shaping.forget()
         self._inputs.token_ids.zero_()
         self._landing.forget()

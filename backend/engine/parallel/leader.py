@@ -11,7 +11,7 @@ from typing import Protocol
 
 from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.host_tier import HostOperation, HostPages
-from backend.engine.core.runner import Launched, Masks, Runner
+from backend.engine.core.runner import BlockBytes, Launched, Masks, Runner
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.core.token_masks import Allowed
@@ -36,12 +36,13 @@ class Followers(Protocol):
 
 @dataclass
 class LeadingRunner:
-    """A `runner.Runner`."""
+    """A `runner.Runner`. pages: none that could travel, for each rank has a part of every block."""
 
     own: Runner
     followers: Followers
     ahead: int = field(init=False)
     plain_only: bool = field(init=False)
+    pages: BlockBytes | None = field(init=False, default=None)
     _originals: Originals = field(default_factory=Originals)
     _prepared: bool = False
 

@@ -43,6 +43,14 @@ Digest = Annotated[
 ]
 Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
 
+EnrolledRole = Annotated[
+    Literal["mixed", "prefill", "decode"],
+    typer.Option("--role", help="prefill: it computes prompts for others of its tenant; decode: it answers with them."),
+]
+EnrolledPort = Annotated[
+    int | None, typer.Option("--transfer-port", min=1, max=65535, help="Where a prefill backend listens for those.")
+]
+
 
 @app.command("create")
 def register(
@@ -154,6 +162,8 @@ def enrol(
         str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
+    role: EnrolledRole = "mixed",
+    transfer_port: EnrolledPort = None,
     weights_sha256: Digest = None,
     eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
@@ -178,7 +188,10 @@ def enrol(
             fail(
                 f"{url!r} is not an https URL, and a backend on another host speaks TLS; write https://host:port", USAGE
             )
-        place = ServedModel(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
+        if (role == "prefill") != (transfer_port is not None):
+            fail("--transfer-port is of --role prefill, which needs it; give both or neither", USAGE)
+        weights = weights or f"/var/lib/domicile-backend/models/{model}"
+        place = ServedModel(url, model, weights, role, transfer_port or 0)
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(
             identity,
@@ -187,6 +200,8 @@ def enrol(
             kind="domicile",
             eur_per_million=_euros(eur_per_million),
             weights_sha256=weights_sha256,
+            role=role,
+            transfer=place.transfer,
         )
         ends = enrolment.write(output, timedelta(days=days))
     print_one(record, as_json)

@@ -37,6 +37,15 @@ Pinned = Annotated[
     str | None,
     typer.Option("--weights-sha256", metavar="SHA256", help="Digest its replicas must have (default: the first's)."),
 ]
+Gpu = Annotated[str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")]
+Gpus = Annotated[int | None, typer.Option(min=1, max=8, help="Cards of one replica; default: 1, of auto as few as do.")]
+DeploymentKind = Annotated[
+    str, typer.Option("--kind", help="mixed; disaggregated: prompts are computed by replicas of their own.")
+]
+Prefill = Annotated[
+    int | None, typer.Option(min=1, help="With --kind disaggregated: replicas for prompts; default: 1.")
+]
+Decode = Annotated[int | None, typer.Option(min=1, help="With it: as many that answer, in place of --min and --max.")]
 WEIGHTS_HELP = "GGUF file or folder, in the folder of models or by its full path; or hf://, oci:// or s3:// to fetch."
 Name = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its name, as 'small'.")]
 Least = Annotated[int | None, typer.Option("--min", help="Replicas at least; 0 lets it sleep.")]
@@ -59,12 +68,8 @@ def create(
     model: Annotated[str, typer.Option(help="The name that calls ask for.")],
     weights: Annotated[str, typer.Option(help=WEIGHTS_HELP)],
     region: Annotated[list[str], typer.Option(help="Where it may run, the preferred first; repeatable.")],
-    gpu: Annotated[
-        str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")
-    ] = "cpu",
-    gpus: Annotated[
-        int | None, typer.Option(min=1, max=8, help="Cards of one replica; default: 1, of auto as few as do.")
-    ] = None,
+    gpu: Gpu = "cpu",
+    gpus: Gpus = None,
     least: Least = None,
     most: Most = None,
     idle_s: Idle = None,
@@ -74,6 +79,9 @@ def create(
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
     weights_sha256: Pinned = None,
+    kind: DeploymentKind = "mixed",
+    prefill: Prefill = None,
+    decode: Decode = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -97,14 +105,16 @@ def create(
             "wait_s": wait_s,
             "micro_eur_per_hour": int(_euros(eur_per_hour) * MICRO),
             "weights_sha256": weights_sha256,
-            **_figures(least, most, idle_s, ttft_ms, calls_each, asleep_s),
+            "kind": kind,
+            "prefill": prefill or int(kind == "disaggregated"),
+            **_figures(*_bounds(kind, decode, least, most), idle_s, ttft_ms, calls_each, asleep_s),
         },
     )
     with opened_control(ctx, data) as control:
         if remote_url(data) is not None:  # the gateway checks it
             if gpu == "auto":
                 fail("the admin API does not choose a card; name one by --gpu, or cpu", USAGE)
-            wanted = wanted.model_copy(update={"gpu": str(_cards(gpu, gpus))})
+            wanted = _on_cards(wanted, _cards(gpu, gpus))
         else:
             wanted = _feasible(data, wanted, gpu, gpus)
         record = control.create_deployment(wanted)
@@ -130,7 +140,7 @@ def _feasible(data: Path, wanted: "Deployment", gpu: str, gpus: int | None) -> "
         cards = card_for(installation.models() / wanted.weights, calls=wanted.calls_each, count=gpus)
     else:
         cards = _cards(gpu, gpus)
-    wanted = wanted.model_copy(update={"gpu": str(cards)})
+    wanted = _on_cards(wanted, cards)
     Feasibility(installation, configured()).check_everywhere(wanted)
     return wanted
 
@@ -172,7 +182,7 @@ def show(tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: A
         return
     print_one(record, False)
     typer.echo()
-    print_table(replicas, ("id", "region", "state", "gpu", "holder", "created_at"), False)
+    print_table(replicas, ("id", "role", "region", "state", "gpu", "holder", "created_at"), False)
 
 
 @deployment_app.command("update")
@@ -288,7 +298,27 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {invalid_value(first)}", USAGE)
+        place = f"{first['loc'][0]}: " if first["loc"] else ""
+        fail(f"{place}{invalid_value(first)}", USAGE)
+
+
+def _bounds(kind: str, decode: int | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
+    """Replicas that answer, at least and at most."""
+    if decode is None:
+        return least, most
+    if kind != "disaggregated" or least is not None or most is not None:
+        fail("--decode is of --kind disaggregated, in place of --min and --max; leave it or these out", USAGE)
+    return decode, decode
+
+
+def _on_cards(wanted: "Deployment", cards: "Cards") -> "Deployment":
+    from regions.fleet.deployment import check_kind
+
+    try:
+        check_kind(wanted.kind, wanted.prefill, cards.count)
+    except ValueError as error:
+        fail(str(error), USAGE)
+    return wanted.model_copy(update={"gpu": str(cards)})
 
 
 def _cards(gpu: str, gpus: int | None) -> "Cards":

@@ -259,7 +259,7 @@ def _deployment(
         create = _call("create_deployment", made, check=check)
         yield Change("+", f"deployment {tenant}/{name} of {wanted.model}", create)
         return
-    for field in ("model", "weights", "regions", "gpu", "wait_s", "eur_per_hour"):
+    for field in ("model", "weights", "regions", "gpu", "wait_s", "eur_per_hour", "kind", "prefill"):
         if getattr(before, field) != getattr(wanted, field):
             yield Change("!", f"deployment {tenant}/{name}: {field} stays {getattr(before, field)!r}; make another"
                               " deployment")  # fmt: skip

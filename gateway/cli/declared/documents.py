@@ -16,7 +16,7 @@ from gateway.records.control import LegalBasis, RiskClass
 from gateway.records.prices import MICRO
 from policy.errors import invalid_value
 from regions.fleet.cards import Cards
-from regions.fleet.deployment import Scale, Sha256
+from regions.fleet.deployment import MAX_REPLICAS, Kind, Scale, Sha256, check_kind
 from regions.identity.identity import NAME
 
 SUFFIXES = (".yaml", ".yml")
@@ -71,9 +71,12 @@ class DeclaredDeployment(Scale):
         float, Field(ge=0, le=10**6, allow_inf_nan=False), AfterValidator(lambda euros: round(euros * MICRO) / MICRO)
     ] = 0.0
     weights_sha256: Sha256 | None = None
+    kind: Kind = "mixed"
+    prefill: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 0
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
+        check_kind(self.kind, self.prefill, Cards.parse(self.gpu).count)
         if self.min_replicas > self.max_replicas:
             raise ValueError(
                 f"{self.min_replicas} replicas at least and {self.max_replicas} at most cannot both hold"

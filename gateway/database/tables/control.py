@@ -206,6 +206,8 @@ class BackendRow(Changed, Row, table=True):
     trust: dict[str, str | bool] | None = Field(None, sa_type=JSON)
     cost: int | None = Field(None, sa_type=BigInteger)
     weights_sha256: str | None = Field(None, max_length=64)
+    role: str = Field("mixed", max_length=16, sa_column_kwargs={"server_default": "mixed"})
+    transfer: str | None = None
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

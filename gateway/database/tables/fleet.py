@@ -29,6 +29,8 @@ class DeploymentRow(Changed, Row, table=True):
     wait_s: int
     micro_eur_per_hour: int = Field(sa_type=BigInteger)
     weights_sha256: str | None = Field(None, max_length=64)
+    kind: str = Field("mixed", max_length=16, sa_column_kwargs={"server_default": "mixed"})
+    prefill: int = Field(0, sa_column_kwargs={"server_default": "0"})
     draining: bool
     failures: int = 0
     failure: str | None = Field(None, max_length=MAX_FAILURE)
@@ -56,6 +58,7 @@ class ReplicaRow(Row, table=True):
     metered_until: float = Field(sa_type=Double)
     ended_at: float | None = Field(None, sa_type=Double)
     reason: str | None = Field(None, max_length=64)
+    role: str = Field("mixed", max_length=16, sa_column_kwargs={"server_default": "mixed"})
 
 
 class UptimeRow(Row, table=True):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from audit.events.event import AnswerPrints
 from backend.wire import OUR_FINGERPRINT, Usage
@@ -41,7 +41,8 @@ class ReceivedAnswer:
     `watermarks`: by choice, what our engine says of its mark. `closed`: the outcome was handed to the record.
     `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
     fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest. `weights`: SHA-256 of those that
-    the backend has shown; `weights_differ`: the answer came from others.
+    the backend has shown; `weights_differ`: the answer came from others. `prefill`: where the prompt was computed, if
+    another backend was named for it.
     """
 
     called: float | None = None
@@ -62,6 +63,7 @@ class ReceivedAnswer:
     manifest: str | None = None
     weights: str | None = None
     weights_differ: bool = False
+    prefill: Literal["elsewhere", "here"] | None = None
 
     def came_from(self, fingerprint: str | None) -> None:
         """Note what the answer says that it came from. Raises BackendFailed where that is not what the backend has

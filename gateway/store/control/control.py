@@ -28,6 +28,7 @@ from gateway.store.control.oversight import OversightControl
 from gateway.store.control.policies import PolicyControl
 from gateway.store.control.sessions import SessionControl
 from gateway.store.lookup import backend_record, project_record, tenant_record
+from regions.fleet.fleet import Role
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 
@@ -144,11 +145,14 @@ class Control(
         trust: Trust | None = None,
         eur_per_million: Decimal | None = None,
         weights_sha256: str | None = None,
+        role: Role = "mixed",
+        transfer: str | None = None,
     ) -> BackendRecord:
         """Add the replica, or move one of the same identity to a new `url`.
 
         `eur_per_million`: of tokens, for the choice among backends; None leaves it. `weights_sha256`: what our engine
-        has to run, and another server is declared to.
+        has to run, and another server is declared to. `role`: of our engine, where prefill and decode are apart;
+        `transfer`: HOST:PORT where one for prompts listens for the others.
         A ``domicile`` backend attests by its certificate that it serves one tenant. An ``openai`` one can only declare
         it (`single_tenant`), and off this host needs a `trust` that names a CA or a certificate. A ``managed`` one is
         trusted by public authorities, and serves others too. Raises Invalid, Duplicate, NotFound.
@@ -161,6 +165,7 @@ class Control(
             raise InvalidValue("a backend must serve a model; name one with --model")
         models = [checked_text(model, "model") for model in models]
         facts = _facts_of_kind(url, kind, single_tenant, trust) | {"weights_sha256": _digest(weights_sha256)}
+        facts |= _facts_of_role(url, kind, role, transfer)
         cost = None if eur_per_million is None else _micro_euros(eur_per_million)
         with self._change() as change:
             lookup.living_tenant(change.session, backend.tenant)
@@ -220,7 +225,7 @@ def _move(session: Session, row: BackendRow, url: str, facts: dict[str, Any]) ->
     """To `url`; keys that were seen are forgotten where it may be another server."""
     if (row.url, row.trust) != (url, facts["trust"]):
         forget_keys(session, row.id)
-    row.weights_sha256 = facts["weights_sha256"]
+    row.weights_sha256, row.role, row.transfer = facts["weights_sha256"], facts["role"], facts["transfer"]
     row.url, row.kind, row.single_tenant, row.trust = url, facts["kind"], facts["single_tenant"], facts["trust"]
 
 
@@ -241,6 +246,20 @@ def _is_address(url: str) -> bool:
         return False
     plain = url.isascii() and url.isprintable() and not (parts.query or parts.fragment or "@" in parts.netloc)
     return plain and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host == "127.0.0.1"))
+
+
+def _facts_of_role(url: str, kind: str, role: Role, transfer: str | None) -> dict[str, str | None]:
+    if role not in get_args(Role):
+        raise InvalidValue(f"role {role!r} is none of {', '.join(get_args(Role))}; give one of them")
+    if role != "mixed" and (kind != "domicile" or not url.startswith("https://")):
+        raise InvalidValue("prefill and decode apart is of engines of ours reached by https; leave the role out")
+    host, _, port = (transfer or "").rpartition(":")
+    listens = host.isascii() and host.isprintable() and port.isdecimal() and 0 < int(port) < 1 << 16 and bool(host)
+    if (role == "prefill") != (transfer is not None) or (transfer is not None and not listens):
+        raise InvalidValue(
+            "a backend for prompts, and no other, has a place where it listens for the others; give HOST:PORT of it"
+        )
+    return {"role": role, "transfer": transfer}
 
 
 def _digest(weights_sha256: str | None) -> str | None:

@@ -9,13 +9,17 @@ from gateway.database.tables.fleet import DeploymentRow
 from gateway.records.fleet import DeploymentRecord, deployment_record
 from gateway.store import lookup
 from gateway.store.change import Administration
-from regions.fleet.deployment import Deployment, Scale
+from regions.fleet.deployment import Deployment, Scale, check_kind
 
 
 class DeploymentControl(Administration):
     def create_deployment(self, wanted: Deployment) -> DeploymentRecord:
         """One living deployment of a tenant serves a model. Raises Invalid, Duplicate, NotFound."""
         _check(wanted)
+        try:
+            check_kind(wanted.kind, wanted.prefill, wanted.cards.count)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
         with self._change() as change:
             lookup.living_tenant(change.session, wanted.tenant)
             serving = _living(change.session, wanted.tenant, wanted.model)

@@ -20,7 +20,7 @@ from gateway.store.fleet.demand import read_demand
 from gateway.store.fleet.uptime import meter
 from gateway.store.lookup import backend_record
 from regions.fleet.deployment import MAX_FAILURE, NEXT, Deployment, Replica, ReplicaState, replica_name
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 from regions.fleet.ports import FleetView, NotLeading, OtherWeights
 
 LEASE_S = 10.0
@@ -91,7 +91,7 @@ class FleetStore:
             demand = read_demand(connection, self._cell)
         return FleetView({each.key: each for each in deployments}, tuple(replicas), demand, offered)
 
-    def begin(self, term: int, deployment: Deployment, region: str) -> Replica:
+    def begin(self, term: int, deployment: Deployment, region: str, role: Role = "mixed") -> Replica:
         """A new replica, starting; from now on it is on the bill."""
         with self._turn(term) as (session, at):
             row = ReplicaRow(
@@ -109,6 +109,7 @@ class FleetStore:
                 metered_until=at,
                 ended_at=None,
                 reason=None,
+                role=role,
             )
             session.add(row)
             self._report(self._change(session, read_epoch(session, self._cell)), row, None)
@@ -124,13 +125,14 @@ class FleetStore:
             before = None if registered is None else backend_record(registered)
             if registered is None:
                 registered = BackendRow(
-                    **backend.model_dump(include={"id", "tenant", "region", "url", "uri"}),
+                    **backend.model_dump(include={"id", "tenant", "region", "url", "uri", "role"}),
                     models=list(backend.models),
                     single_tenant="attested",
                     **change.stamp,
                 )
                 session.add(registered)
             registered.url, registered.revoked_at, registered.epoch = backend.url, None, change.epoch
+            registered.transfer = backend.transfer
             deployment = session.get(DeploymentRow, replica.key)
             if deployment is not None:
                 _pin(deployment, replica, weights, change)
@@ -233,6 +235,8 @@ class FleetStore:
         change: Change, row: ReplicaRow, before: Replica | None, detail: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         details = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu, **detail}
+        if row.role != "mixed":
+            details["role"] = row.role
         if row.reason:
             details["reason"] = row.reason
         if before is not None:

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from backend.errors import ConfigError
-from backend.server.request_lock import MARK_KEY, RequestLock, TokenRefused, read_key
-from gateway.upstream.request_token import LIFETIME_S, RequestSigner
+from backend.server.request_lock import MARK_KEY, PREFILL_KEY, RequestLock, TokenRefused, read_key
+from gateway.upstream.request_token import LIFETIME_S, PrefillPlace, RequestSigner
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NOW = 1_790_000_000.0
@@ -262,3 +262,82 @@ def test_a_key_of_another_form_is_refused_unless_there_is_none(key):
 
 def test_no_representation_of_a_token_shows_the_key():
     assert "kkk" not in repr(lock().check([token(mark_key=b"k" * 32)]))
+
+
+ASKER = "spiffe://domicile.eu-1/tenant/acme/region/eu-fr/backend/acme-1"
+PLACE = PrefillPlace(
+    "acme-2", "spiffe://domicile.eu-1/tenant/acme/region/eu-fr/backend/acme-2", "10.0.0.2", 9000, ASKER
+)
+
+
+def pair(**changed):
+    """The tokens of a call whose prompt another backend computes: of the call, and of the transfer."""
+    return tuple(value.partition(": ")[2].encode() for value in line(prefill=PLACE, **changed).splitlines())
+
+
+def other():
+    """The lock of the backend that computes the prompt."""
+    return RequestLock(None, KEY.public_key(), tenant="acme", backend="acme-2", now=lambda: NOW)
+
+
+def granted(*headers):
+    """What the application behind the lock is told of the backend that computes the prompt."""
+    found = []
+
+    async def note(request):
+        found.append(request.scope[PREFILL_KEY])
+        return Response()
+
+    app = Starlette(routes=[Route("/v1/chat/completions", note, methods=["POST"])])
+    with TestClient(lock(app)) as client:
+        sent = [(name, value.decode()) for name, value in headers]
+        assert client.post("/v1/chat/completions", content=BODY, headers=sent).status_code == 200
+    return found[0]
+
+
+def test_a_call_brings_the_backend_that_computes_its_prompt_and_the_token_for_it():
+    call, transfer = pair()
+    found = granted(("x-domicile-token", call), ("x-domicile-prefill", transfer))
+    assert (found.backend, found.uri, found.host, found.port) == (PLACE.backend, PLACE.uri, "10.0.0.2", 9000)
+    assert found.token == transfer
+    assert transfer.decode() not in repr(found)
+
+
+def test_without_the_other_token_or_the_claim_no_other_backend_is_asked():
+    call, transfer = pair()
+    assert granted(("x-domicile-token", call)) is None
+    assert granted(("x-domicile-token", token()), ("x-domicile-prefill", transfer)) is None
+    twice = [("x-domicile-prefill", transfer)] * 2
+    assert granted(("x-domicile-token", call), *twice) is None
+
+
+def test_a_transfer_is_admitted_once_for_the_backend_that_is_named():
+    _, transfer = pair(project="web")
+    one = other()
+    with pytest.raises(TokenRefused, match="to show"):
+        one.admit_transfer(transfer, PLACE.uri)
+    assert one.admit_transfer(transfer, ASKER) == "web"
+    with pytest.raises(TokenRefused, match="used already"):
+        one.admit_transfer(transfer, ASKER)
+
+
+def test_a_token_of_a_call_admits_no_transfer_and_that_of_a_transfer_no_call(client):
+    call, transfer = pair()
+    for wrong in (call, token(), token(backend="acme-2")):
+        with pytest.raises(TokenRefused):
+            other().admit_transfer(wrong, ASKER)
+    assert post(client, transfer).status_code == 401
+    with pytest.raises(TokenRefused, match="another backend"):
+        lock().admit_transfer(transfer, ASKER)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [{"ask": 3}, {"pre": "acme-2"}, {"pre": {"id": "a", "uri": "b", "host": "c"}},
+     {"pre": {"id": "a", "uri": "b", "host": "c", "port": 0}},
+     {"pre": {"id": "a", "uri": "b", "host": "c", "port": 65536}},
+     {"pre": {"id": 1, "uri": "b", "host": "c", "port": 1}}],
+)  # fmt: skip
+def test_a_claim_of_another_shape_opens_nothing(claim):
+    with pytest.raises(TokenRefused, match="not one of this cell's"):
+        lock().check([forged(claims(**claim))])

@@ -121,6 +121,24 @@ def test_enrolled_again_it_has_a_new_key_and_is_the_same_backend(run, tmp_path):
     assert len(json.loads(run("backend", "list", "acme", "--json"))) == 1
 
 
+def test_a_pair_is_enrolled_with_its_roles_and_where_the_one_for_prompts_listens(run, tmp_path):
+    line = (*ENROL, "--url", "https://gpu-1.lan:8443", "--output", str(tmp_path / "o"), "--json")
+    made = json.loads(run(*line, "--role", "prefill", "--transfer-port", "8444"))
+    assert (made["role"], made["transfer"]) == ("prefill", "gpu-1.lan:8444")
+    assert (settings_of(tmp_path / "o")["ROLE"], settings_of(tmp_path / "o")["TRANSFER_PORT"]) == ("prefill", "8444")
+    assert "--role prefill --transfer-port 8444" in " ".join(units_command(tmp_path / "o"))
+    again = json.loads(run(*line, "--role", "decode"))
+    assert (again["role"], again["transfer"]) == ("decode", None)
+    plain = json.loads(run(*line))
+    assert (plain["role"], settings_of(tmp_path / "o")["ROLE"]) == ("mixed", "mixed")
+
+
+@pytest.mark.parametrize("change", [("--role", "prefill"), ("--transfer-port", "8444"), ("--role", "other")])
+def test_a_role_without_its_port_or_a_port_without_its_role_is_refused(run, tmp_path, change):
+    run(*ENROL, "--url", "https://gpu-1.lan:8443", "--output", str(tmp_path / "o"), *change, status=2)
+    assert json.loads(run("backend", "list", "acme", "--json")) == []
+
+
 @pytest.mark.parametrize(
     ("change", "said", "status"),
     [

@@ -767,3 +767,57 @@ async def test_one_that_wakes_with_other_weights_is_stopped(scene):
     assert name not in one.launcher.running
     assert name not in scene.offered()
     await one.close()
+
+
+PAIR = {"kind": "disaggregated", "prefill": 2, "min_replicas": 0, "max_replicas": 2}
+
+
+def roles(scene):
+    return sorted(replica.role for replica in scene.replicas())
+
+
+async def test_replicas_for_prompts_are_there_as_long_as_any_answers(scene):
+    scene.wish(**PAIR, idle_s=10)
+    one = scene.gateway()
+    await passes(one)
+    assert roles(scene) == []
+    scene.demand(in_flight=1, parked=1)
+    await passes(one, 2)
+    assert roles(scene) == ["decode", "prefill", "prefill"]
+    offered = {each.id: (each.role, each.transfer) for each in Inventory(scene.database).backends("acme")}
+    assert sorted(offered.values(), key=str) == [
+        ("decode", None),
+        ("prefill", "127.0.0.1:9"),
+        ("prefill", "127.0.0.1:9"),
+    ]
+    assert {replica.region for replica in scene.replicas()} == {"eu-fr-par"}
+    scene.demand(in_flight=0)
+    await passes(one)
+    scene.clock.now += 11
+    await passes(one, 3)
+    assert roles(scene) == []
+    assert sorted(replica.state for replica in scene.replicas(ended=True)) == ["stopped"] * 3
+
+
+async def test_a_replica_for_prompts_that_crashes_is_replaced_and_those_that_answer_go_on(scene):
+    scene.wish(**{**PAIR, "min_replicas": 1, "prefill": 1})
+    one = scene.gateway()
+    await passes(one)
+    before = {replica.role: replica.id for replica in scene.replicas()}
+    await one.launcher.crash(before["prefill"])
+    await passes(one)
+    scene.clock.now += 100
+    await passes(one)
+    after = {replica.role: replica.id for replica in scene.replicas()}
+    assert (after["decode"], len(after)) == (before["decode"], 2)
+    assert after["prefill"] != before["prefill"]
+
+
+def test_a_pair_needs_replicas_for_prompts_and_one_card_each():
+    for changed in (
+        {"kind": "disaggregated"}, {"prefill": 1}, {"kind": "disaggregated", "prefill": 1, "gpu": "2xh100"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"give|leave"):
+            Deployment.model_validate(WISH.model_dump() | changed)
+    made = Deployment.model_validate(WISH.model_dump() | {"kind": "disaggregated", "prefill": 2})
+    assert (made.answering, made.most_replicas) == ("decode", 5)

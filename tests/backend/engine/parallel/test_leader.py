@@ -49,6 +49,7 @@ class Seeing:
     ahead: int = 0
     plain_only: bool = False
     missed: int = 0
+    pages: None = None
     did: list[Any] = field(default_factory=list)
 
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Drawn:

@@ -196,3 +196,36 @@ def test_the_admin_api_is_not_asked_to_fetch(monkeypatch):
     monkeypatch.setenv("DOMICILE_TOKEN", "token")
     done = CliRunner().invoke(app, ["s3://models/small" if each == "m.gguf" else each for each in CREATE])
     assert (done.exit_code, "the admin API fetches no models; run this on" in done.output) == (2, True), done.output
+
+
+PAIR = ("--model", "m", "--weights", "m.gguf", "--region", "eu-fr-par", "--kind", "disaggregated")
+
+
+def test_prefill_and_decode_apart_are_made_and_shown(run):
+    run("deployment", "create", "acme", "pair", *PAIR, "--prefill", "2", "--decode", "3")
+    shown = json.loads(run("deployment", "show", "acme", "pair", "--json"))
+    assert (shown["kind"], shown["prefill"]) == ("disaggregated", 2)
+    assert (shown["min_replicas"], shown["max_replicas"]) == (3, 3)
+    assert "disaggregated" in run("deployment", "show", "acme", "pair")
+
+
+def test_one_replica_for_prompts_is_the_default_and_those_that_answer_scale(run):
+    run("deployment", "create", "acme", "pair", *PAIR, "--max", "4")
+    shown = json.loads(run("deployment", "show", "acme", "pair", "--json"))
+    assert (shown["prefill"], shown["min_replicas"], shown["max_replicas"]) == (1, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--decode", "2", "--max", "3"),
+        ("--decode", "2", "--min", "1"),
+        ("--gpu", "h100", "--gpus", "2"),
+        ("--kind", "mixed", "--prefill", "1"),
+        ("--kind", "mixed", "--decode", "1"),
+        ("--kind", "other"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(run, options):
+    run("deployment", "create", "acme", "pair", *PAIR, *options, status=2)
+    assert json.loads(run("deployment", "list", "acme", "--json")) == []

@@ -1,0 +1,46 @@
+"""A piece of KV cache that travels: some blocks of one layer. Plain data; no torch here.
+
+The engine that read the blocks computes the checksum, and the one that writes them verifies it, so that it covers the
+whole way between two caches.
+"""
+
+import struct
+import zlib
+
+import msgspec
+
+FRAME_BYTES = 1 << 20
+"""Keys and values of one frame, at most, unless one block of a layer is larger."""
+
+_HEAD = struct.Struct(">III")
+
+
+class BlockFrame(msgspec.Struct, frozen=True, array_like=True):
+    """Keys and values of one layer for the blocks `first` to `first + count` of a prompt, counted in blocks from the
+    prompt's beginning. ``keys`` and ``values`` are the bytes of the cache, block by block."""
+
+    layer: int
+    first: int
+    count: int
+    keys: bytes
+    values: bytes
+    checksum: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is what was read from the cache."""
+        return self.checksum == checksum(self.layer, self.first, self.count, self.keys, self.values)
+
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values."""
+        return len(self.keys) + len(self.values)
+
+
+def checksum(layer: int, first: int, count: int, keys: bytes, values: bytes) -> int:
+    """CRC-32 (ISO 3309) of place and content."""
+    return zlib.crc32(values, zlib.crc32(keys, zlib.crc32(_HEAD.pack(layer, first, count))))
+
+
+def framed(layer: int, first: int, count: int, keys: bytes, values: bytes) -> BlockFrame:
+    return BlockFrame(layer, first, count, keys, values, checksum(layer, first, count, keys, values))

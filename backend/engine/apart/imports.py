@@ -1,0 +1,132 @@
+"""Prompts whose blocks another backend computes: room for them, their bytes, and what becomes of those that fail.
+
+A sequence whose blocks are to come is held in the queue. It gets its blocks as soon as there is room, which is told;
+frames are then written into them. Once all have come it is admitted as if it had computed all but the last token of its
+prompt. If anything is missing or does not fit, all of it is dropped and zeroed, and the sequence computes its prompt
+itself: it never continues on a part.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from backend.engine.apart.exports import blocks_of
+from backend.engine.apart.frame import BlockFrame
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.runner import BlockBytes
+from backend.engine.core.sequence import Sequence
+
+
+@dataclass(slots=True)
+class _Import:
+    """first, end: blocks of the prompt that are to come; known with the room for them. next: in each layer, the block
+    that is to come next."""
+
+    sequence: Sequence
+    first: int = 0
+    end: int = 0
+    next: list[int] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.next is not None and all(at == self.end for at in self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Blocks `first` to `end` of a prompt are to be fetched; none if both are equal, since all are here."""
+
+    id: int
+    first: int
+    end: int
+
+
+class Imports:
+    def __init__(self, blocks: BlockManager, pages: Callable[[], BlockBytes | None]) -> None:
+        """pages: of the cache as it is now."""
+        self._blocks = blocks
+        self._pages = pages
+        self._imports: dict[int, _Import] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._imports)
+
+    def begin(self, sequence: Sequence) -> None:
+        """It is held until `end`."""
+        sequence.fetching = True
+        self._imports[sequence.id] = _Import(sequence)
+
+    def make_room(self, running: int) -> list[Room]:
+        """Blocks for those that have none yet, first come first served, as long as one block is left for each that
+        runs. Zero what is dirty before the first frame is written."""
+        found = []
+        for one in self._imports.values():
+            if one.next is not None:
+                continue
+            room = self._room(one, running)
+            if room is None:
+                break
+            found.append(room)
+        for room in found:
+            if room.first == room.end:
+                self.end(room.id, whole=True)
+        return found
+
+    def _room(self, one: _Import, running: int) -> Room | None:
+        pages, sequence = self._pages(), one.sequence
+        if pages is None or not sequence.may_adopt:
+            one.first = one.end = 0
+            one.next = []
+            return Room(sequence.id, 0, 0)
+        cached = self._blocks.adopt_prefix(sequence)
+        missing = sequence.num_uncomputed
+        if self._blocks.missing(sequence, missing) + running > self._blocks.num_free:
+            self._blocks.release(sequence)
+            return None
+        self._blocks.grow(sequence, missing)
+        one.first = cached // self._blocks.block_size
+        one.end = max(one.first, blocks_of(sequence.num_prompt, self._blocks.block_size))
+        one.next = [one.first] * pages.layers
+        return Room(sequence.id, one.first, one.end)
+
+    def write(self, id: int, frame: BlockFrame) -> str:
+        """Write a frame of the prompt; returns why it was not taken, "" if it was. Frames of an unknown prompt are
+        dropped: it was aborted meanwhile."""
+        one, pages = self._imports.get(id), self._pages()
+        if one is None or one.next is None or pages is None:
+            return ""
+        if not frame.is_whole:
+            return "the checksum of a frame is wrong"
+        keys, values = pages.block_bytes
+        fits = (
+            0 <= frame.layer < len(one.next)
+            and frame.count > 0
+            and frame.first == one.next[frame.layer]
+            and frame.first + frame.count <= one.end
+            and (len(frame.keys), len(frame.values)) == (keys * frame.count, values * frame.count)
+        )
+        if not fits:
+            return "a frame is not the one that is due"
+        ids = one.sequence.block_table[frame.first : frame.first + frame.count]
+        pages.write(frame.layer, ids, frame.keys, frame.values)
+        one.next[frame.layer] += frame.count
+        return ""
+
+    def end(self, id: int, *, whole: bool) -> bool:
+        """No frame follows. The sequence is held no longer. Returns whether all blocks have come; if not, or if not
+        ``whole``, they are dropped. False for an unknown one."""
+        one = self._imports.pop(id, None)
+        if one is None:
+            return False
+        sequence, came = one.sequence, whole and one.is_whole
+        sequence.fetching = False
+        if not came:
+            self._blocks.release(sequence)
+        elif sequence.block_table:
+            sequence.num_cached = sequence.num_computed
+            sequence.num_computed = max(sequence.num_computed, sequence.num_prompt - 1)
+        return came
+
+    def drop(self, ids: Collection[int]) -> None:
+        """Their sequences are forgotten, and their blocks with them."""
+        for id in ids:
+            self._imports.pop(id, None)

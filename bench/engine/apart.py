@@ -1,0 +1,323 @@
+"""One prefill and one decode backend against two mixed replicas, on the same arrivals.
+
+    python bench/engine/apart.py --out bench/results/apart-h200-x2.json --shape 8b --device cuda
+    python bench/engine/apart.py                                    # small, on the CPU
+
+Real processes with certificates and tokens, over loopback. Requests arrive at random (exponential gaps, a fixed seed)
+at the same rate in both cases, so that throughput is equal as long as both keep up; what differs is the time between
+tokens of running answers while prompts of others are computed. Reported: time per output token and to the first token
+(median, 99th percentile), tokens a second, and of the pair bytes, seconds and GB/s of keys and values, the seconds that
+compute the prompt included. A mixed replica takes every second request. Weights are random, of a Llama's shape, unless
+`--model` names a checkpoint.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: E402
+
+from gateway.upstream.request_token import PrefillPlace, RequestSigner  # noqa: E402
+from regions.identity.authority import CertificateAuthority, CredentialFiles  # noqa: E402
+from regions.identity.identity import BackendIdentity, GatewayIdentity  # noqa: E402
+
+CELL, TENANT, REGION = "bench", "acme", "eu-fr-par"
+PATH = "/v1/completions"
+SHAPES: dict[str, dict[str, Any]] = {
+    "small": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+              "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 1024},
+    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Load:
+    """rate: requests a second. Prompts and answers in tokens."""
+
+    requests: int
+    rate: float
+    prompt: int
+    answer: int
+
+
+@dataclass
+class Seen:
+    """Of one case. first, gaps: seconds to the first token of each answer, and between its tokens."""
+
+    first: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, float]:
+        return {
+            "tpot_p50_ms": round(quantile(self.gaps, 0.5) * 1000, 2),
+            "tpot_p99_ms": round(quantile(self.gaps, 0.99) * 1000, 2),
+            "ttft_p50_ms": round(quantile(self.first, 0.5) * 1000, 1),
+            "ttft_p99_ms": round(quantile(self.first, 0.99) * 1000, 1),
+            "tokens_per_s": round(self.tokens / self.seconds, 1),
+        }
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The nearest value at or above that share; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def write_checkpoint(folder: Path, shape: dict[str, Any], dtype: str) -> Path:
+    """A Llama with random weights and without a tokenizer's use: prompts are token ids."""
+    import torch
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    kind = {"bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]
+    torch.manual_seed(0)
+    width, inner, head = shape["hidden_size"], shape["intermediate_size"], shape["head_dim"]
+    heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
+
+    def drawn(*size: int) -> torch.Tensor:
+        return (torch.randn(*size) * size[-1] ** -0.5).to(kind)
+
+    def saved(tensors: dict[str, torch.Tensor], file: str) -> dict[str, str]:
+        save_file(tensors, folder / file)
+        return dict.fromkeys(tensors, file)
+
+    folder.mkdir(parents=True)
+    files: dict[str, str] = {}
+    for layer in range(shape["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        sizes = {"self_attn.q_proj": (heads, width), "self_attn.k_proj": (kv_heads, width),
+                 "self_attn.v_proj": (kv_heads, width), "self_attn.o_proj": (width, heads),
+                 "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width),
+                 "mlp.down_proj": (width, inner)}  # fmt: skip
+        tensors = {f"{at}{name}.weight": drawn(*size) for name, size in sizes.items()}
+        tensors |= {f"{at}{name}.weight": torch.ones(width, dtype=kind)
+                    for name in ("input_layernorm", "post_attention_layernorm")}  # fmt: skip
+        files |= saved(tensors, f"model-{layer:05}.safetensors")
+    files |= saved(
+        {"model.embed_tokens.weight": drawn(shape["vocab_size"], width),
+         "model.norm.weight": torch.ones(width, dtype=kind)},
+        "model-rest.safetensors",
+    )  # fmt: skip
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5,
+              "rope_theta": 500_000.0, "max_position_embeddings": 32768, "tie_word_embeddings": True,
+              "eos_token_id": 0, "hidden_act": "silu", "torch_dtype": dtype, **shape}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*letters, *(f"w{number}" for number in range(shape["vocab_size"] - len(letters)))]
+    tokenizer = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@dataclass(frozen=True)
+class Served:
+    """One running backend."""
+
+    identity: BackendIdentity
+    port: int
+    transfer_port: int | None
+
+
+class Cell:
+    """What a cell has, for backends of one tenant."""
+
+    def __init__(self, folder: Path, model: Path, options: list[str]) -> None:
+        self.folder, self.model, self.options = folder, model, options
+        self.authority = CertificateAuthority.open(folder / "ca", CELL)
+        self.signer = RequestSigner(Ed25519PrivateKey.generate())
+        self.public = self.signer.write_public(folder / "keys" / "request.pem")
+        self.gateway = self._issued("gateway", GatewayIdentity(CELL, TENANT))
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.context.check_hostname = False
+        self.context.load_verify_locations(self.gateway.root)
+        self.context.load_cert_chain(self.gateway.certificate, self.gateway.key)
+
+    def _issued(self, name: str, identity: Any) -> CredentialFiles:
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        return self.authority.issue(identity, place)
+
+    @contextmanager
+    def backend(self, name: str, role: str, card: int) -> Iterator[Served]:
+        identity = BackendIdentity(CELL, TENANT, REGION, name)
+        files = self._issued(name, identity)
+        line = [
+            sys.executable, "-m", "backend", "serve", "--model", str(self.model), "--served-name", "bench",
+            "--port", "0", "--role", role, "--transfer-timeout", "120", "--backend-id", name, "--tenant", TENANT,
+            "--region", REGION, "--cert", str(files.certificate), "--key", str(files.key), "--ca", str(files.root),
+            "--peer-uri", GatewayIdentity(CELL, TENANT).uri, "--request-key", str(self.public), *self.options,
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": str(card)}
+        with (
+            (self.folder / f"{name}.log").open("w") as log,
+            subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, env=environment, cwd=ROOT) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                said = process.stdout.readline()
+                if not said:
+                    raise SystemExit(f"{name} did not start:\n{(self.folder / f'{name}.log').read_text()[-2000:]}")
+                ready = json.loads(said)
+                yield Served(identity, ready["port"], ready.get("transfer_port"))
+            finally:
+                process.terminate()
+
+    def head(self, to: Served, method: str, path: str, body: bytes, prefill: Served | None = None) -> bytes:
+        place = None
+        if prefill is not None and prefill.transfer_port is not None:
+            place = PrefillPlace(
+                prefill.identity.backend, prefill.identity.uri, "127.0.0.1", prefill.transfer_port, to.identity.uri
+            )
+        lines = self.signer.field(
+            tenant=TENANT, backend=to.identity.backend, method=method, path=path, project="", decision="bench",
+            digest=sha256(body).digest(), prefill=place,
+        )  # fmt: skip
+        return (
+            f"{method} {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
+            f"{lines}\r\n"
+        ).encode()
+
+
+async def got(cell: Cell, to: Served, path: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", to.port, ssl=cell.context)
+    writer.write(cell.head(to, "GET", path, b""))
+    found = await reader.read()
+    writer.close()
+    return found
+
+
+async def measured_weights(cell: Cell, backend: Served) -> None:
+    """Wait for the digest of its weights, without which nothing travels."""
+    for _ in range(600):
+        if b" 200 " in (await got(cell, backend, "/weights")).split(b"\r\n", 1)[0]:
+            return
+        await asyncio.sleep(0.5)
+    raise SystemExit("the weights were not measured; read the backends' logs")
+
+
+async def answered(cell: Cell, to: Served, prefill: Served | None, prompt: list[int], answer: int, seen: Seen) -> None:
+    body = json.dumps({"model": "bench", "prompt": prompt, "max_tokens": answer, "stream": True, "temperature": 0,
+                       "ignore_eos": True}).encode()  # fmt: skip
+    begin = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", to.port, ssl=cell.context)
+    writer.write(cell.head(to, "POST", PATH, body, prefill) + body)
+    last: float | None = None
+    async for line in reader:
+        if line.startswith(b"data: {"):
+            if b'"error"' in line:
+                raise SystemExit(line.decode())
+            now = time.perf_counter()
+            if last is None:
+                seen.first.append(now - begin)
+            else:
+                seen.gaps.append(now - last)
+            last = now
+            seen.tokens += 1
+    writer.close()
+    if last is None:
+        raise SystemExit("a request got no token; read the backends' logs")
+
+
+async def run(cell: Cell, pairs: list[tuple[Served, Served | None]], load: Load, vocabulary: int) -> Seen:
+    """pairs: who answers, and who computes its prompts."""
+    for to, prefill in pairs:
+        for each in (to, prefill):
+            if each is not None:
+                await measured_weights(cell, each)
+    draw = random.Random(7)
+    prompts = [[draw.randrange(1, vocabulary) for _ in range(load.prompt)] for _ in range(load.requests + len(pairs))]
+    for (to, prefill), prompt in zip(pairs, prompts, strict=False):  # kernels are compiled by the first
+        await answered(cell, to, prefill, prompt, 4, Seen())
+    seen, tasks, begin = Seen(), [], time.perf_counter()
+    for number, prompt in enumerate(prompts[len(pairs) :]):
+        to, prefill = pairs[number % len(pairs)]
+        tasks.append(asyncio.create_task(answered(cell, to, prefill, prompt, load.answer, seen)))
+        await asyncio.sleep(draw.expovariate(load.rate))
+    await asyncio.gather(*tasks)
+    seen.seconds = time.perf_counter() - begin
+    return seen
+
+
+async def transferred(cell: Cell, decode: Served) -> dict[str, float]:
+    """What the decode backend has counted since its start."""
+    shown = (await got(cell, decode, "/metrics")).decode()
+
+    def metric(name: str, labels: str) -> float:
+        return sum(float(found) for found in re.findall(rf"^{name}\{{[^}}]*{labels}[^}}]*\}} (\S+)$", shown, re.M))
+
+    size = metric("domicile_backend_kv_transfer_bytes_total", 'direction="received"')
+    seconds = metric("domicile_backend_kv_transfer_seconds_sum", 'direction="received"')
+    return {
+        "kv_bytes": size,
+        "kv_seconds": round(seconds, 3),
+        "kv_gb_per_s": round(size / seconds / 1e9, 3) if seconds else 0.0,
+        "completed": metric("domicile_backend_kv_transfers_total", 'outcome="completed"'),
+        "failed": metric("domicile_backend_kv_transfers_total", 'outcome="failed"'),
+    }
+
+
+def measured(folder: Path, model: Path, options: list[str], load: Load, vocabulary: int) -> dict[str, Any]:
+    cell = Cell(folder, model, options)
+    with ExitStack() as stack:
+        prefill = stack.enter_context(cell.backend("prefill-1", "prefill", 0))
+        decode = stack.enter_context(cell.backend("decode-1", "decode", 1))
+        apart = asyncio.run(run(cell, [(decode, prefill)], load, vocabulary)).row()
+        apart |= asyncio.run(transferred(cell, decode))
+    with ExitStack() as stack:
+        mixed = [stack.enter_context(cell.backend(f"mixed-{n + 1}", "mixed", n)) for n in range(2)]
+        together = asyncio.run(run(cell, [(each, None) for each in mixed], load, vocabulary)).row()
+    return {"apart": apart, "mixed": together}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a JSON file; default: printed only")
+    parser.add_argument("--model", type=Path, help="a checkpoint; default: random weights of --shape")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--rate", type=float, default=4.0, help="requests a second")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens")
+    parser.add_argument("--answer", type=int, default=32, help="tokens")
+    parser.add_argument("--options", default="", help="more of `backend serve`, for all")
+    given = parser.parse_args()
+    load = Load(given.requests, given.rate, given.prompt, given.answer)
+    dtype = "float32" if given.device == "cpu" else "bfloat16"
+    options = ["--device", given.device, *given.options.split()]
+    options += ["--threads", "1", "--kv-blocks", "2048"] if given.device == "cpu" else []
+    with tempfile.TemporaryDirectory() as folder:
+        model = given.model or write_checkpoint(Path(folder) / "model", SHAPES[given.shape], dtype)
+        vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
+        rows = measured(Path(folder), model, options, load, vocabulary)
+    result = {"model": str(given.model or given.shape), "device": given.device, "load": vars(load), **rows}
+    print(json.dumps(result, indent=2))
+    if given.out:
+        given.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
