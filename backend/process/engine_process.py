@@ -123,7 +123,7 @@ def build(channel: EngineChannel, starter: Starter) -> Engine | None:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
     warm_up(engine)
-    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size))
+    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size, engine.hidden_size))
     return engine
 
 
