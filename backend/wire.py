@@ -27,6 +27,7 @@ ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
 EVIDENCE_PATH = "/evidence"  # POST, for the backend's owner: what the hardware attests
 WEIGHTS_PATH = "/weights"  # which weights are served, without their content
 MARKS_PATH = "/marks"  # POST, for the backend's owner: the test for a watermark
+ACTIVATIONS_FIELD = "activations"  # of a choice that has ended: its commitment, for the record and not for clients
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128

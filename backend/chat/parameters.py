@@ -133,10 +133,12 @@ def job(
     project: str = "",
     constraints: Constraints = UNCONSTRAINED,
     mark_key: bytes | None = None,
+    commits: bool = False,
 ) -> Job:
     """Sequences for every prompt and choice.
 
     mark_key: by which the answers are watermarked; each choice has a shard of its own, as far as there are some.
+    commits: the answers commit to their activations.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
@@ -163,6 +165,7 @@ def job(
                     _mark(mark_key, asked.seed + first + choice),
                     choice=choice,
                     max_tokens=most,
+                    commits=commits,
                 ),
                 priority=request.priority or 0,
                 leader=first if choice else None,
@@ -226,6 +229,7 @@ def _sampling_params(
     *,
     choice: int,
     max_tokens: int,
+    commits: bool,
 ) -> SamplingParams:
     """How the tokens of one choice are drawn. Only the first choice of a prompt reports the prompt's log
     probabilities. Raises InvalidRequest for a token outside the vocabulary."""
@@ -247,6 +251,7 @@ def _sampling_params(
         thought_token=constraints.thought_token,
         grammar_size=constraints.grammar_size,
         mark=mark,
+        commits=commits,
     )
 
 

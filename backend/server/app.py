@@ -43,7 +43,7 @@ from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
-from backend.server.request_lock import MARK_KEY
+from backend.server.request_lock import COMMITS, MARK_KEY
 from backend.server.tokenization import Tokenization
 from backend.wire import (
     ADAPTER_SEPARATOR,
@@ -198,6 +198,7 @@ class GenerationApi(BaseApi):
                 bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
             ),
             mark_key=request.scope.get(MARK_KEY),
+            commits=request.scope.get(COMMITS, False),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> tuple[str, int]:
@@ -232,6 +233,7 @@ class GenerationApi(BaseApi):
         return GenerationResponse(
             text_model, self.metrics, job, call, answer, arrived,
             stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
+            state_width=self.ready().hidden_size,
         )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """The second lock: behind mutual TLS, a call is answered only with a token that the cell signed for it.
 
 The token names this tenant and this backend, the decision that let the call go, its method, path and project, and the
-body's SHA-256; it holds for a minute, and once. It also brings the key that the answer is to be watermarked with, which
-so is no caller's to give. With a gateway's certificate alone, or the socket, none can be made.
+body's SHA-256; it holds for a minute, and once. It also brings the key that the answer is to be watermarked with, and
+whether the answer commits to its activations, which so are no caller's to give. With a gateway's certificate alone, or
+the socket, none can be made.
 See `gateway.upstream.request_token`.
 """
 
@@ -36,6 +37,8 @@ SKEW_S = 30.0
 """How far the gateway's clock may be from ours."""
 MARK_KEY = "domicile.mark_key"
 """In the scope of a request: the 32 bytes that its answer is watermarked with, or None."""
+COMMITS = "domicile.commits"
+"""In the scope of a request: whether its answer commits to its activations (`backend.activations`)."""
 _FIELD = REQUEST_TOKEN_HEADER.encode()
 _PROJECT = PROJECT_HEADER.encode()
 
@@ -78,7 +81,7 @@ class RequestLock:
         async def again() -> Message:
             return messages.pop(0) if messages else await receive()
 
-        await self._app({**scope, MARK_KEY: claims.mark_key}, again, send)
+        await self._app({**scope, MARK_KEY: claims.mark_key, COMMITS: claims.commits}, again, send)
 
     def check(self, sent: list[bytes]) -> "Claims":
         """What the one token in `sent` is for. Raises TokenRefused."""
@@ -95,7 +98,10 @@ class RequestLock:
                 raise ValueError
             mark = claims.get("wmk")
             key = None if mark is None else _key(_decoded(mark.encode()))
-            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires, key)
+            commits = claims.get("act", False)
+            if not isinstance(commits, bool):
+                raise ValueError
+            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires, key, commits)
         except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise TokenRefused("the request token is not one of this cell's") from None
         if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
@@ -128,7 +134,8 @@ class RequestLock:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970. `mark_key`: see `backend.marks`."""
+    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970. `mark_key`: see `backend.marks`.
+    `commits`: see `COMMITS`."""
 
     id: str
     method: str
@@ -137,6 +144,7 @@ class Claims:
     body: bytes
     expires: float
     mark_key: bytes | None = field(default=None, repr=False)
+    commits: bool = False
 
 
 def _key(found: bytes) -> bytes:

@@ -25,7 +25,7 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from gateway.records.adapters import AdapterRecord
-from gateway.request.answer import fingerprints, manifests
+from gateway.request.answer import commitments, fingerprints, manifests
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
 from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
@@ -97,7 +97,7 @@ class Pipeline:
                     routed = await self.evaluation.route(redacted, exchange)
                     if routed is None:  # it has waited for a backend
                         continue
-                    if redacted.allowed.marking or redacted.content is not None:
+                    if redacted.allowed.marking or redacted.allowed.commits or redacted.content is not None:
                         routed = await self._with_keys(routed)
                     exchange.routed = routed
                     finished: Awaitable[None] | None = None
@@ -112,6 +112,7 @@ class Pipeline:
                             async with self._call(accepted, silence) as answer:
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
+                                commitments.confirm(routed, received)
                                 if routed.redacted.allowed.marking:
                                     self._confirm_marks(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
@@ -132,8 +133,7 @@ class Pipeline:
 
         Raises BackendUnavailable and AuditUnavailable; then nothing may be recorded or sent.
         """
-        if routed.redacted.content is not None:
-            await self.content_keys.ready(routed)
+        await self.content_keys.ready(routed)
         if routed.redacted.allowed.marking:
             routed = await self.marker.told(routed)
             await self.delivery.manifests.require(routed)
@@ -262,4 +262,5 @@ class Pipeline:
             partial(self.evaluation.check, routed),  # at the moment of the connect
             silence,
             None if routed.mark is None else routed.mark.key,
+            commitments.are_demanded(routed),
         )

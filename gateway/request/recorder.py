@@ -30,6 +30,7 @@ from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
+from gateway.request.answer.commitments import with_commitments
 from gateway.request.answer.fingerprints import fingerprint
 from gateway.request.answer.marking import outcome
 from gateway.request.answer.received import ReceivedAnswer
@@ -117,7 +118,7 @@ class Recorder:
                 fingerprint=received.fingerprint,
                 response_id=storage.response if storage is not None else None,
             ),
-            content.answered() if content else None,
+            with_commitments(content.answered() if content else None, accepted.routed, received),
         )
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:

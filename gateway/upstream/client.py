@@ -157,6 +157,7 @@ class Upstream:
         check: Callable[[], None] = lambda: None,
         silence: Silence | None = None,
         mark_key: bytes | None = None,
+        commits: bool = False,
     ) -> "AnsweredCall":
         """POST `body` to a backend. Returns an async context manager that is entered once the status is 200.
 
@@ -165,14 +166,16 @@ class Upstream:
 
         `check` is called immediately before a connection is opened and before the first byte of the request is written;
         if it raises, neither happens. `silence` is called while the backend has not begun to respond. `mark_key`: key
-        of the watermark for a Domicile backend; BackendUnavailable is raised if no token can carry it.
+        of the watermark for a Domicile backend, `commits`: whether its answer commits to its activations;
+        BackendUnavailable is raised if no token can carry them.
 
         Entering raises:
             BackendUnavailable: no connection, or status 503. Nothing was processed; another backend may be tried.
             BackendRefused: a 4xx status about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: any other failure.
         """
-        return AnsweredCall(self, Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key))
+        outgoing = Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key, commits)
+        return AnsweredCall(self, outgoing)
 
     async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
         """Send a call. The caller has to release the connection for every status."""
@@ -182,10 +185,13 @@ class Upstream:
 
         def head() -> bytes:
             token = self._token(
-                target.backend, "POST", path, outgoing.project, outgoing.decision, digest, outgoing.mark_key
-            )
+                target.backend, "POST", path, outgoing.project, outgoing.decision, digest, outgoing.mark_key,
+                outgoing.commits,
+            )  # fmt: skip
             if outgoing.mark_key is not None and not token:
                 raise BackendUnavailable("The backend cannot be told how to watermark its answer; start it anew")
+            if outgoing.commits and not token:
+                raise BackendUnavailable("The backend cannot be told to commit to its activations; start it anew")
             return pool.head("POST", path, len(body), outgoing.request_id, token, project=outgoing.project)
 
         return pool, *await self._send(target, pool, head, body, outgoing.check, outgoing.silence)
@@ -288,7 +294,7 @@ class Upstream:
 
     def _token(
         self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None,
+        mark_key: bytes | None = None, commits: bool = False,
     ) -> str:  # fmt: skip
         if backend is None or backend.kind != "domicile":
             return ""
@@ -308,6 +314,7 @@ class Upstream:
             decision=decision,
             digest=digest,
             mark_key=mark_key,
+            commits=commits,
         )
 
     def _pool(self, target: Target) -> Pool:
@@ -351,6 +358,7 @@ class Outgoing(NamedTuple):
     check: Callable[[], None]
     silence: Silence | None
     mark_key: bytes | None = None
+    commits: bool = False
 
 
 class AnsweredCall:

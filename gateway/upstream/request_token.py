@@ -64,10 +64,11 @@ class RequestSigner:
 
     def field(
         self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None,
+        mark_key: bytes | None = None, commits: bool = False,
     ) -> str:  # fmt: skip
         """Return the header line of one call, with its line end. `project`: value of the call's project header, empty
-        if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark."""
+        if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark. `commits`:
+        the answer commits to its activations."""
         issued = int(self._now())
         claims = {
             "ten": tenant,
@@ -83,6 +84,8 @@ class RequestSigner:
         }
         if mark_key is not None:
             claims["wmk"] = _encoded(mark_key).decode()
+        if commits:
+            claims["act"] = True
         signed = _HEAD + b"." + _encoded(json.dumps(claims, separators=(",", ":")).encode())
         token = signed + b"." + _encoded(self._key.sign(signed))
         return f"{REQUEST_TOKEN_HEADER}: {token.decode()}\r\n"

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from policy.conditions.condition import Asked
+from policy.conditions.models import asks_for_commitments
 from policy.conditions.registry import CONDITIONS
 from policy.conditions.sets import subset
 from policy.decision import tighten
@@ -20,7 +21,7 @@ from policy.decision.sovereign import OnFailure
 from policy.decision.tighten import BackendDemand
 from policy.document.document import Limits, PolicyDocument, PolicyTest, RuleFilter
 from policy.document.inherit import Library, bases_of
-from policy.document.retention import RetentionClass, parse_content_days, parse_days
+from policy.document.retention import RetentionClass, parse_commitment_days, parse_content_days, parse_days
 from policy.errors import LooseningError, PolicyDocumentError, Problem
 from policy.facts import CountrySets, Marking, Priority
 from policy.presets import preset_document
@@ -28,6 +29,7 @@ from policy.redact.actions.plan import RedactionPlan
 
 DEFAULT_METADATA = "12mo"
 DEFAULT_CONTENT = "none"
+DEFAULT_COMMITMENTS = "90d"
 DEFAULT_TRANSFER = frozenset({"intra_eea"})
 
 
@@ -152,7 +154,11 @@ def compile_policy(
         priority=state.priority or "normal",
         redaction=_known_custom(RedactionPlan(state.redact_input, state.redact_output, state.words, state.patterns)),
         on_failure=state.on_failure,
-        retention=RetentionClass(state.metadata_days or 0, state.content_days or 0),
+        retention=RetentionClass(
+            state.metadata_days or 0,
+            state.content_days or 0,
+            commitment_days=(state.commitment_days or 0) if asks_for_commitments(state.asked) else 0,
+        ),
         limits=state.limits,
         notices=(ART50_NOTICE,) if state.notice == "header" else (),
         marking=tuple(sorted(state.marking)),
@@ -187,6 +193,7 @@ class _State:
     on_failure: OnFailure = field(default_factory=OnFailure)
     metadata_days: int | None = None
     content_days: int | None = None
+    commitment_days: int | None = None
     limits: Limits = field(default_factory=Limits)
     notice: str | None = None
     marking: frozenset[Marking] = frozenset()
@@ -234,6 +241,9 @@ class _State:
             ),
             content_days=tighten.days(
                 "retention.content", self.content_days, retention.content, parse_content_days, whose
+            ),
+            commitment_days=tighten.days(
+                "retention.commitments", self.commitment_days, retention.commitments, parse_commitment_days, whose
             ),
             limits=tighten.limits(self.limits, document.limits, whose),
             notice=document.transparency.art50_notice or self.notice,
@@ -287,6 +297,10 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         metadata = default if metadata is None else min(metadata, default)
     if all(document.retention.content is None for document in tenant):
         content = parse_content_days(DEFAULT_CONTENT)
+    commitments = state.commitment_days
+    if all(document.retention.commitments is None for document in tenant):
+        default = parse_commitment_days(DEFAULT_COMMITMENTS)
+        commitments = default if commitments is None else min(commitments, default)
     if all(document.residency.transfer_basis is None for document in tenant):
         transfer = DEFAULT_TRANSFER if transfer is None else transfer & DEFAULT_TRANSFER
     bounds = state.bounds
@@ -300,6 +314,7 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         on_failure=state.on_failure.settled(),
         metadata_days=metadata,
         content_days=content,
+        commitment_days=commitments,
     )
 
 

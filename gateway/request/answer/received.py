@@ -41,7 +41,8 @@ class ReceivedAnswer:
     `watermarks`: by choice, what our engine says of its mark. `closed`: the outcome was handed to the record.
     `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
     fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest. `weights`: SHA-256 of those that
-    the backend has shown; `weights_differ`: the answer came from others.
+    the backend has shown; `weights_differ`: the answer came from others. `activations`: by choice, the commitment to
+    its model's.
     """
 
     called: float | None = None
@@ -62,6 +63,7 @@ class ReceivedAnswer:
     manifest: str | None = None
     weights: str | None = None
     weights_differ: bool = False
+    activations: dict[int, str] = field(default_factory=dict)
 
     def came_from(self, fingerprint: str | None) -> None:
         """Note what the answer says that it came from. Raises BackendFailed where that is not what the backend has
@@ -96,6 +98,7 @@ class ReceivedAnswer:
         self.tool_calls += told.tool_calls
         self.finish_reasons.extend(told.finish_reasons)
         self.watermarks.update(enumerate(told.watermarks))
+        self.activations.update(told.activations)
 
     def used(self, prompt_estimate: int) -> Used | None:
         """Return the tokens to charge; None if no backend answered.
