@@ -101,7 +101,18 @@ class Distance:
 
 
 def digest_of(tokens: Sequence[int]) -> bytes:
-    return blake2b(np.asarray(tokens, dtype="<u4").tobytes(), digest_size=DIGEST_BYTES, person=b"activations").digest()
+    return hashed(tokens).digest()
+
+
+def hashed(tokens: Sequence[int]) -> blake2b:
+    return blake2b(np.asarray(tokens, dtype="<u4").tobytes(), digest_size=DIGEST_BYTES, person=b"activations")
+
+
+def digest_after(before: blake2b, tokens: Sequence[int]) -> bytes:
+    """`digest_of` what was hashed before and these tokens. `before` stays as it is."""
+    after = before.copy()
+    after.update(np.asarray(tokens, dtype="<u4").tobytes())
+    return after.digest()
 
 
 class Committer:

@@ -78,8 +78,7 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
     translation = handling.translation
     if not handling.format.is_generated:
         return WholeAnswer(AnswerSummary(answer.usage), _written(body, translation, answer.usage))
-    committed = any(ACTIVATIONS_FIELD in choice for choice in choices)
-    summary = _summary(answer)
+    summary, committed = _summary(answer)
     if make_filter is not None:
         try:
             rewrite_choices(body, choices, summary.usage, make_filter)
@@ -92,12 +91,15 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
     return WholeAnswer(summary, raw, texts)
 
 
-def _summary(answer: ReadAnswer) -> AnswerSummary:
-    characters = tool_calls = 0
+def _summary(answer: ReadAnswer) -> tuple[AnswerSummary, bool]:
+    """Also whether something was removed that is not for the client."""
+    characters, tool_calls, removed = 0, 0, False
     reasons, watermarks, activations = [], [], []
     for place, choice in enumerate(answer.choices):
-        if committed := take_activations(choice):
-            activations.append((position_of(choice, place), committed))
+        if ACTIVATIONS_FIELD in choice:
+            removed = True
+            if committed := take_activations(choice):
+                activations.append((position_of(choice, place), committed))
         said = choice.get("message")
         characters += count_characters(choice if said is None else said)
         tool_calls += count_tool_calls(said)
@@ -105,9 +107,10 @@ def _summary(answer: ReadAnswer) -> AnswerSummary:
             reasons.append(word)
         if said_of_mark := watermark_of(choice):
             watermarks.append(said_of_mark)
-    return AnswerSummary(
+    summary = AnswerSummary(
         answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons), tuple(watermarks), tuple(activations)
     )
+    return summary, removed
 
 
 def _written(answer: dict[str, Any], translation: Translation | None, usage: Usage | None) -> bytes:

@@ -112,7 +112,8 @@ class Pipeline:
                             async with self._call(accepted, silence) as answer:
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
-                                commitments.confirm(routed, received)
+                                if routed.redacted.allowed.commits:
+                                    commitments.confirm(routed, received)
                                 if routed.redacted.allowed.marking:
                                     self._confirm_marks(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
@@ -133,7 +134,8 @@ class Pipeline:
 
         Raises BackendUnavailable and AuditUnavailable; then nothing may be recorded or sent.
         """
-        await self.content_keys.ready(routed)
+        if routed.redacted.content is not None or routed.redacted.allowed.commits:
+            await self.content_keys.ready(routed)
         if routed.redacted.allowed.marking:
             routed = await self.marker.told(routed)
             await self.delivery.manifests.require(routed)
@@ -262,5 +264,5 @@ class Pipeline:
             partial(self.evaluation.check, routed),  # at the moment of the connect
             silence,
             None if routed.mark is None else routed.mark.key,
-            commitments.are_demanded(routed),
+            routed.redacted.allowed.commits and commitments.are_demanded(routed),
         )

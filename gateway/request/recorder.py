@@ -110,6 +110,7 @@ class Recorder:
         received.closed = True
         redacted = accepted.routed.redacted
         reasons, content = received.finish_reasons, redacted.content
+        private = content.answered() if content else None
         storage = redacted.translation.storage if redacted.translation is not None and redacted.keeps else None
         return await self._append(
             InferenceCompleted(
@@ -118,7 +119,7 @@ class Recorder:
                 fingerprint=received.fingerprint,
                 response_id=storage.response if storage is not None else None,
             ),
-            with_commitments(content.answered() if content else None, accepted.routed, received),
+            with_commitments(private, accepted.routed, received) if redacted.allowed.commits else private,
         )
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:
