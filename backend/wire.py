@@ -571,7 +571,7 @@ class ChallengedPart(BaseModel):
 
 class Challenged(BaseModel):
     """tokens: of the answer that was committed to, `compared` of which could be. steps: mean over all that was
-    compared; `limits`: up to which it is a match, and another quantisation. dtype: that it was computed in.
+    compared; `limits`: up to which it is a match, and another quantisation. dtype: that the backend computes in.
     weights_sha256: of the weights that computed it. respelled: the text was found to be drawn in other tokens than its
     tokenizer reads."""
 

@@ -44,8 +44,9 @@ from backend.wire import (
 )
 
 
-def challenge(path: Path, asked: ChallengeRequest, dtype: str = "float32") -> Challenged:
-    """Compare by the weights at `path`, in `dtype`, on the CPU.
+def challenge(path: Path, asked: ChallengeRequest, dtype: str) -> Challenged:
+    """Compare by the weights at `path`, computed in float32 on the CPU, by the limits for a backend that computes in
+    `dtype`.
 
     Raises InvalidRequest for a body or commitment that cannot be read, ModelError and ConfigError for the weights.
     """
@@ -57,7 +58,7 @@ def challenge(path: Path, asked: ChallengeRequest, dtype: str = "float32") -> Ch
     tokens, known, respelled = _answer(text, asked.text, commitment)
     distances: list[Distance] = []
     if known:
-        model = load_model(checkpoint, dtype)
+        model = load_model(checkpoint, "float32")
         if model.config.hidden_size == commitment.width:
             distances = compared(model, commitment, prompt, tokens, known)
         else:
@@ -96,7 +97,7 @@ def prompt_of(text: TextModel, asked: ChallengeRequest) -> list[int]:
             f"{where} of the prompt is not as a request has it; give the body of the request"
         ) from None
     prompts = completion_prompts(request)
-    number = asked.choice // max(1, request.n or 1)
+    number = 0 if len(prompts) == 1 else asked.choice // max(1, request.n or 1)
     if number >= len(prompts):
         raise InvalidRequest(f"the request has {len(prompts)} prompts; give a choice that it has")
     chosen = prompts[number]

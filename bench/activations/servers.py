@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backend.activations.commitment import Commitment, Committer
-from backend.activations.rows import MOST, Words, row_of
+from backend.activations.rows import Words, row_of
 from backend.engine.cache.attention import KVCache
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.cpu.model_runner import packed
@@ -101,32 +101,22 @@ def without_a_layer(decoder: Decoder) -> Decoder:
 
 
 def answered(
-    decoder: Decoder, prompts: list[list[int]], tokens: int, temperature: float
-) -> list[tuple[list[int], Commitment]]:
-    """Answers of the engine, in one batch, and what they commit to."""
+    decoder: Decoder, prompts: list[list[int]], tokens: int, temperature: float, *, commits: bool = True,
+    finish: bool = True,
+) -> list[tuple[list[int], Commitment]]:  # fmt: skip
+    """Answers of the engine, in one batch, and what they commit to; of neither without ``finish``."""
     config = EngineConfig(model="", num_blocks=1 + len(prompts) * -(-(tokens + 64) // 16), max_num_seqs=len(prompts))
     size = 4 if decoder.embedding.dtype == torch.float32 else 2
     engine = Engine(decoder, config, size_cache(config, decoder.config, size), frozenset())
     committers = [Committer(prompt, decoder.config.hidden_size) for prompt in prompts]
     said: list[list[int]] = [[] for _ in prompts]
     for id, prompt in enumerate(prompts):
-        engine.add(
-            id,
-            prompt,
-            SamplingParams(max_tokens=tokens, temperature=temperature, seed=id, ignore_eos=True, commits=True),
-        )
+        wanted = {"max_tokens": tokens, "temperature": temperature, "ignore_eos": True}
+        engine.add(id, prompt, SamplingParams(**wanted, seed=id, commits=commits))
     while engine.has_work:
         for item in engine.step():
             assert item.token is not None
-            assert item.activations is not None
-            said[item.id].append(item.token)
-            committers[item.id].add(item.token, item.activations)
-    return [(tokens, committer.finish()) for tokens, committer in zip(said, committers, strict=True)]
-
-
-def commitment_of(prompt: Sequence[int], answer: Sequence[int], rows: list[Words], width: int) -> Commitment:
-    committer = Committer(prompt, width)
-    for token, row in zip(answer, rows, strict=True):
-        assert len(row) == MOST
-        committer.add(token, row.astype("<u4").tobytes())
-    return committer.finish()
+            if finish and item.activations is not None:
+                said[item.id].append(item.token)
+                committers[item.id].add(item.token, item.activations)
+    return [(own, one.finish()) for own, one in zip(said, committers, strict=True)] if finish else []

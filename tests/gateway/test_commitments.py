@@ -70,7 +70,7 @@ async def test_an_answer_is_traced_to_its_model_by_its_client_s_own_text(tmp_pat
             for answer in (whole, stream, several, other):
                 assert b"activations" not in answer.body, "the commitment is for the record"
             texts = [choice["text"] for choice in several.json["choices"]]
-            code, said = await challenged(made, whole, whole.text)
+            code, said = await challenged(made, whole, whole.text, "--dtype", "float32")
             assert (code, said["verdict"]) == (0, "matched"), said
             assert (said["tokens"], said["compared"], said["same_weights"]) == (70, 70, True)
             assert [part["verdict"] for part in said["parts"]] == ["matched"] * 3
@@ -78,7 +78,7 @@ async def test_an_answer_is_traced_to_its_model_by_its_client_s_own_text(tmp_pat
             assert (await challenged(made, stream, stream.text))[1]["verdict"] == "matched"
             for number, text in enumerate(texts):
                 code, said = await challenged(made, several, text, "--choice", str(number))
-                assert (code, said["verdict"]) == (0, "matched")
+                assert (code, said["verdict"]) == (0, "matched"), said
             assert (await challenged(made, several, texts[0], "--choice", "1"))[1]["verdict"] == "other_text"
             code, said = await challenged(made, whole, whole.text, "--model", str(folder / "other"))
             assert (code, said["verdict"], said["same_weights"]) == (1, "other_model", False)

@@ -22,7 +22,7 @@ DIFFERENT = 1
 WORDS = {
     "matched": "matched: the answer came from these weights, in the same form, and from this prompt.",
     "other_quantisation": "other quantisation: the answer came from this model in another form, as with quantised "
-    "weights or cache, or in another dtype than --dtype.",
+    "weights or cache, in a coarser dtype than --dtype, or from a near relative of it.",
     "other_model": "other model: prompt and text are those of the call, and these weights do not give what it commits "
     "to.",
     "other_prompt": "other prompt: this prompt is not the one that the answer was given to, so nothing was computed.",
@@ -47,8 +47,8 @@ def challenge(
     ] = None,
     choice: Annotated[int, typer.Option(min=0, help="Which of several answers, from 0.")] = 0,
     dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Compute in this, which the backend computed in.")
-    ] = "float32",
+        Literal["float32", "bfloat16"], typer.Option(help="What the backend computes in, whose roundings are allowed.")
+    ] = "bfloat16",
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -144,8 +144,8 @@ def _tell(kept: "Committed", found: "Challenged", as_json: bool) -> None:
     steps = "" if found.steps is None else f", mean distance {found.steps:.2f} steps of bfloat16"
     match, same_model = found.limits
     typer.echo(
-        f"{found.compared} of {found.tokens} tokens compared in {found.dtype}{steps} (a match up to {match:g}, another "
-        f"quantisation up to {same_model:g})"
+        f"{found.compared} of {found.tokens} tokens compared{steps} (a match up to {match:g} for {found.dtype}, "
+        f"another quantisation up to {same_model:g})"
     )
     for part in found.parts:
         figures = ""
