@@ -135,10 +135,9 @@ def job(
     mark_key: bytes | None = None,
     commits: bool = False,
 ) -> Job:
-    """Sequences for every prompt and choice.
+    """Sequences for every prompt and choice. commits: as in `SamplingParams`.
 
     mark_key: by which the answers are watermarked; each choice has a shard of its own, as far as there are some.
-    commits: the answers commit to their activations.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the

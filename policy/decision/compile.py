@@ -297,10 +297,6 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         metadata = default if metadata is None else min(metadata, default)
     if all(document.retention.content is None for document in tenant):
         content = parse_content_days(DEFAULT_CONTENT)
-    commitments = state.commitment_days
-    if all(document.retention.commitments is None for document in tenant):
-        default = parse_commitment_days(DEFAULT_COMMITMENTS)
-        commitments = default if commitments is None else min(commitments, default)
     if all(document.residency.transfer_basis is None for document in tenant):
         transfer = DEFAULT_TRANSFER if transfer is None else transfer & DEFAULT_TRANSFER
     bounds = state.bounds
@@ -314,8 +310,15 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         on_failure=state.on_failure.settled(),
         metadata_days=metadata,
         content_days=content,
-        commitment_days=commitments,
+        commitment_days=_settled_commitments(state.commitment_days, tenant),
     )
+
+
+def _settled_commitments(days: int | None, tenant: Sequence[PolicyDocument]) -> int | None:
+    if any(document.retention.commitments is not None for document in tenant):
+        return days
+    default = parse_commitment_days(DEFAULT_COMMITMENTS)
+    return default if days is None else min(days, default)
 
 
 def _asked_where_silent(asked: Asked, tenant: Sequence[PolicyDocument]) -> Asked:

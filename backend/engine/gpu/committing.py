@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from backend.activations.rows import MOST
+from backend.engine.core.scheduler import Scheduled
 from backend.engine.gpu.captures import Replay
 
 
@@ -48,6 +49,11 @@ class CommittingReplays:
     def prepare(self, variant: Variant) -> None:
         if variant not in self._replays:
             (self._replays[variant],) = self.capture([variant.size], lambda _: self.step_of(variant))
+
+
+def any_commits(batch: list[Scheduled]) -> bool:
+    """Whether a token of the step is to be committed to."""
+    return any(s.samples and s.sequence.params.commits for s in batch)
 
 
 def allocate_largest(rows: int, width: int, device: torch.device) -> Tensor:

@@ -26,7 +26,7 @@ from backend.engine.core.runner import REBALANCED_PAIRS, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
-from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest
+from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
 from backend.engine.gpu.paged_layers import DENSE_STEP, StepShape, dense_lengths, dense_prompts
@@ -123,7 +123,7 @@ class GraphRunner:
                 self._shaping.admit(scheduled.sequence)
             else:
                 tables.extend(scheduled.sequence)
-        commits = any(s.samples and s.sequence.params.commits for s in batch)
+        commits = any_commits(batch)
         if not all(s.sequence.params.plain for s in batch):
             return self._launch_shaped(batch, masks, commits)
         tokens = sum(s.num_tokens for s in batch)
@@ -135,8 +135,12 @@ class GraphRunner:
             ordered, drawn = batch, self._prompts(batch, prompts, commits)
         else:
             ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], commits=commits)
-        largest = self._largest[: len(ordered)] if commits else None
+        largest = self._left(len(ordered), commits)
         return self._landing.bring(drawn[: len(ordered)], places_of(ordered, batch), largest=largest)
+
+    def _left(self, rows: int, commits: bool) -> Tensor | None:
+        """What the step leaves of these rows, if it commits."""
+        return self._largest[:rows] if commits else None
 
     def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None, commits: bool) -> PendingTokens:
         """A step whose draws are shaped or reported: the model runs as ever, up to the logits; the draw is not
@@ -159,7 +163,7 @@ class GraphRunner:
         self._shaping.count(plan, drawn)
         return self._landing.bring(
             drawn, places, reported, PendingLogprobs.of(self.kernels, logits, drawn, reported), of_prompts,
-            self._largest[: len(ordered)] if commits else None,
+            self._left(len(ordered), commits),
         )  # fmt: skip
 
     @torch.inference_mode()

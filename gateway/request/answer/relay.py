@@ -182,11 +182,7 @@ class StreamRelay:
         if isinstance(chunk, dict) and chunk.get("error"):
             raise BackendFailed("The backend failed while it answered", elsewhere=True)
         choices = choices_of(chunk, DELTA)
-        for place, choice in enumerate(choices):
-            if ACTIVATIONS_FIELD in choice:
-                self._take_activations(choice, place)
-                payload = to_json(chunk, inf_nan_mode="null")
-        payload = self._take_usage(chunk, payload)
+        payload = self._take_usage(chunk, self._take_activations(chunk, choices, payload))
         if not payload:
             return []
         if self._received.fingerprint is None:
@@ -220,10 +216,15 @@ class StreamRelay:
                 received.watermarks[position_of(choice, place)] = said_of_mark
             received.finish_reasons = [word for word in self._ends.values() if word is not None]
 
-    def _take_activations(self, choice: dict[str, Any], place: int) -> None:
-        """Note what a choice commits to and remove it."""
-        if said := take_activations(choice):
-            self._received.activations[position_of(choice, place)] = said
+    def _take_activations(self, chunk: dict[str, Any], choices: list[dict[str, Any]], payload: bytes) -> bytes:
+        """Note what choices commit to and remove it."""
+        removed = False
+        for place, choice in enumerate(choices):
+            if ACTIVATIONS_FIELD in choice:
+                removed = True
+                if said := take_activations(choice):
+                    self._received.activations[position_of(choice, place)] = said
+        return to_json(chunk, inf_nan_mode="null") if removed else payload
 
     def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
         """Note the usage of a chunk and remove it. Empty if the chunk contained nothing else."""
