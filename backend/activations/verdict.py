@@ -6,7 +6,7 @@ the distance of an honest backend is that of its own roundings: none to speak of
 
 from typing import Literal
 
-LIMITS = {"float32": 0.25, "bfloat16": 3.2}
+LIMITS = {"float32": 0.25, "bfloat16": 3.9}
 """By the dtype that the backend computes in: mean steps of bfloat16 up to which it is a match."""
 SAME_MODEL = 24.0
 """Up to which it is the same model, or a near relative of it, in another form."""
