@@ -48,7 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         expert_parallel: of a mixture each rank of a stage holds some experts as wholes, not a part of each.
             redundant_experts: and slots for so many copies of those of others that are taken most often.
         self_tuning: a first start on a card that nobody measured times launch choices
-            (`backend.engine.gpu.self_tuning`).
+            (`backend.kernels.launching.self_tuning`).
         peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.

@@ -29,6 +29,7 @@ ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
 EVIDENCE_PATH = "/evidence"  # POST, for the backend's owner: what the hardware attests
 WEIGHTS_PATH = "/weights"  # which weights are served, without their content
 MARKS_PATH = "/marks"  # POST, for the backend's owner: the test for a watermark
+ACTIVATIONS_FIELD = "activations"  # of a choice that has ended: its commitment, for the record and not for clients
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
@@ -534,6 +535,61 @@ class MarksFound(BaseModel):
     tokens: int
     pairs: int
     p_values: list[float]
+
+
+class ChallengeRequest(BaseModel):
+    """What an answer is challenged with. path: of the backend that the request was for, body: what it got. at: when, in
+    milliseconds since the epoch. text: of the answer's choice number `choice`, as its client has it. commitment: of
+    that choice, from the record, base64url."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    path: Literal["/v1/chat/completions", "/v1/completions"]
+    body: str
+    at: int | None = None
+    text: str = Field(max_length=MAX_MARKED_TEXT)
+    choice: int = Field(default=0, ge=0)
+    commitment: str
+
+
+ChallengeVerdict = Literal["matched", "other_quantisation", "other_model", "other_prompt", "other_text", "not_compared"]
+
+
+class ChallengedPart(BaseModel):
+    """32 tokens of an answer, from `first` to `last` (counted from 1). exponents: how many of `values` have the same
+    sign and exponent. mean, median: differences of their mantissas; steps: mean difference of all values
+    (`backend.activations.commitment.Distance`). All None where nothing was compared."""
+
+    model_config = ConfigDict(frozen=True)
+
+    first: int
+    last: int
+    verdict: ChallengeVerdict
+    values: int | None = None
+    exponents: int | None = None
+    mean: float | None = None
+    median: float | None = None
+    steps: float | None = None
+
+
+class Challenged(BaseModel):
+    """tokens: of the answer that was committed to, `compared` of which could be. steps: mean over all that was
+    compared; `limits`: up to which it is a match, and another quantisation. dtype: that the backend computes in.
+    weights_sha256: of the weights that computed it. respelled: the text was found to be drawn in other tokens than its
+    tokenizer reads."""
+
+    model_config = ConfigDict(frozen=True)
+
+    verdict: ChallengeVerdict
+    scheme: str
+    tokens: int
+    compared: int
+    steps: float | None
+    limits: tuple[float, float]
+    dtype: str
+    weights_sha256: str
+    respelled: bool
+    parts: tuple[ChallengedPart, ...]
 
 
 class Woken(BaseModel):

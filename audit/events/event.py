@@ -44,6 +44,7 @@ from audit.events.base import (
 from audit.events.incident import AuthorityRequest, Incident, Oversight
 from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, MEDIUM, START, STOP
 from audit.events.privacy import (
+    AnswerChallenged,
     AnswerSaltDestroyed,
     AnswerSearched,
     BatchEvent,
@@ -569,6 +570,7 @@ AnyEvent = Annotated[
     | DsarRectified
     | DsarRestricted
     | ContentAccessed
+    | AnswerChallenged
     | ContentReplayed
     | LogRead
     | MarkTested

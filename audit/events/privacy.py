@@ -174,6 +174,25 @@ class ContentReplayed(Event):
     region: Text | None = None
 
 
+class AnswerChallenged(Event):
+    """A text was compared with what the answer of outcome `seq` commits to, by weights at hand. `verdict`: what came of
+    it, over `compared` of the answer's `tokens`. `weights_sha256`: of the weights that computed it. The commitment was
+    `content.accessed` before; of text and prompt nothing is recorded."""
+
+    is_access: ClassVar[bool] = True
+    ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
+
+    type: Literal["content.challenged"] = "content.challenged"
+    actor: Actor
+    seq: Count
+    choice: Count
+    verdict: Code
+    tokens: Count
+    compared: Count
+    weights_sha256: Sha256
+    reason: Code
+
+
 class MarkTested(Event):
     """A text was tested for the tenant's watermarks, by all keys and models in `tests`. `tokens`: of the text, of which
     nothing else is recorded. `period`: of the key that was found. `project`: by whose policy the text was processed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, NamedTuple
 
 from audit.errors import CanonicalError, EventRejected
@@ -16,13 +17,14 @@ class Private:
 
     `values` are JSON values by field. `subject` is an identifier of the person concerned, which the values are filed
     under and which is committed to itself; without one the event has a key of its own. `expires` is in milliseconds
-    since the epoch, None for as long as the log is kept.
+    since the epoch, None for as long as the log is kept. `apart`: class and expiry of values that have their own.
     """
 
     values: Mapping[Field, Any]
     subject: str | None = None
     retention_class: str = "content"
     expires: int | None = None
+    apart: Mapping[Field, tuple[str, int | None]] = dataclass_field(default_factory=dict)
 
 
 class Sealed(NamedTuple):
@@ -42,7 +44,8 @@ def seal(event: Event, event_id: str, private: Private) -> tuple[Event, tuple[Se
     values: dict[str, Any] = {str(field): value for field, value in private.values.items()}
     if private.subject is not None:
         values["subject"] = private.subject
-    sealed = []
+    sealed: list[Sealed] = []
+    apart: Mapping[str, tuple[str, int | None]] = {str(name): own for name, own in private.apart.items()}
     for field, value in values.items():
         if field not in FIELDS:
             raise EventRejected(
@@ -54,7 +57,7 @@ def seal(event: Event, event_id: str, private: Private) -> tuple[Event, tuple[Se
             jcs = canonicalize(value)
         except CanonicalError as error:
             raise EventRejected(f"the value for {field} has {error}") from error
-        kept = private.subject, private.retention_class, private.expires
+        kept = private.subject, *apart.get(field, (private.retention_class, private.expires))
         commitment = commit_canonical(salt, event.tenant, event_id, field, jcs)
         sealed.append(Sealed(event_id, field, commitment, salt + jcs, *kept))
     if not sealed:

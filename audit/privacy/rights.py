@@ -4,7 +4,7 @@ Whatever shows a value records it first. Nothing is corrected in place: a correc
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -139,9 +139,10 @@ async def restrict(
 
 
 async def read(
-    context: AuditContext, tenant: str, seq: int, *, actor: str, reason: str = "support"
-) -> Sequence[Disclosed]:
-    """The values of one record, recorded as shown before they are.
+    context: AuditContext, tenant: str, seq: int, *, actor: str, reason: str = "support",
+    only: Collection[str] | None = None,
+) -> Sequence[Disclosed]:  # fmt: skip
+    """The values of one record, recorded as shown before they are. only: of these fields; None: all.
 
     Raises RestrictedError, AuditError if none is kept.
     """
@@ -153,7 +154,7 @@ async def read(
                 f"the values of record {seq} are restricted, so they may be kept and not used; lift the "
                 "restriction with `domicile audit restrict --lift` first"
             )
-        return [side.disclose(one) for one in kept]
+        return [side.disclose(one) for one in kept if only is None or one.field in only]
 
     shown = await context.with_values(find)
     if not shown:

@@ -13,17 +13,19 @@ import msgspec
 
 from backend.chat.logprobs import LogprobEntry, chat_logprobs, completion_logprobs
 from backend.tools.parts import Content, Part
-from backend.wire import JsonObject, Usage, sse_data
+from backend.wire import ACTIVATIONS_FIELD, JsonObject, Usage, sse_data
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
     """How a choice ended. reason: OpenAI's word. stop: the stop string or the id of the stop token, if one ended it.
-    watermark: see `mark_report`; None where no mark was asked for."""
+    watermark: see `mark_report`; None where no mark was asked for. activations: the commitment to them, base64url
+    without padding; None where none was asked for."""
 
     reason: str
     stop: str | int | None = None
     watermark: str | None = None
+    activations: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +163,12 @@ def content_of(parts: Sequence[Part]) -> str:
 
 
 def choice_of(index: int, content: JsonObject, finish: Finish | None, logprobs: JsonObject | None = None) -> JsonObject:
-    """One element of ``choices``; ``stop_reason`` is vLLM's, ``watermark`` ours."""
+    """One element of ``choices``; ``stop_reason`` is vLLM's, ``watermark`` and ``activations`` ours."""
     ended: JsonObject = {"finish_reason": None}
     if finish is not None:
         ended = {"finish_reason": finish.reason, "stop_reason": finish.stop}
         if finish.watermark is not None:
             ended["watermark"] = finish.watermark
+        if finish.activations is not None:
+            ended[ACTIVATIONS_FIELD] = finish.activations
     return {"index": index, **content, "logprobs": logprobs, **ended}

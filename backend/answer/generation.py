@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from backend.activations.commitment import Committer
 from backend.answer.answers import AnswerFormat, CompletedChoice, Finish
 from backend.answer.error_bodies import JSON, ModelFailed, error_body, error_response
 from backend.answer.mark_report import mark_of
@@ -38,9 +40,10 @@ class GenerationResponse(Response):
 
     def __init__(
         self, text_model: TextModel, metrics: Metrics, job: Job, call: Call, answer: AnswerFormat, arrived: float, *,
-        stream: bool, usage: bool, interpreter: Callable[[], Interpreter] | None = None,
+        stream: bool, usage: bool, interpreter: Callable[[], Interpreter] | None = None, state_width: int = 0,
     ) -> None:  # fmt: skip
-        """interpreter: makes what reads thoughts and calls in one choice; None: all is content."""
+        """interpreter: makes what reads thoughts and calls in one choice; None: all is content. state_width: of the
+        states that tokens are drawn from, for choices that commit to them."""
         self.background = None
         self._text_model = text_model
         self._metrics = metrics
@@ -56,6 +59,8 @@ class GenerationResponse(Response):
         self._entries: list[list[LogprobEntry]] = [[] for _ in job.sequences]
         self._of_prompts: list[list[TokenLogprobs]] = [[] for _ in job.sequences[:: job.made]]
         self._ids: list[list[int]] = [[] for _ in job.sequences]  # where marks are reported
+        self._committers = [Committer(one.prompt, state_width) if one.params.commits else None for one in job.sequences]
+        self._commitments: dict[int, str] = {}  # of choices that have ended
         self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
         self._first: float | None = None
         self._started: float | None = None
@@ -123,8 +128,14 @@ class GenerationResponse(Response):
             raise ModelFailed(FAILED[choice.finish_reason])
         if progress.token is not None and self._job.sequences[index].params.mark is not None:
             self._ids[index].append(progress.token)
+        committer = self._committers[index]
+        if committer is not None and progress.token is not None and progress.activations is not None:
+            committer.add(progress.token, progress.activations)
         if choice.finish_reason is not None and progress.finish is None:
             self._call.stop(index)
+        if committer is not None and choice.finish_reason is not None:
+            made = await asyncio.to_thread(committer.finish)
+            self._commitments[index] = urlsafe_b64encode(made.to_bytes()).rstrip(b"=").decode()
         return index, [] if self._job.only_echo else parts
 
     def _keep(self, index: int, parts: list[Part]) -> None:
@@ -192,7 +203,7 @@ class GenerationResponse(Response):
         if choice.finish_reason is None:
             return None
         mark = mark_of(self._job.sequences[index].params, self._ids[index])
-        return Finish(choice.finish_reason, choice.stop_reason, mark)
+        return Finish(choice.finish_reason, choice.stop_reason, mark, self._commitments.get(index))
 
     def _echo(self, index: int) -> tuple[str, list[LogprobEntry]]:
         assert self._job.echo is not None  # noqa: S101

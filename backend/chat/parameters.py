@@ -133,8 +133,9 @@ def job(
     project: str = "",
     constraints: Constraints = UNCONSTRAINED,
     mark_key: bytes | None = None,
+    commits: bool = False,
 ) -> Job:
-    """Sequences for every prompt and choice.
+    """Sequences for every prompt and choice. commits: as in `SamplingParams`.
 
     mark_key: by which the answers are watermarked; each choice has a shard of its own, as far as there are some.
 
@@ -163,6 +164,7 @@ def job(
                     _mark(mark_key, asked.seed + first + choice),
                     choice=choice,
                     max_tokens=most,
+                    commits=commits,
                 ),
                 priority=request.priority or 0,
                 leader=first if choice else None,
@@ -226,6 +228,7 @@ def _sampling_params(
     *,
     choice: int,
     max_tokens: int,
+    commits: bool,
 ) -> SamplingParams:
     """How the tokens of one choice are drawn. Only the first choice of a prompt reports the prompt's log
     probabilities. Raises InvalidRequest for a token outside the vocabulary."""
@@ -247,6 +250,7 @@ def _sampling_params(
         thought_token=constraints.thought_token,
         grammar_size=constraints.grammar_size,
         mark=mark,
+        commits=commits,
     )
 
 

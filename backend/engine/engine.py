@@ -85,6 +85,7 @@ class Engine:
         self._longest = self.max_model_len  # tokens at which a sequence ends
         self.vocab_size = model.config.vocab_size
         self.vector_size = 0  # of what a text becomes, where that is a vector
+        self.hidden_size = model.config.hidden_size
         if runner is None:
             assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
             pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
@@ -534,11 +535,13 @@ class Engine:
         for sequence, first, logprobs in launched.prompt_logprobs():
             # Tokens known behind them stay: recomputed after a preemption, a chunk may be shorter than before.
             sequence.prompt_logprobs[first : first + len(logprobs)] = logprobs
-        for sequence, token, found in zip(sequences, tokens, launched.logprobs(), strict=True):
+        for sequence, token, found, row in zip(
+            sequences, tokens, launched.logprobs(), launched.activations(), strict=True
+        ):
             if sequence.status is Status.FINISHED:
                 continue  # it ran on because its end was not known yet
             sequence.num_pending -= 1
-            progress.append(self._append(sequence, token, found))
+            progress.append(self._append(sequence, token, found, row))
         return progress
 
     def _held_to_forms(self, batch: list[Drafted]) -> tuple[list[Drafted], list[Progress]]:
@@ -561,20 +564,23 @@ class Engine:
         assert self._speculation is not None  # noqa: S101
         self._tidy()  # guesses may have taken blocks
         progress = []
-        drawn_of = self.runner.verify(batch)
-        checked = [(item, agreed(item.guesses, drawn), drawn) for item, drawn in zip(batch, drawn_of, strict=True)]
+        verified = self.runner.verify(batch)
+        checked = [(item, agreed(item.guesses, drawn), drawn) for item, drawn in zip(batch, verified, strict=True)]
         self._speculation.observe([(drafted.sequence, 1 + right) for drafted, right, _ in checked], self._exposed)
-        for drafted, accepted, drawn in checked:
+        for (drafted, accepted, drawn), rows in zip(checked, self.runner.checked_activations(), strict=True):
             sequence = drafted.sequence
             sequence.num_computed += 1 + accepted
             self._speculation.record_accepted(drafted, accepted)
-            for token in drawn[: accepted + 1]:
-                progress.append(self._append(sequence, token))
+            for at, token in enumerate(drawn[: accepted + 1]):
+                progress.append(self._append(sequence, token, activations=rows[at] if rows else None))
                 if progress[-1].finish is not None:
                     break  # tokens drawn after an end are discarded
         return progress
 
-    def _append(self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None = None) -> Progress:
+    def _append(
+        self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None = None,
+        activations: bytes | None = None,
+    ) -> Progress:  # fmt: skip
         if token is None:
             self.blocks.disown(sequence)
             self.runner.scrub(self.blocks.private(sequence))
@@ -588,7 +594,9 @@ class Engine:
         first = sequence.num_output == 1
         prompt = sequence.prompt_logprobs if first and sequence.prompt_logprobs else None
         started = sequence.started if first else None
-        return Progress(sequence.id, token, finish, sequence.num_cached or 0, logprobs, prompt, started)
+        return Progress(
+            sequence.id, token, finish, sequence.num_cached or 0, logprobs, prompt, started, activations=activations
+        )
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]

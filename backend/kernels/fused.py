@@ -10,6 +10,7 @@ from backend.kernels.linear.quant import quantize_rows
 from backend.kernels.linear.rms_norm import add_rms_norm, add_rms_norm_fp8, rms_norm, rms_norm_fp8
 from backend.kernels.linear.silu_mul import silu_mul, silu_mul_fp8
 from backend.kernels.linear.skinny import skinny_linear
+from backend.kernels.sampling.activations import largest_activations
 from backend.kernels.sampling.draws import gather_draws
 from backend.kernels.sampling.logprobs import token_logprobs
 from backend.kernels.sampling.marks import gather_marks
@@ -33,6 +34,7 @@ __all__ = [
     "gather_marks",
     "invariant_linear",
     "invariant_parts",
+    "largest_activations",
     "mark_prompt",
     "narrow_linear",
     "narrow_parts",

@@ -131,7 +131,11 @@ def build(channel: EngineChannel, starter: Starter) -> Engine | None:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
     warm_up(engine)
-    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size, engine.layout))
+    channel.send(
+        Ready(
+            engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size, engine.layout, engine.hidden_size
+        )
+    )
     return engine
 
 

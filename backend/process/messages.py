@@ -128,13 +128,15 @@ class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine answers. ``vocab_size``: token ids below it are accepted. ``vector_size``: of the vectors it makes;
-    0 of an engine that makes none. ``layout``: of blocks that can travel; None: they cannot."""
+    0 of an engine that makes none. ``layout``: of blocks that can travel; None: they cannot. ``hidden_size``: of the
+    states that tokens are drawn from."""
 
     max_model_len: int
     vocab_size: int
     stats: Stats
     vector_size: int = 0
     layout: CacheLayout | None = None
+    hidden_size: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -46,7 +46,7 @@ from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
-from backend.server.request_lock import MARK_KEY, PREFILL_KEY
+from backend.server.request_lock import COMMITS, MARK_KEY, PREFILL_KEY
 from backend.server.tokenization import Tokenization
 from backend.wire import (
     ADAPTER_SEPARATOR,
@@ -213,6 +213,7 @@ class GenerationApi(BaseApi):
                 bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
             ),
             mark_key=request.scope.get(MARK_KEY),
+            commits=request.scope.get(COMMITS, False),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> tuple[str, int]:
@@ -258,6 +259,7 @@ class GenerationApi(BaseApi):
         return GenerationResponse(
             text_model, self.metrics, job, call, answer, arrived,
             stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
+            state_width=self.ready().hidden_size,
         )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """The second lock: behind mutual TLS, a call is answered only with a token that the cell signed for it.
 
 The token names this tenant and this backend, the decision that let the call go, its method, path and project, and the
-body's SHA-256; it holds for a minute, and once. It also brings the key that the answer is to be watermarked with, which
-so is no caller's to give. With a gateway's certificate alone, or the socket, none can be made.
+body's SHA-256; it holds for a minute, and once. It also brings the key that the answer is to be watermarked with, and
+whether the answer commits to its activations, which so are no caller's to give. With a gateway's certificate alone, or
+the socket, none can be made.
 See `gateway.upstream.request_token`.
 """
 
@@ -48,6 +49,8 @@ MARK_KEY = "domicile.mark_key"
 """In the scope of a request: the 32 bytes that its answer is watermarked with, or None."""
 PREFILL_KEY = "domicile.prefill"
 """In the scope of a request: the `PrefillGrant` that its token names, or None."""
+COMMITS = "domicile.commits"
+"""In the scope of a request: whether its answer commits to its activations (`backend.activations`)."""
 _FIELD = REQUEST_TOKEN_HEADER.encode()
 _PREFILL = PREFILL_HEADER.encode()
 _PROJECT = PROJECT_HEADER.encode()
@@ -92,7 +95,9 @@ class RequestLock:
             return messages.pop(0) if messages else await receive()
 
         granted = _granted(claims, [value for name, value in scope["headers"] if name == _PREFILL])
-        await self._app({**scope, MARK_KEY: claims.mark_key, PREFILL_KEY: granted}, again, send)
+        await self._app(
+            {**scope, MARK_KEY: claims.mark_key, PREFILL_KEY: granted, COMMITS: claims.commits}, again, send
+        )
 
     def admit_transfer(self, token: bytes, peer: str) -> str:
         """The project that a transfer of blocks is for, whose token a backend with the URI `peer` shows; the token is
@@ -120,11 +125,13 @@ class RequestLock:
                 raise ValueError
             mark = claims.get("wmk")
             key = None if mark is None else _key(_decoded(mark.encode()))
-            asker, prefill = claims.get("ask", ""), claims.get("pre")
+            asker, prefill, commits = claims.get("ask", ""), claims.get("pre"), claims.get("act", False)
             if not isinstance(asker, str) or not (prefill is None or _names_backend(prefill)):
                 raise ValueError
+            if not isinstance(commits, bool):
+                raise ValueError
             digest = _decoded(claims["bod"].encode())
-            named = Claims(one, method, path, project, digest, expires, key, asker, prefill)
+            named = Claims(one, method, path, project, digest, expires, key, asker, prefill, commits)
         except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise TokenRefused("the request token is not one of this cell's") from None
         if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
@@ -159,7 +166,7 @@ class RequestLock:
 class Claims:
     """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970. `mark_key`: see `backend.marks`.
     `asker`: of a transfer of blocks, the URI of the backend that may show it. `prefill`: the backend that is to compute
-    the prompt, with `id`, `uri`, `host` and `port`."""
+    the prompt, with `id`, `uri`, `host` and `port`. `commits`: see `COMMITS`."""
 
     id: str
     method: str
@@ -170,6 +177,7 @@ class Claims:
     mark_key: bytes | None = field(default=None, repr=False)
     asker: str = ""
     prefill: dict[str, Any] | None = None
+    commits: bool = False
 
 
 def _names_backend(claim: Any) -> bool:

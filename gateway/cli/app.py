@@ -86,7 +86,7 @@ PARTS = {
     "redact": LazyCommand("Try and measure redaction.", ("policy.redact.cli:app",)),
     "audit": LazyCommand(
         "The audit log: verify it, read it, prove one record.",
-        ("audit.cli.app:app", "gateway.cli.marks.answers:audit_app"),
+        ("audit.cli.app:app", "gateway.cli.marks.answers:audit_app", "gateway.cli.marks.challenge:audit_app"),
     ),
     "retention": LazyCommand(
         "Retention: what is over its time goes, what is on hold stays.", ("audit.cli.retention:app",)

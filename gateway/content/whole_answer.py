@@ -8,20 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.wire import Usage
+from backend.wire import ACTIVATIONS_FIELD, Usage
 from gateway.api_format import Translation
 from gateway.content.choice_texts import choice_texts_of
 from gateway.errors import BackendFailed
 from gateway.openai.answer import FilterFactory, count_characters, count_tool_calls, rewrite_choices
 from gateway.openai.answer_formats import AnswerFormat, Generated, ReadAnswer
-from gateway.openai.finish import recorded, watermark_of
+from gateway.openai.finish import recorded, take_activations, watermark_of
 from gateway.openai.finite_json import NotFinite, write
+from gateway.openai.shape import position_of
 from policy.errors import RedactionError
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSummary:
-    """Properties of an answer for metering and the record. `characters`: of text, before the output filter."""
+    """Properties of an answer for metering and the record. `characters`: of text, before the output filter.
+    `activations`: commitments to them, with the choices' indices."""
 
     usage: Usage | None = None
     fingerprint: str | None = None
@@ -29,6 +31,7 @@ class AnswerSummary:
     tool_calls: int = 0
     finish_reasons: tuple[str, ...] = ()
     watermarks: tuple[str, ...] = ()
+    activations: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
     translation = handling.translation
     if not handling.format.is_generated:
         return WholeAnswer(AnswerSummary(answer.usage), _written(body, translation, answer.usage))
-    summary = _summary(answer)
+    summary, committed = _summary(answer)
     if make_filter is not None:
         try:
             rewrite_choices(body, choices, summary.usage, make_filter)
@@ -83,15 +86,20 @@ def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | No
             return WholeAnswer(summary, refusal=error)
     texts = choice_texts_of(body) if handling.keeps else None
     has_no_usage = summary.usage is None and bool(body.pop("usage", None))
-    if translation is not None or make_filter is not None or has_no_usage:
+    if translation is not None or make_filter is not None or has_no_usage or committed:
         raw = _written(body, translation, summary.usage)
     return WholeAnswer(summary, raw, texts)
 
 
-def _summary(answer: ReadAnswer) -> AnswerSummary:
-    characters = tool_calls = 0
-    reasons, watermarks = [], []
-    for choice in answer.choices:
+def _summary(answer: ReadAnswer) -> tuple[AnswerSummary, bool]:
+    """Also whether something was removed that is not for the client."""
+    characters, tool_calls, removed = 0, 0, False
+    reasons, watermarks, activations = [], [], []
+    for place, choice in enumerate(answer.choices):
+        if ACTIVATIONS_FIELD in choice:
+            removed = True
+            if committed := take_activations(choice):
+                activations.append((position_of(choice, place), committed))
         said = choice.get("message")
         characters += count_characters(choice if said is None else said)
         tool_calls += count_tool_calls(said)
@@ -99,7 +107,10 @@ def _summary(answer: ReadAnswer) -> AnswerSummary:
             reasons.append(word)
         if said_of_mark := watermark_of(choice):
             watermarks.append(said_of_mark)
-    return AnswerSummary(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons), tuple(watermarks))
+    summary = AnswerSummary(
+        answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons), tuple(watermarks), tuple(activations)
+    )
+    return summary, removed
 
 
 def _written(answer: dict[str, Any], translation: Translation | None, usage: Usage | None) -> bytes:

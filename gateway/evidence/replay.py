@@ -90,15 +90,15 @@ async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, 
     Raises NotReplayable where content was not kept, is gone, was redacted, or could not come out the same; and
     RestrictedError where its person's data may not be used.
     """
-    intent_seq, intent, outcome_seq, outcome = await context.in_thread(lambda: _records(context, tenant, request_id))
-    input_seq, asking = await context.in_thread(lambda: _prepared_last(context, tenant, request_id, intent_seq, intent))
+    intent_seq, intent, outcome_seq, outcome = await context.in_thread(lambda: records_of(context, tenant, request_id))
+    input_seq, asking = await context.in_thread(lambda: prepared_last(context, tenant, request_id, intent_seq, intent))
     if asking.redaction is not None or outcome.redaction is not None:
         raise NotReplayable(
             f"the call {request_id} was redacted, so its client received values that were put back or masked, "
             "and what the backend itself had sent is not kept; replay a call without redaction"
         )
     for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
-        await _there(context, seq, event, field)
+        await require_kept(context, seq, event, field)
     asked = {one.kept.field: one.value for one in await read(context, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
     values = {one.kept.field: one.value for one in await read(context, tenant, outcome_seq, actor=actor, reason=REASON)}
@@ -131,7 +131,7 @@ def _changes(context: AuditContext, tenant: str, model: str, since: int) -> list
     return changes
 
 
-def _records(
+def records_of(
     context: AuditContext, tenant: str, request_id: str
 ) -> tuple[int, InferenceAccepted, int, InferenceCompleted]:
     """Intent and outcome, with their seq."""
@@ -156,7 +156,7 @@ def _records(
     return (*found[InferenceAccepted], *found[InferenceCompleted])
 
 
-def _prepared_last(
+def prepared_last(
     context: AuditContext, tenant: str, request_id: str, seq: int, intent: InferenceAccepted
 ) -> tuple[int, InferenceAccepted | RoutingDecision]:
     """The record with the prompt as it left last: a later decision, where the prompt was prepared again under one."""
@@ -172,12 +172,13 @@ def _prepared_last(
     return found
 
 
-async def _there(context: AuditContext, seq: int, event: Event, field: str) -> None:
+async def require_kept(
+    context: AuditContext, seq: int, event: Event, field: str, instead: str = "replay a later call"
+) -> None:
+    """Raises NotReplayable, with `instead` as what to do, where the value is not there any more, or never was."""
     if field not in (event.commits or {}):
         what = "answer with any text" if (event.commits or {}).get("subject") else "content"
-        raise NotReplayable(
-            f"no {what} of {event.request_id} was kept; set `retention` in its policy, and replay a later call"
-        )
+        raise NotReplayable(f"no {what} of {event.request_id} was kept; set `retention` in its policy, and {instead}")
 
     def gone(side: Any) -> str | None:
         event_id = context.event_ids(event.tenant, [seq]).get(seq)
@@ -196,7 +197,7 @@ async def _there(context: AuditContext, seq: int, event: Event, field: str) -> N
         return "is gone, and no certificate gives the reason"
 
     if because := await context.with_values(gone):
-        raise NotReplayable(f"the {field} of {event.request_id} {because}; replay a later call")
+        raise NotReplayable(f"the {field} of {event.request_id} {because}; {instead}")
 
 
 def _check_sampling(body: dict[str, Any]) -> None:

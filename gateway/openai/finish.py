@@ -6,7 +6,10 @@ every chunk (older Ollama). The client receives what the server sent. The record
 of this list: an unknown one may be text.
 """
 
+import re
 from typing import Any, Final
+
+from backend.wire import ACTIVATIONS_FIELD
 
 KNOWN: Final = frozenset(
     {
@@ -40,3 +43,13 @@ def watermark_of(choice: Any) -> str | None:
     if said is None:
         return None
     return said if isinstance(said, str) and said in WATERMARKS else OTHER
+
+
+MAX_ACTIVATIONS: Final = 16 << 20
+_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def take_activations(choice: dict[str, Any]) -> str | None:
+    """Remove what a choice commits to, which is for the record, and return it if it has the form of a commitment."""
+    said = choice.pop(ACTIVATIONS_FIELD, None)
+    return said if isinstance(said, str) and len(said) <= MAX_ACTIVATIONS and _BASE64URL.fullmatch(said) else None

@@ -25,7 +25,7 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from gateway.records.adapters import AdapterRecord
-from gateway.request.answer import fingerprints, manifests
+from gateway.request.answer import commitments, fingerprints, manifests
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
 from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
@@ -97,7 +97,7 @@ class Pipeline:
                     routed = await self.evaluation.route(redacted, exchange)
                     if routed is None:  # it has waited for a backend
                         continue
-                    if redacted.allowed.marking or redacted.content is not None:
+                    if redacted.allowed.marking or redacted.allowed.commits or redacted.content is not None:
                         routed = await self._with_keys(routed)
                     exchange.routed = routed
                     finished: Awaitable[None] | None = None
@@ -113,6 +113,8 @@ class Pipeline:
                                 received.prefill = answer.prefill
                                 # 9. restore
                                 answered = await self.delivery.restore(accepted, answer, received, call, silence)
+                                if routed.redacted.allowed.commits:
+                                    commitments.confirm(routed, received)
                                 if routed.redacted.allowed.marking:
                                     self._confirm_marks(routed, received)
                                 with step("record"):  # 10. record: durable before the last byte
@@ -133,7 +135,7 @@ class Pipeline:
 
         Raises BackendUnavailable and AuditUnavailable; then nothing may be recorded or sent.
         """
-        if routed.redacted.content is not None:
+        if routed.redacted.content is not None or routed.redacted.allowed.commits:
             await self.content_keys.ready(routed)
         if routed.redacted.allowed.marking:
             routed = await self.marker.told(routed)
@@ -264,4 +266,5 @@ class Pipeline:
             silence,
             None if routed.mark is None else routed.mark.key,
             self.routes.prefill_place(routed.route),
+            routed.redacted.allowed.commits and commitments.are_demanded(routed),
         )

@@ -31,6 +31,7 @@ from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
+from gateway.request.answer.commitments import with_commitments
 from gateway.request.answer.fingerprints import fingerprint
 from gateway.request.answer.marking import outcome
 from gateway.request.answer.received import ReceivedAnswer
@@ -110,6 +111,7 @@ class Recorder:
         received.closed = True
         redacted = accepted.routed.redacted
         reasons, content = received.finish_reasons, redacted.content
+        private = content.answered() if content else None
         storage = redacted.translation.storage if redacted.translation is not None and redacted.keeps else None
         return await self._append(
             InferenceCompleted(
@@ -118,7 +120,7 @@ class Recorder:
                 fingerprint=received.fingerprint,
                 response_id=storage.response if storage is not None else None,
             ),
-            content.answered() if content else None,
+            with_commitments(private, accepted.routed, received) if redacted.allowed.commits else private,
         )
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:

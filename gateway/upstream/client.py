@@ -164,6 +164,7 @@ class Upstream:
         silence: Silence | None = None,
         mark_key: bytes | None = None,
         prefill: PrefillPlace | None = None,
+        commits: bool = False,
     ) -> "AnsweredCall":
         """POST `body` to a backend. Returns an async context manager that is entered once the status is 200.
 
@@ -172,15 +173,18 @@ class Upstream:
 
         `check` is called immediately before a connection is opened and before the first byte of the request is written;
         if it raises, neither happens. `silence` is called while the backend has not begun to respond. `mark_key`: key
-        of the watermark for a Domicile backend; BackendUnavailable is raised if no token can carry it. `prefill`: the
-        backend that computes the prompt for this one.
+        of the watermark for a Domicile backend, `commits`: whether its answer commits to its activations;
+        BackendUnavailable is raised if no token can carry them. `prefill`: the backend that computes the prompt for
+        this one.
 
         Entering raises:
             BackendUnavailable: no connection, or status 503. Nothing was processed; another backend may be tried.
             BackendRefused: a 4xx status about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: any other failure.
         """
-        outgoing = Outgoing(target, path, body, request_id, decision, project, check, silence, mark_key, prefill)
+        outgoing = Outgoing(
+            target, path, body, request_id, decision, project, check, silence, mark_key, prefill, commits
+        )
         return AnsweredCall(self, outgoing)
 
     async def _post(self, outgoing: "Outgoing") -> tuple[Pool, Connection, Response]:
@@ -191,17 +195,13 @@ class Upstream:
 
         def head() -> bytes:
             token = self._token(
-                target.backend,
-                "POST",
-                path,
-                outgoing.project,
-                outgoing.decision,
-                digest,
-                outgoing.mark_key,
-                outgoing.prefill,
-            )
+                target.backend, "POST", path, outgoing.project, outgoing.decision, digest, outgoing.mark_key,
+                outgoing.prefill, outgoing.commits,
+            )  # fmt: skip
             if outgoing.mark_key is not None and not token:
                 raise BackendUnavailable("The backend cannot be told how to watermark its answer; start it anew")
+            if outgoing.commits and not token:
+                raise BackendUnavailable("The backend cannot be told to commit to its activations; start it anew")
             return pool.head("POST", path, len(body), outgoing.request_id, token, project=outgoing.project)
 
         return pool, *await self._send(target, pool, head, body, outgoing.check, outgoing.silence)
@@ -304,7 +304,7 @@ class Upstream:
 
     def _token(
         self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None, prefill: PrefillPlace | None = None,
+        mark_key: bytes | None = None, prefill: PrefillPlace | None = None, commits: bool = False,
     ) -> str:  # fmt: skip
         if backend is None or backend.kind != "domicile":
             return ""
@@ -325,6 +325,7 @@ class Upstream:
             digest=digest,
             mark_key=mark_key,
             prefill=prefill,
+            commits=commits,
         )
 
     def _pool(self, target: Target) -> Pool:
@@ -369,6 +370,7 @@ class Outgoing(NamedTuple):
     silence: Silence | None
     mark_key: bytes | None = None
     prefill: PrefillPlace | None = None
+    commits: bool = False
 
 
 class AnsweredCall:

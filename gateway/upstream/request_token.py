@@ -78,14 +78,17 @@ class RequestSigner:
 
     def field(
         self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None, prefill: PrefillPlace | None = None,
+        mark_key: bytes | None = None, prefill: PrefillPlace | None = None, commits: bool = False,
     ) -> str:  # fmt: skip
         """Return the header line of one call, with its line end. `project`: value of the call's project header, empty
         if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark. `prefill`: the backend
-        that computes the prompt; then a second line holds the token that `backend` shows there."""
+        that computes the prompt; then a second line holds the token that `backend` shows there. `commits`: the answer
+        commits to its activations."""
         claims = self._claims(tenant, backend, method, path, project, decision, digest)
         if mark_key is not None:
             claims["wmk"] = _encoded(mark_key).decode()
+        if commits:
+            claims["act"] = True
         if prefill is None:
             return f"{REQUEST_TOKEN_HEADER}: {self._signed(claims)}\r\n"
         claims["pre"] = {"id": prefill.backend, "uri": prefill.uri, "host": prefill.host, "port": prefill.port}

@@ -35,6 +35,9 @@ def effective(policy: CompiledPolicy) -> dict[str, str]:
         "retention.content": f"encrypted, {policy.retention.content_days} d"
         if policy.retention.content_days
         else "none",
+        "retention.commitments": f"encrypted, {policy.retention.commitment_days} d"
+        if policy.retention.commitment_days
+        else "",
         "transparency.art50_notice": ", ".join(notice.channel for notice in policy.notices) or "none",
         "transparency.marking": ", ".join(policy.marking),
     }

@@ -54,9 +54,9 @@ class Condition(ABC, Generic[Wanted, Bound]):
         """Why the request is refused, whatever the time of day. Called also where no level says anything."""
         return iter(())
 
-    def refusals_of_backend(self, bound: Bound, backend: BackendFacts) -> Iterator[Reason]:
-        """Why one backend may not answer, by what it has shown of itself while it runs. Of one that has shown nothing
-        yet, the same refusals keep calls from it until it has."""
+    def refusals_of_backend(self, bound: Bound, backend: BackendFacts, generates: bool) -> Iterator[Reason]:
+        """Why one backend may not answer, by what it is, and what it has shown of itself while it runs. Of one that has
+        shown nothing yet, the same refusals keep calls from it until it has. `generates`: as in `RequestFacts`."""
         return iter(())
 
     @abstractmethod

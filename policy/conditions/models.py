@@ -1,8 +1,8 @@
-"""`models`: which models may be asked for, and whose signature their weights must have."""
+"""`models`: which models may be asked for, whose signature their weights must have, and what answers commit to."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -19,15 +19,17 @@ _SOME_KEY = "sha256:" + "0" * 64
 
 
 class ModelsRule(Section):
-    """`signed_by`: one of these keys, or a certificate under one, signed the weights (OpenSSF Model Signing)."""
+    """`signed_by`: one of these keys, or a certificate under one, signed the weights (OpenSSF Model Signing).
+    `commitments`: each answer commits to the activations that its tokens were drawn from."""
 
     names: Names | None = None
     signed_by: Annotated[tuple[KeyFingerprint, ...], Field(min_length=1)] | None = None
+    commitments: Literal["activations"] | None = None
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:
-        if self.names is None and self.signed_by is None:
-            raise ValueError("this asks for nothing; set names or signed_by, or remove the key")
+        if self.names is None and self.signed_by is None and self.commitments is None:
+            raise ValueError("this asks for nothing; set names, signed_by or commitments, or remove the key")
         return self
 
 
@@ -37,9 +39,16 @@ class ModelsBound:
 
     names: frozenset[str] | None
     signed_by: frozenset[str] | None
+    commitments: Literal["activations"] | None = None
 
 
 NOTHING_ASKED = ModelsBound(None, None)
+
+
+def asks_for_commitments(asked: Asked) -> bool:
+    """Whether answers have to commit to their activations."""
+    bound: ModelsBound | None = asked[Models.name]
+    return bound is not None and bound.commitments is not None
 
 
 class Models(Condition[tuple[str, ...] | ModelsRule, ModelsBound]):
@@ -49,7 +58,8 @@ class Models(Condition[tuple[str, ...] | ModelsRule, ModelsBound]):
     ]
     says: ClassVar[str] = (
         "a list, or `names`: the model that is asked for must be on it; `signed_by`: one of these keys must have "
-        "signed the weights that the backend computed digests of"
+        "signed the weights that the backend computed digests of; `commitments: activations`: each answer commits to "
+        "its model's activations, which only Domicile's engine does"
     )
     facts: ClassVar[tuple[str, ...]] = ("model",)
     given: ClassVar[Mapping[str, Any]] = {"model": NonEmpty | None}
@@ -63,6 +73,7 @@ class Models(Condition[tuple[str, ...] | ModelsRule, ModelsBound]):
             above.signed_by
             if rule.signed_by is None
             else subset("models.signed_by", above.signed_by, rule.signed_by, whose),
+            rule.commitments or above.commitments,
         )
 
     def refusals(self, asked: Asked, facts: RequestFacts) -> Iterator[Reason]:
@@ -70,7 +81,10 @@ class Models(Condition[tuple[str, ...] | ModelsRule, ModelsBound]):
         if bound is not None and bound.names is not None and facts.model not in bound.names:
             yield Reason(self.name, None, f"policy does not list model {facts.model}")
 
-    def refusals_of_backend(self, bound: ModelsBound, backend: BackendFacts) -> Iterator[Reason]:
+    def refusals_of_backend(self, bound: ModelsBound, backend: BackendFacts, generates: bool) -> Iterator[Reason]:
+        if bound.commitments is not None and generates and backend.kind != "domicile":
+            because = "does not commit to its activations, policy asks for it"
+            yield Reason("models.commitments", backend.backend_id, because, "AI Act 12(1), 15(5)")
         if bound.signed_by is None:
             return
         if backend.weights_source != "computed":
@@ -84,7 +98,8 @@ class Models(Condition[tuple[str, ...] | ModelsRule, ModelsBound]):
 
     def described(self, bound: ModelsBound) -> Mapping[str, str]:
         said = {self.name: bound.names, "models.signed_by": bound.signed_by}
-        return {rule: in_words(words) for rule, words in said.items() if words is not None}
+        commitments = {} if bound.commitments is None else {"models.commitments": bound.commitments}
+        return {rule: in_words(words) for rule, words in said.items() if words is not None} | commitments
 
     def accepted_facts(self, bound: ModelsBound | None) -> Mapping[str, Any]:
         return {"model": first_of(None if bound is None else bound.names, "model-under-test")}

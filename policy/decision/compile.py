@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from policy.conditions.condition import Asked
+from policy.conditions.models import asks_for_commitments
 from policy.conditions.registry import CONDITIONS
 from policy.conditions.sets import subset
 from policy.decision import tighten
@@ -20,7 +21,7 @@ from policy.decision.sovereign import OnFailure
 from policy.decision.tighten import BackendDemand
 from policy.document.document import Limits, PolicyDocument, PolicyTest, RuleFilter
 from policy.document.inherit import Library, bases_of
-from policy.document.retention import RetentionClass, parse_content_days, parse_days
+from policy.document.retention import RetentionClass, parse_commitment_days, parse_content_days, parse_days
 from policy.errors import LooseningError, PolicyDocumentError, Problem
 from policy.facts import CountrySets, Marking, Priority
 from policy.presets import preset_document
@@ -28,6 +29,7 @@ from policy.redact.actions.plan import RedactionPlan
 
 DEFAULT_METADATA = "12mo"
 DEFAULT_CONTENT = "none"
+DEFAULT_COMMITMENTS = "90d"
 DEFAULT_TRANSFER = frozenset({"intra_eea"})
 
 
@@ -152,7 +154,11 @@ def compile_policy(
         priority=state.priority or "normal",
         redaction=_known_custom(RedactionPlan(state.redact_input, state.redact_output, state.words, state.patterns)),
         on_failure=state.on_failure,
-        retention=RetentionClass(state.metadata_days or 0, state.content_days or 0),
+        retention=RetentionClass(
+            state.metadata_days or 0,
+            state.content_days or 0,
+            commitment_days=(state.commitment_days or 0) if asks_for_commitments(state.asked) else 0,
+        ),
         limits=state.limits,
         notices=(ART50_NOTICE,) if state.notice == "header" else (),
         marking=tuple(sorted(state.marking)),
@@ -187,6 +193,7 @@ class _State:
     on_failure: OnFailure = field(default_factory=OnFailure)
     metadata_days: int | None = None
     content_days: int | None = None
+    commitment_days: int | None = None
     limits: Limits = field(default_factory=Limits)
     notice: str | None = None
     marking: frozenset[Marking] = frozenset()
@@ -234,6 +241,9 @@ class _State:
             ),
             content_days=tighten.days(
                 "retention.content", self.content_days, retention.content, parse_content_days, whose
+            ),
+            commitment_days=tighten.days(
+                "retention.commitments", self.commitment_days, retention.commitments, parse_commitment_days, whose
             ),
             limits=tighten.limits(self.limits, document.limits, whose),
             notice=document.transparency.art50_notice or self.notice,
@@ -300,7 +310,15 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         on_failure=state.on_failure.settled(),
         metadata_days=metadata,
         content_days=content,
+        commitment_days=_settled_commitments(state.commitment_days, tenant),
     )
+
+
+def _settled_commitments(days: int | None, tenant: Sequence[PolicyDocument]) -> int | None:
+    if any(document.retention.commitments is not None for document in tenant):
+        return days
+    default = parse_commitment_days(DEFAULT_COMMITMENTS)
+    return default if days is None else min(days, default)
 
 
 def _asked_where_silent(asked: Asked, tenant: Sequence[PolicyDocument]) -> Asked:

@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from operator import attrgetter
 from types import MappingProxyType
 
+from policy.conditions.models import asks_for_commitments
 from policy.conditions.registry import CONDITIONS, FACTS, TIMED
 from policy.decision.compile import CompiledPolicy, ConditionalRule, Notice
 from policy.decision.residency import CountryRule
@@ -46,7 +47,7 @@ class Decision:
     ``sinks``: those of the sinks that are not required to which something of the call may go.
     ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.decision.sovereign`.
     ``pending``: ids that would be among ``backends`` but for what they have not shown yet; nothing may be sent to them.
-    ``marking``: how the answer is to be marked.
+    ``marking``: how the answer is to be marked. ``commits``: it is to commit to its model's activations.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
     """
@@ -69,6 +70,7 @@ class Decision:
     sovereign: tuple[str, ...] = ()
     marking: tuple[Marking, ...] = ()
     pending: tuple[str, ...] = ()
+    commits: bool = False
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
@@ -120,6 +122,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         sovereign=tuple(sovereign),
         marking=policy.marking if facts.generates else (),
         pending=tuple(pending),
+        commits=facts.generates and asks_for_commitments(policy.asked),
     )
 
 
@@ -169,7 +172,7 @@ class _Case:
         unshown: tuple[Reason, ...] = ()
         if backend.tenant == self._facts.tenant:
             reasons += _refusals_by_bounds(self._bounds, policy.redaction, backend, on)
-            unshown = tuple(_refusals_of_shown(policy, self._bounds, backend))
+            unshown = tuple(_refusals_of_shown(policy, self._bounds, backend, self._facts.generates))
             reasons += () if backend.pending else unshown
         basis: str | None = None
         if not reasons:
@@ -342,8 +345,9 @@ def _refusals_by_bounds(
 
 
 def _refusals_of_shown(
-    policy: CompiledPolicy, bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts
-) -> Iterator[Reason]:
+    policy: CompiledPolicy, bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts,
+    generates: bool,
+) -> Iterator[Reason]:  # fmt: skip
     """By what a backend shows of itself while it runs."""
     pinned, weights = backend.weights_pinned, backend.weights
     if pinned is not None and weights != pinned:
@@ -351,7 +355,7 @@ def _refusals_of_shown(
         yield Reason("model.weights", backend.backend_id, f"{runs}, pinned are {pinned[:16]}", "AI Act 12(2), 15(5)")
     for condition in CONDITIONS:
         if (bound := policy.asked[condition.name]) is not None:
-            yield from condition.refusals_of_backend(bound, backend)
+            yield from condition.refusals_of_backend(bound, backend, generates)
     for prefix, demand in (("", policy.backend), *(each for each in bounds if isinstance(each, tuple))):
         if demand.attested and not any(each.issubset(backend.attested) for each in demand.attested):
             wanted = " or ".join("+".join(sorted(each)) for each in demand.attested)

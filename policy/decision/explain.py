@@ -31,6 +31,7 @@ def explain_lines(decision: Decision) -> list[str]:
     if decision.retention.because:
         lines.append(f"    because {decision.retention.because}")
     lines += [f"  marked by {each}" for each in decision.marking]
+    lines += ["  commits to its activations"] * decision.commits
     lines += [f"  notice {notice.name} in the {notice.channel}: {notice.text}" for notice in decision.notices]
     return lines
 
@@ -52,10 +53,12 @@ def explain_json(decision: Decision) -> dict[str, Any]:
         "retention": {
             "metadata_days": decision.retention.metadata_days,
             "content_days": decision.retention.content_days,
+            "commitment_days": decision.retention.commitment_days,
             "because": decision.retention.because,
         },
         "notices": [{"name": n.name, "channel": n.channel, "text": n.text} for n in decision.notices],
         "marking": list(decision.marking),
+        "commits": decision.commits,
     }
 
 

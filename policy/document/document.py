@@ -31,7 +31,7 @@ from pydantic import (
 from policy.conditions.registry import form_of_document, form_of_given
 from policy.document.countries import builtin_countries
 from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
-from policy.document.retention import parse_content_days, parse_days
+from policy.document.retention import parse_commitment_days, parse_content_days, parse_days
 from policy.errors import PolicyDocumentError, Problem, invalid_value
 from policy.facts import AttestedBasis, Basis, Kind, Managed, Marking, Priority, SetName, Technology, Tenancy
 from policy.purpose import RiskClass
@@ -201,8 +201,11 @@ class Redaction(Section):
 
 
 class Retention(Section):
+    """`commitments`: of answers to their activations, where `models.commitments` asks for them."""
+
     metadata: Annotated[str, checked_by(parse_days)] | None = None
     content: Annotated[str, checked_by(parse_content_days)] | None = None
+    commitments: Annotated[str, checked_by(parse_commitment_days)] | None = None
 
 
 class Limits(Section):

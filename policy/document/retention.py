@@ -1,5 +1,8 @@
 """How long something is kept: `12mo`, `184d`, `none`, `encrypted, 30d`.
 
+Commitments of answers (`models.commitments`) have a period of their own: they are of use without the content, and only
+for as long as someone may question an answer.
+
 Two laws pull here. GDPR 5(1)(e) sets a ceiling: no longer than needed. AI Act 19(1) and 26(6) set a floor for high-risk
 systems: logs for at least six months. The floor binds metadata only, which by design holds no personal value; content
 has no floor. So the conflict is resolved by keeping metadata longer and saying so, never by keeping content.
@@ -17,15 +20,18 @@ _ENCRYPTED = re.compile(r"encrypted\s*,\s*(\S.*)")
 
 @dataclass(frozen=True, slots=True)
 class RetentionClass:
-    """Days to keep each kind of record; 0 is not at all. ``because`` explains a figure that the policy did not set."""
+    """Days to keep each kind of record; 0 is not at all. ``because`` explains a figure that the policy did not set.
+    ``commitment_days``: of commitments to activations, 0 where the policy asks for none."""
 
     metadata_days: int
     content_days: int
     because: str = ""
+    commitment_days: int = 0
 
     def __str__(self) -> str:
         content = f"content encrypted {self.content_days} d" if self.content_days else "content none"
-        return f"metadata {self.metadata_days} d, {content}"
+        commitments = f", commitments encrypted {self.commitment_days} d" if self.commitment_days else ""
+        return f"metadata {self.metadata_days} d, {content}{commitments}"
 
 
 def parse_days(text: str) -> int:
@@ -49,6 +55,13 @@ def parse_content_days(text: str) -> int:
         raise ValueError(f"{text!r}: content is kept encrypted or not at all; write none, or encrypted, 30d")
     if not (days := parse_days(match[1])):
         raise ValueError("encrypted content of no days is not kept; write none")
+    return days
+
+
+def parse_commitment_days(text: str) -> int:
+    """Days in a period; commitments that are not kept could never be compared with anything. Raises ValueError."""
+    if not (days := parse_days(text)):
+        raise ValueError("commitments of no days are of no use; give a period, or leave models.commitments out")
     return days
 
 

@@ -45,7 +45,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     prefix cache. ``logprobs`` are there if they were asked for; ``prompt`` likewise, with the first token, one for each
     token of the prompt but its first. ``started`` comes with the first token: when the sequence ran for the first time,
     in seconds of the host's monotonic clock, which is the same in every process. ``vector``: float32, little-endian,
-    with Finish.VECTOR.
+    with Finish.VECTOR. ``activations``: the largest that the token was drawn from, if it is to be committed to them
+    (`backend.activations.rows`).
     """
 
     id: int
@@ -56,6 +57,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     prompt: list[TokenLogprobs] | None = None
     started: float | None = None
     vector: bytes | None = None
+    activations: bytes | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):

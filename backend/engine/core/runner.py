@@ -28,6 +28,10 @@ class Launched(Protocol):
         """What is known of prompts: from which place in `Sequence.prompt_logprobs` on, and what. Waits for it."""
         ...
 
+    def activations(self) -> list[bytes | None]:
+        """The largest that the same tokens were drawn from, where sequences commit to them. Waits for it."""
+        ...
+
 
 class Moment(Protocol):
     """A place in the order of what a device does."""
@@ -95,6 +99,11 @@ class Runner(Protocol):
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """What is drawn behind each sequence's last token and behind each of its guesses, or the first draws of these.
         Waits for it; no other step is in flight meanwhile."""
+        ...
+
+    def checked_activations(self) -> list[list[bytes]]:
+        """Of the last `verify`: the largest activations behind each draw, for each sequence; [] of one that does not
+        commit to them."""
         ...
 
     def prepare(self) -> bool:

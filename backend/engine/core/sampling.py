@@ -32,6 +32,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             thinking) waits for it, and for any other the grammar holds from the start; None: every answer waits, since
             the prompt has begun the thinking. grammar_size: bytes that the compiled grammar keeps.
         mark: by which key the answer is watermarked (`backend.marks`), where it is drawn and not greedy; None: by none.
+        commits: report the largest activations that each token was drawn from (`backend.activations`).
     """
 
     max_tokens: int
@@ -56,6 +57,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     thought_token: int | None = None
     grammar_size: int = 0
     mark: MarkKey | None = None
+    commits: bool = False
 
     @property
     def greedy(self) -> bool:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from backend.engine.cache.attention import KVCache
 from backend.engine.cpu.model_runner import ModelRunner, Run
+from backend.models.decoders.decoder import Begun
 from backend.models.heads.head_decoder import HeadDecoder
 
 
@@ -28,7 +29,7 @@ class HeadModelRunner(ModelRunner):
     def combined(self, states: Tensor) -> Tensor:
         return self.model.combined(states)
 
-    def _begin(self, ordered: list[Run]) -> Tensor:
+    def _begin(self, ordered: list[Run]) -> Begun:
         self.model.features = torch.cat([self._features[run.sequence.id] for run in ordered])
         begun = super()._begin(ordered)
         self._outputs, at = {}, 0

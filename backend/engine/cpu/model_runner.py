@@ -7,6 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from backend.activations.rows import MOST
 from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.cache.pages import Pages
 from backend.engine.core.hidden_states import HiddenStates, first_rows
@@ -18,8 +19,9 @@ from backend.engine.core.speculation import Drafted
 from backend.engine.cpu.logprobs import logprobs_of
 from backend.engine.cpu.sampler import Draw, sample
 from backend.engine.cpu.shaping import forbid, shape
+from backend.kernels.reference import largest_activations
 from backend.marks.scheme import marked_context
-from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.decoder import Begun, Decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Done:
     drawn: list[int | None]
     reported: list[TokenLogprobs | None]
     of_prompts: list[tuple[Sequence, int, list[TokenLogprobs]]]
+    committed: list[bytes | None]
 
     def tokens(self) -> list[int | None]:
         return self.drawn
@@ -38,6 +41,9 @@ class Done:
 
     def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
         return self.of_prompts
+
+    def activations(self) -> list[bytes | None]:
+        return self.committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,10 @@ class Run:
     num_tokens: int
     num_draws: int
     prompt_rows: range = range(0)  # see `Scheduled`
+
+    @property
+    def commits(self) -> bool:
+        return self.sequence.params.commits and self.num_draws > 0
 
 
 def in_order(runs: list[Run]) -> list[Run]:
@@ -69,6 +79,16 @@ def in_microbatches(ordered: list[Run], stages: int) -> list[list[Run]]:
     return [part for part in parts if part]
 
 
+Computed = tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]], list[list[bytes]]]
+"""Of each run the logits behind the tokens that something is drawn behind, [num_draws, vocab_size]; what is asked for
+of prompts; and of each run that commits to them the largest activations behind the same tokens."""
+
+
+def packed(states: Tensor) -> list[bytes]:
+    """Each row as it crosses the process border (`backend.activations.rows`). states: [rows, hidden_size]."""
+    return [row.numpy().tobytes() for row in largest_activations(states, MOST)]
+
+
 class ModelRunner:
     """The plain `engine.Runner`: each step is done when `launch` returns."""
 
@@ -80,6 +100,7 @@ class ModelRunner:
         self.model = model
         self.cache = cache
         self._first: dict[int, int] = {}
+        self._checked_rows: list[list[bytes]] = []
 
     def exposed(self) -> HiddenStates | None:
         """Hidden states of the last step; None where the model exposes none."""
@@ -94,21 +115,22 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         runs = [Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
-        logits, of_prompts = self._forward(runs)
+        logits, of_prompts, rows = self._forward(runs)
         allowed = {id: row[None] for id, row in masks().rows().items()} if masks else {}
         drawn: list[int | None] = []
         reported: list[TokenLogprobs | None] = []
         for tokens, logprobs in self._drawn(runs, logits, allowed):
             drawn += tokens
             reported += logprobs
-        return Done(drawn, reported, of_prompts)
+        committed = [own[0] if own else None for run, own in zip(runs, rows, strict=True) if run.num_draws]
+        return Done(drawn, reported, of_prompts, committed)
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """The draws behind each sequence's last token and each of its guesses; without the latter where a guess led to
         what is not a number, for here that spoils the rows before it, too: masked, 0 times NaN is NaN still."""
         allowed = {d.sequence.id: d.allowed for d in batch if d.allowed is not None}
-        drawn = self._checked(
+        drawn, self._checked_rows = self._checked(
             [Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch], allowed
         )
         for i, item in enumerate(batch):
@@ -116,11 +138,17 @@ class ModelRunner:
                 last = len(item.sequence.tokens) - 1
                 slots = self._slots(item.sequence, range(last, last + item.num_tokens))
                 self._clear(torch.tensor(slots))
-                drawn[i] = self._checked([Run(item.sequence, item.sequence.tokens, 1, 1)], allowed)[0]
+                (drawn[i],), (self._checked_rows[i],) = self._checked(
+                    [Run(item.sequence, item.sequence.tokens, 1, 1)], allowed
+                )
         return drawn
 
-    def _checked(self, runs: list[Run], allowed: dict[int, Tensor]) -> list[list[int | None]]:
-        return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], allowed)]
+    def checked_activations(self) -> list[list[bytes]]:
+        return self._checked_rows
+
+    def _checked(self, runs: list[Run], allowed: dict[int, Tensor]) -> tuple[list[list[int | None]], list[list[bytes]]]:
+        logits, _, rows = self._forward(runs)
+        return [tokens for tokens, _ in self._drawn(runs, logits, allowed)], rows
 
     @torch.inference_mode()
     def prepare(self) -> bool:
@@ -145,13 +173,15 @@ class ModelRunner:
         table, size = sequence.block_table, self.cache.block_size
         return [table[p // size] * size + p % size for p in positions]
 
-    def _forward(self, runs: list[Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
-        """The logits behind the tokens that something is drawn behind, [num_draws, vocab_size] of each run, and what is
-        asked for of prompts."""
+    def _forward(self, runs: list[Run]) -> Computed:
         ordered = in_order(runs)
         begun = [self._begin(some) for some in in_microbatches(ordered, self.model.config.stage.count)]
         logits = torch.cat([self.model.collect(one) for one in begun])
+        states = None
+        if any(run.commits for run in runs):
+            states = torch.cat([self.model.collect_states(one) for one in begun])
         logits_by: dict[int, Tensor] = {}
+        rows_by: dict[int, list[bytes]] = {}
         of_prompts = []
         at = 0
         for run in ordered:
@@ -163,10 +193,12 @@ class ModelRunner:
                 of_prompts.append((sequence, first - 1, logprobs_of(logits[at : at + len(wanted)], tokens, tops)))
                 at += len(wanted)
             logits_by[sequence.id] = logits[at : at + run.num_draws]
+            rows_by[sequence.id] = packed(states[at : at + run.num_draws]) if states is not None and run.commits else []
             at += run.num_draws
-        return [logits_by[run.sequence.id] for run in runs], of_prompts
+        ids = [run.sequence.id for run in runs]
+        return [logits_by[id] for id in ids], of_prompts, [rows_by[id] for id in ids]
 
-    def _begin(self, ordered: list[Run]) -> Tensor:
+    def _begin(self, ordered: list[Run]) -> Begun:
         """What `Decoder.collect` takes, of the rows that `_forward` wants."""
         ids, positions, attention = self._inputs(ordered)
         self._adapt([run.sequence.adapter for run in ordered for _ in range(run.num_tokens)])

@@ -14,25 +14,29 @@ from backend.engine.core.hidden_states import first_rows
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.sequence import Sequence
 from backend.engine.cpu.logprobs import logprobs_of
-from backend.engine.cpu.model_runner import ModelRunner, Run
+from backend.engine.cpu.model_runner import Computed, ModelRunner, Run, packed
+from backend.models.decoders.decoder import Begun
 
 
 class TokenwiseRunner(ModelRunner):
     """A `ModelRunner` whose tokens and log probabilities do not depend on batch, chunks, blocks, cache or guesses."""
 
-    def _forward(self, runs: list[Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
+    def _forward(self, runs: list[Run]) -> Computed:
         logits_by_run: list[Tensor] = []
         of_prompts: list[tuple[Sequence, int, list[TokenLogprobs]]] = []
+        committed: list[list[bytes]] = [[] for _ in runs]
         self._first = first_rows((run.sequence.id, run.num_tokens) for run in runs)
-        for run in runs:
+        for run, rows in zip(runs, committed, strict=True):
             sequence, start, first_draw = run.sequence, run.sequence.num_computed, run.num_tokens - run.num_draws
             drawn: list[Tensor] = []
             reported: list[TokenLogprobs] = []
             for i in range(run.num_tokens):
                 in_prompt = i in run.prompt_rows
-                logits = self._token(run, start + i, wanted=i >= first_draw or in_prompt)
+                begun = self._token(run, start + i, wanted=i >= first_draw or in_prompt)
+                logits = self.model.collect(begun)
                 if i >= first_draw:
                     drawn.append(logits)
+                    rows += packed(self.model.collect_states(begun)) if run.commits else []
                 if in_prompt:
                     reported += logprobs_of(
                         logits, [sequence.tokens[start + i + 1]], [sequence.params.prompt_logprobs or 0]
@@ -40,10 +44,10 @@ class TokenwiseRunner(ModelRunner):
             logits_by_run.append(torch.cat(drawn) if drawn else torch.empty(0, self.model.config.vocab_size))
             if reported:
                 of_prompts.append((sequence, start + run.prompt_rows.start, reported))
-        return logits_by_run, of_prompts
+        return logits_by_run, of_prompts, committed
 
-    def _token(self, run: Run, position: int, *, wanted: bool) -> Tensor:
-        """Compute the token at `position`; returns [1, vocab_size] if its logits are wanted, else [0, vocab_size]."""
+    def _token(self, run: Run, position: int, *, wanted: bool) -> Begun:
+        """Compute the token at `position`; of one row if its logits are wanted, else of none."""
         size = self.cache.block_size
         blocks = torch.tensor(run.sequence.block_table[: position // size + 1])
         slots = torch.tensor(self._slots(run.sequence, range(position, position + 1)))
@@ -55,8 +59,7 @@ class TokenwiseRunner(ModelRunner):
         if self.model.exposure is not None:
             self.model.exposure.begin = self._first[run.sequence.id] + position - run.sequence.num_computed
         self._adapt([run.sequence.adapter])
-        logits: Tensor = self.model(ids, torch.tensor([position]), attention, rows)
-        return logits
+        return self.model.begin(ids, torch.tensor([position]), attention, rows)
 
     def _drawn(
         self, runs: list[Run], logits: list[Tensor], allowed: dict[int, Tensor]

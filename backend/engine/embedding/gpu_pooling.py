@@ -92,6 +92,9 @@ class GpuPoolingRunner:
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         raise AssertionError("nothing is drawn, so nothing can have been guessed")
 
+    def checked_activations(self) -> list[list[bytes]]:
+        raise AssertionError("nothing is drawn, so nothing can have been guessed")
+
     def prepare(self) -> bool:
         """Every step runs as it is from the first on."""
         return False

@@ -34,6 +34,9 @@ class Pooled:
     def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
         return []
 
+    def activations(self) -> list[bytes | None]:
+        return []
+
 
 class PoolingRunner(ModelRunner):
     """`Pooling.MEAN` needs every hidden state, so its prompts may not come out of a prefix cache."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.activations.rows import MOST
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
 from backend.engine.core.hidden_states import HiddenStates, first_rows
@@ -26,6 +27,7 @@ from backend.engine.core.runner import REBALANCED_PAIRS, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
+from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
 from backend.engine.gpu.paged_layers import DENSE_STEP, StepShape, dense_lengths, dense_prompts
@@ -87,6 +89,7 @@ class GraphRunner:
             None if model.adapters is None else torch.full((most_tokens,), -1, dtype=torch.int32, device=device)
         )
         self._draws = Draws.allocate(max_num_seqs, device)
+        self._largest = allocate_largest(max_num_seqs, config.hidden_size, device)
         self._workspace = workspace_of(config, device, max_num_seqs)
         self._one_each = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
         self._landing = PinnedBuffers(max_num_seqs, INFLIGHT_COPIES, device)
@@ -102,9 +105,10 @@ class GraphRunner:
         self._prompt_replays: list[Replay] = []
         self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
         self._shared_replays: dict[int, Replay] = {}
+        self._committing = CommittingReplays(self._committing_step, self._captured, self._miss)
         self._pieces: dict[int, PiecewiseBody] = {}
         self._later: list[Callable[[], object]] = []  # captures for when nothing runs, the next one last
-        self._missed: dict[tuple[Any, int], None] = {}  # captures, with their sizes, that steps did without, in order
+        self._missed: dict[tuple[Any, Any], None] = {}  # captures, with their sizes, that steps did without, in order
         self._pool: Any = None  # memory of all graphs, once there are any
         self._layer_bytes = model.layer_bytes
         shape = max_num_seqs, config.num_heads, config.head_dim
@@ -130,28 +134,35 @@ class GraphRunner:
                 self._shaping.admit(scheduled.sequence)
             else:
                 tables.extend(scheduled.sequence)
+        commits = any_commits(batch)
         if not all(s.sequence.params.plain for s in batch):
-            return self._launch_shaped(batch, masks)
+            return self._launch_shaped(batch, masks, commits)
         tokens = sum(s.num_tokens for s in batch)
         prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
         if len(decodes) == len(batch):
             ordered = longest_first(batch)
-            drawn = self._decode(ordered)
+            drawn = self._decode(ordered, commits=commits)
         elif prompts and len(batch) <= PROMPT_SEQUENCES:
-            ordered, drawn = batch, self._prompts(batch, prompts)
+            ordered, drawn = batch, self._prompts(batch, prompts, commits)
         else:
-            ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1])
-        return self._landing.bring(drawn[: len(ordered)], places_of(ordered, batch))
+            ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], commits=commits)
+        largest = self._left(len(ordered), commits)
+        return self._landing.bring(drawn[: len(ordered)], places_of(ordered, batch), largest=largest)
 
-    def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None) -> PendingTokens:
+    def _left(self, rows: int, commits: bool) -> Tensor | None:
+        """What the step leaves of these rows, if it commits."""
+        return self._largest[:rows] if commits else None
+
+    def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None, commits: bool) -> PendingTokens:
         """A step whose draws are shaped or reported: the model runs as ever, up to the logits; the draw is not
         captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
         decodes = [s for s in batch if s.num_tokens == 1]
         if len(decodes) == len(batch) and not any(s.prompt_rows for s in batch):
             ordered = longest_first(batch)
-            logits, starts = self._decode(ordered, draws=False), self._one_each
+            logits, starts = self._decode(ordered, draws=False, commits=commits), self._one_each
         else:
-            ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
+            prompts = [s for s in batch if s.num_tokens > 1]
+            ordered, logits = self._mixed(decodes, prompts, draws=False, commits=commits)
             starts = self.tables.query_start
         of_prompts, logits = PendingLogprobs.of_prompts(self.kernels, ordered, logits)
         plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
@@ -162,8 +173,9 @@ class GraphRunner:
         drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
         self._shaping.count(plan, drawn)
         return self._landing.bring(
-            drawn, places, reported, PendingLogprobs.of(self.kernels, logits, drawn, reported), of_prompts
-        )
+            drawn, places, reported, PendingLogprobs.of(self.kernels, logits, drawn, reported), of_prompts,
+            self._left(len(ordered), commits),
+        )  # fmt: skip
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
@@ -171,21 +183,30 @@ class GraphRunner:
         assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
         rows = self._verifier.stage(batch)
         size = self._verifier.size(rows)
+        commits = any(item.sequence.params.commits for item in batch)
         self._first = first_rows((item.sequence.id, item.num_tokens) for item in batch)
         if any(item.allowed is not None for item in batch):
-            drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size), batch))
+            drawn = self._verifier.drawn(self._verifier.held(self._check_logits(size, commits), batch))
             return self._verifier.settle(batch, drawn[:rows].tolist())
         replay = next((r for r in self._check_replays if r.size == size), None)
-        if replay is None:
+        if commits:
+            drawn = self._committing(Variant("check", size), self._pool is not None)
+        elif replay is None:
             drawn = self._verifier.step(size)()
         else:
             replay.graph.replay()
             drawn = replay.drawn
         return self._verifier.settle(batch, drawn[:rows].tolist())
 
-    def _check_logits(self, size: int) -> Tensor:
+    def checked_activations(self) -> list[list[bytes]]:
+        assert self._verifier is not None  # noqa: S101  (as above)
+        return self._verifier.rows
+
+    def _check_logits(self, size: int, commits: bool) -> Tensor:
         """Of a step that checks guesses: a graph once it is captured, kernel by kernel until then."""
         assert self._verifier is not None  # noqa: S101  (as above)
+        if commits:
+            return self._committing(Variant("check", size, draws=False), self._pool is not None)
         replay = self._check_logit_replays.get(size)
         if replay is not None:
             replay.graph.replay()
@@ -216,9 +237,10 @@ class GraphRunner:
         self.pages.forget_buffers()
         self._shaping.forget()
         self._inputs.token_ids.zero_()
+        self._largest.zero_()
         self._landing.forget()
         if self._verifier:
-            self._verifier.inputs.token_ids.zero_()
+            self._verifier.forget()
         if self.model.exposure is not None:
             self.model.exposure.clear()
 
@@ -274,7 +296,7 @@ class GraphRunner:
             return self.model.rebalance(REBALANCED_PAIRS)
         return True
 
-    def _miss(self, capture: Callable[[int], object], size: int) -> None:
+    def _miss(self, capture: Callable[[Any], object], size: Any) -> None:
         """`prepare` will capture it, before others."""
         self._missed[capture, size] = None
 
@@ -351,30 +373,45 @@ class GraphRunner:
         self.tables.describe("query_start", np.zeros(self.max_num_seqs + 1, dtype=np.int32))
         self.tables.flush()
 
-    def _decode(self, batch: list[Scheduled], *, draws: bool = True) -> Tensor:
-        """The tokens drawn, or, unless it ``draws``, the logits."""
+    def _decode(self, batch: list[Scheduled], *, draws: bool = True, commits: bool = False) -> Tensor:
+        """The tokens drawn, or, unless it ``draws``, the logits. commits: see `_step`."""
         count = len(batch)
         self._place(batch)
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
         common = self._common_prefix(batch) if draws else 0
-        if replay and not draws:
-            replay = self._found(self._logit_replays, self._logit_replay, size)
-        elif replay and common:
-            replay = self._found(self._shared_replays, self._shared_replay, size)
+        if replay and not commits:
+            if not draws:
+                replay = self._found(self._logit_replays, self._logit_replay, size)
+            elif common:
+                replay = self._found(self._shared_replays, self._shared_replay, size)
         if common:
             self.tables.describe("shared_length", np.array([common], dtype=np.int32))
         rows = np.full(size, -1, dtype=np.int32)
         rows[:count] = [row_of(s.sequence) for s in batch]
         self.tables.describe("step_rows", rows)
         self.tables.flush()
+        if commits:
+            return self._committing(Variant("decode", size, draws, shared=common > 0), replay is not None)
         if replay is None:
             return self._decode_step(size, shared=common > 0, draws=draws)()
         replay.graph.replay()
         return replay.drawn
 
-    def _decode_step(self, size: int, shared: bool = False, draws: bool = True) -> Callable[[], Tensor]:
-        return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1], draws=draws)
+    def _decode_step(
+        self, size: int, shared: bool = False, draws: bool = True, commits: bool = False
+    ) -> Callable[[], Tensor]:
+        return self._step(
+            self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1], draws=draws, commits=commits
+        )
+
+    def _committing_step(self, variant: Variant) -> Callable[[], Tensor]:
+        if variant.kind == "decode":
+            return self._decode_step(variant.size, variant.shared, variant.draws, commits=True)
+        if variant.kind == "prompts":
+            return self._prompt_step(variant.size, commits=True)
+        assert self._verifier is not None  # noqa: S101  (without one no tokens are drafted)
+        return self._verifier.step(variant.size, draws=variant.draws, commits=True)
 
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Length of the prefix that all share, in whole tiles; 0 if that is not worth a separate kernel."""
@@ -393,12 +430,12 @@ class GraphRunner:
     def _shares_prefixes(self) -> bool:
         return not self.batch_invariant and self.model.config.plain_attention
 
-    def _prompt_step(self, tokens: int) -> Callable[[], Tensor]:
+    def _prompt_step(self, tokens: int, commits: bool = False) -> Callable[[], Tensor]:
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
         starts = self.tables.query_start[: count + 1]
-        return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts)
+        return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts, commits=commits)
 
-    def _prompts(self, batch: list[Scheduled], replay: Replay) -> Tensor:
+    def _prompts(self, batch: list[Scheduled], replay: Replay, commits: bool) -> Tensor:
         self._place(batch)
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
         rows = np.full(count, -1, dtype=np.int32)
@@ -407,11 +444,13 @@ class GraphRunner:
         self.tables.describe("step_rows", rows)
         self.tables.describe("query_start", np.pad(starts, (0, count + 1 - len(starts)), mode="edge"))
         self.tables.flush()
+        if commits:
+            return self._committing(Variant("prompts", replay.size), captured=True)
         replay.graph.replay()
         return replay.drawn
 
     def _mixed(
-        self, decodes: list[Scheduled], prefills: list[Scheduled], *, draws: bool = True
+        self, decodes: list[Scheduled], prefills: list[Scheduled], *, draws: bool = True, commits: bool = False
     ) -> tuple[list[Scheduled], Tensor]:
         """The batch in the order that it runs in, and the tokens drawn, or, unless it ``draws``, the logits: of tokens
         of prompts that are asked for, then of each sequence's last."""
@@ -437,6 +476,7 @@ class GraphRunner:
         step = self._step(
             tables.query_start[: count + 1], shape, pieces.size if pieces else tokens,
             tables.prefill_start[: len(chunks) + 1], pieces, draws=draws, also=prompt_places(ordered, self.device),
+            commits=commits,
         )  # fmt: skip
         return ordered, step()
 
@@ -451,10 +491,11 @@ class GraphRunner:
 
     def _step(
         self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor,
-        pieces: PiecewiseBody | None = None, *, draws: bool = True, also: Tensor | None = None,
+        pieces: PiecewiseBody | None = None, *, draws: bool = True, also: Tensor | None = None, commits: bool = False,
     ) -> Callable[[], Tensor]:  # fmt: skip
         """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
-        drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last."""
+        drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last. One
+        that ``commits`` leaves the largest activations of the latter in `_largest`."""
         tables, kernels, all_inputs = self.tables, self.kernels, self._inputs
         count = len(query_start) - 1
         rows = tables.step_rows[:count]
@@ -484,9 +525,14 @@ class GraphRunner:
             kernels.gather_marks(rows, wanted.positions, tables.state.tokens, tables.marks, wanted.marks)
             rows_wanted = last if also is None else torch.cat((also, inputs.last))
             if pieces is None:
-                logits = self.model(replace(step_tokens, last=rows_wanted), self.cache, attention)
+                hidden = self.model.body(replace(step_tokens, last=rows_wanted), self.cache, attention)
             else:
-                logits = self.model.logits(self.model.finish(pieces(attention, shape.tokens), rows_wanted))
+                hidden = self.model.finish(pieces(attention, shape.tokens), rows_wanted)
+            if commits:
+                logits, largest = self.model.logits_and_largest(hidden, count, MOST)
+                self._largest[:count].copy_(largest)
+            else:
+                logits = self.model.logits(hidden)
             return self._drawn(logits, wanted, rows, query_start) if draws else logits
 
         return step

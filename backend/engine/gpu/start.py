@@ -21,7 +21,6 @@ from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine.gpu.head_runner import HeadGraphRunner
 from backend.engine.gpu.memory import GpuMemory, supported
 from backend.engine.gpu.paged_layers import DENSE_STEP
-from backend.engine.gpu.self_tuning import CardChoices, choices_of_host, first_start
 from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
 from backend.engine_config import (
     CacheSize,
@@ -36,6 +35,7 @@ from backend.kernels.interface import kernels_for
 from backend.kernels.latent.reference import MOST_RANK, MOST_ROTARY
 from backend.kernels.launching import tuning
 from backend.kernels.launching.launch import FP8
+from backend.kernels.launching.self_tuning import CardChoices, choices_of_host, first_start
 from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.kinds import kind_of
@@ -136,7 +136,8 @@ def gpu_runner(
     size = cache_after_weights(activations + GRAPH_MEMORY, config, model.config, dtype, model.group)
     size = of_all_stages(size, config, model.config, model.group.pipeline.least, dtype.itemsize)
     runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
-    with first_start(config, card_choices(), on_stage):
+    tuned = partial(on_stage, Stage.TUNING)
+    with first_start(card_choices(), tuned, enabled=may_tune(config)):
         if config.captures:
             runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
         runner.profile_run()  # its memory is the allocator's from now on, and its kernels are compiled
@@ -160,6 +161,11 @@ def gpu_head_runner(
     runner, size, sleeper = gpu_runner(load(), config, on_stage)
     assert isinstance(runner, HeadGraphRunner)  # noqa: S101 -- see `_runner`
     return runner, size, sleeper
+
+
+def may_tune(config: EngineConfig) -> bool:
+    """Whether launch choices may be this host's own: those of several ranks, or in deterministic mode, may not."""
+    return config.self_tuning and config.ranks == 1 and not config.batch_invariant
 
 
 def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:

@@ -7,15 +7,17 @@ what was kept. Keys and values of refused guesses stay where the next tokens wil
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from backend.activations.rows import MOST
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
+from backend.engine.gpu.committing import allocate_largest
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
 from backend.engine.gpu.paged_layers import StepShape
 from backend.engine.gpu.tables import DeviceTables, row_of
@@ -43,6 +45,8 @@ class Verifier:
     starts: Tensor  # [MAX_ROWS + 1] int32, 0, 1, 2 …: captured steps read it, so it has to stay
     block_size: int
     batch_invariant: bool
+    largest: Tensor  # as in `committing`
+    rows: list[list[bytes]] = field(default_factory=list)  # of the last step (`Runner.checked_activations`)
 
     @classmethod
     def allocate(
@@ -54,7 +58,14 @@ class Verifier:
         inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, max_blocks, device)
         starts = torch.arange(MAX_ROWS + 1, dtype=torch.int32, device=device)
         draws = Draws.allocate(MAX_ROWS, device)
-        return cls(model, cache, tables, inputs, draws, workspace, starts, block_size, batch_invariant)
+        largest = allocate_largest(MAX_ROWS, config.hidden_size, device)
+        return cls(model, cache, tables, inputs, draws, workspace, starts, block_size, batch_invariant, largest)
+
+    def forget(self) -> None:
+        """Clear all tokens and activations from the buffers."""
+        self.inputs.token_ids.zero_()
+        self.largest.zero_()
+        self.rows.clear()
 
     @property
     def kernels(self) -> Kernels:
@@ -84,17 +95,22 @@ class Verifier:
         """Deal the draws out, and tell the tables which of them each sequence keeps."""
         dealt: list[list[int | None]] = []
         at = 0
+        commits = any(item.sequence.params.commits for item in batch)
+        largest = self.largest[: len(drawn)].cpu().numpy() if commits else None
+        self.rows.clear()
         for item in batch:
             own: list[int | None] = [token if token >= 0 else None for token in drawn[at : at + item.num_tokens]]
+            rows = range(at, at + item.num_tokens) if item.sequence.params.commits else ()
+            self.rows.append([] if largest is None else [largest[row].tobytes() for row in rows])
             at += item.num_tokens
             kept = agreed(item.guesses, own)
             self.tables.advance(item.sequence, [max(0, token or 0) for token in own[: kept + 1]])
             dealt.append(own)
         return dealt
 
-    def step(self, size: int, *, draws: bool = True) -> Callable[[], Tensor]:
+    def step(self, size: int, *, draws: bool = True, commits: bool = False) -> Callable[[], Tensor]:
         """A step of `size` rows, to be called or captured; returns the draws, [size] int64, or, unless it ``draws``,
-        the logits that `drawn` takes."""
+        the logits that `drawn` takes. One that ``commits`` leaves activations in `largest`."""
         tables, state = self.tables, self.tables.state
         rows, offsets = tables.check_rows[:size], tables.check_offsets[:size]
         fields: dict[str, Any] = {n: getattr(self.inputs, n)[:size] for n in self.inputs.__dataclass_fields__}
@@ -112,7 +128,12 @@ class Verifier:
             self.kernels.gather_draws(rows, state.known, tables.sampling, own)
             own.positions.add_(offsets)
             self.kernels.gather_marks(rows, own.positions, state.tokens, tables.marks, own.marks)
-            logits = self.model(replace(step_tokens, adapters=self._adapters_of(rows)), self.cache, attention)
+            hidden = self.model.body(replace(step_tokens, adapters=self._adapters_of(rows)), self.cache, attention)
+            if commits:
+                logits, largest = self.model.logits_and_largest(hidden, size, MOST)
+                self.largest[:size].copy_(largest)
+            else:
+                logits = self.model.logits(hidden)
             return self.drawn(logits) if draws else logits
 
         return step

@@ -66,6 +66,9 @@ class LeadingRunner:
         self.followers.send(say.Verify(self._originals.gone(), words, [d.guesses for d in batch], allowed))
         return self.own.verify(batch)
 
+    def checked_activations(self) -> list[list[bytes]]:
+        return self.own.checked_activations()
+
     @property
     def missed(self) -> int:
         return self.own.missed

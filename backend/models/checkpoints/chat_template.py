@@ -38,7 +38,8 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda layout: datetime.now().astimezone().strftime(layout)
+        environment.globals["strftime_now"] = lambda layout: (self.at or datetime.now()).astimezone().strftime(layout)
+        self.at: datetime | None = None  # the time that a template may read; None: now
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as broken:

@@ -7,6 +7,7 @@ paged kernel (GPU).
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,14 @@ NORM = "model.norm.weight"
 TABLES = (EMBEDDING, HEAD, NORM)
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Logits and states (what the head reads) of the last stage; of another one, places for them."""
+
+    logits: Tensor
+    states: Tensor
 
 
 class Decoder(nn.Module):
@@ -111,21 +120,26 @@ class Decoder(nn.Module):
         return self.collect(self.begin(ids, positions, attention, logit_rows))
 
     @torch.inference_mode()
-    def begin(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
-        """What `collect` takes: of the last stage the logits, of another one a place for them. A stage does not wait
-        here for those behind it."""
+    def begin(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> "Begun":
+        """What `collect` takes. A stage does not wait here for those behind it."""
         if not self.config.stage.last:
             self.group.pipeline.send(self._through(ids, positions, attention))
-            return self.embedding.new_empty(len(logit_rows), self.config.vocab_size)
+            rows, place = len(logit_rows), self.embedding.new_empty
+            return Begun(place(rows, self.config.vocab_size), place(rows, self.config.hidden_size))
         states = self.states(ids, positions, attention, logit_rows)
         logits = self.group.logits(self._head_of(states), self.config.vocab_size)
         variant = self.config.variant
-        return logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap)
+        return Begun(logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap), states)
 
     @torch.inference_mode()
-    def collect(self, begun: Tensor) -> Tensor:
+    def collect(self, begun: "Begun") -> Tensor:
         """The logits, on every stage."""
-        return self.group.pipeline.logits(begun)
+        return self.group.pipeline.logits(begun.logits)
+
+    @torch.inference_mode()
+    def collect_states(self, begun: "Begun") -> Tensor:
+        """What the head read, on every stage: [rows, hidden_size]. All stages ask for it, or none does."""
+        return self.group.pipeline.logits(begun.states)
 
     def _head_of(self, states: Tensor) -> Tensor:
         """Logits of this rank's tokens, [rows, rows of the head]."""

@@ -136,7 +136,9 @@ class FusedDecoder(PagedDecoder):
         if self.group.alone and hidden.added is None and not hidden.normed and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)
-        states = self.states(hidden)
+        return self.headed(self.states(hidden))
+
+    def headed(self, states: Tensor) -> Tensor:
         few = len(states) <= FEW_ROWS
         logits = self.kernels.skinny_linear(states, self.head) if few else F.linear(states, self.head)
         return self.group.logits(logits, self.config.vocab_size)

@@ -22,8 +22,10 @@ class InvariantDecoder(FusedDecoder):
         return OrderedRows(eps, self.group) if self.group.ordered else InvariantRows(eps)
 
     def own_logits(self, hidden: Hidden) -> Tensor:
-        logits = self.kernels.invariant_linear(self.states(hidden), self.head)
-        return self.group.logits(logits, self.config.vocab_size)
+        return self.headed(self.states(hidden))
+
+    def headed(self, states: Tensor) -> Tensor:
+        return self.group.logits(self.kernels.invariant_linear(states, self.head), self.config.vocab_size)
 
 
 class InvariantVariantDecoder(VariantDecoder):

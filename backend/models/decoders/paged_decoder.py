@@ -199,9 +199,24 @@ class PagedDecoder(ABC):
             return self.group.pipeline.logits(self.own_logits(hidden))
         return self.group.pipeline.logits(hidden.residual.new_empty(len(hidden.residual), self.config.vocab_size))
 
-    @abstractmethod
+    def logits_and_largest(self, hidden: Hidden, count: int, most: int) -> tuple[Tensor, Tensor]:
+        """`logits`, and of the last `count` rows the largest activations that the head reads, on every stage: int32
+        [count, min(most, hidden_size)] (`kernels.largest_activations`)."""
+        pipeline, width = self.group.pipeline, self.config.hidden_size
+        if not self.config.stage.last:
+            place = hidden.residual.new_empty((count, min(most, width)), dtype=torch.int32)
+            return self.logits(hidden), pipeline.logits(place)
+        states = self.states(hidden)  # once: sums over ranks may write into what they add
+        largest = self.kernels.largest_activations(states[len(states) - count :], most)
+        return pipeline.logits(self.headed(states)), pipeline.logits(largest)
+
     def own_logits(self, hidden: Hidden) -> Tensor:
-        """The same, of the last stage."""
+        """The same as `logits`, of the last stage."""
+        return self.headed(self.states(hidden))
+
+    @abstractmethod
+    def headed(self, states: Tensor) -> Tensor:
+        """Logits of what the head reads, of the last stage: [rows, vocab_size]."""
 
     def entering(self, ids: Tensor) -> Tensor:
         """What the first layer here gets: [tokens, hidden_size]."""

@@ -115,8 +115,8 @@ class VariantDecoder(PagedDecoder):
         x, residual = self._next(residual, added, layer.mlp_before)
         return Hidden(residual, self._branch(self._gated(self._product(x, layer.gate_up)), layer.down, layer.mlp_after))
 
-    def own_logits(self, hidden: Hidden) -> Tensor:
-        logits, limit = self._head(self.states(hidden)), self.variant.logit_cap
+    def headed(self, states: Tensor) -> Tensor:
+        logits, limit = self._head(states), self.variant.logit_cap
         logits = self.group.logits(logits, self.config.vocab_size)
         if self.variant.logit_scale != 1.0:
             logits.div_(self.variant.logit_scale)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from backend.errors import CorruptCheckpoint
 from backend.models.config import ModelConfig
-from backend.models.decoders.decoder import BODY, NORM, Decoder
+from backend.models.decoders.decoder import BODY, NORM, Begun, Decoder
 from backend.models.heads.head_config import EAGLE3, HeadConfig
 from backend.models.layers.arithmetic import Attention, rms_norm
 from backend.models.layers.decoder_layer import DecoderLayer
@@ -91,11 +91,11 @@ class HeadDecoder(Decoder):
         """The hidden states that enter the head, of what it reads of the model's: [tokens, hidden_size]."""
         return linear(states, self.join) if self.config.kind == EAGLE3 else states
 
-    def begin(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
+    def begin(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Begun:
         hidden = self._through(ids, positions, attention)[logit_rows]
         normed = rms_norm(hidden, self.norm, self.config.rms_norm_eps)
         self.outputs = hidden if self.config.kind == EAGLE3 else normed
-        return of_all_tokens(linear(normed, self.head), self.chosen, self.config.vocab_size)
+        return Begun(of_all_tokens(linear(normed, self.head), self.chosen, self.config.vocab_size), normed)
 
     def _through(self, ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         embedded, features = F.embedding(ids, self.embedding), self.features[: len(ids)]

@@ -10,6 +10,7 @@ from typing import Final
 from audit.errors import AuditError
 from audit.keys.owner_keys import KeyRing
 from gateway.errors import AuditUnavailable
+from gateway.request.answer.commitments import are_demanded
 from gateway.request.stages import Routed
 
 PLAIN_S: Final = 5.0
@@ -25,7 +26,8 @@ class ContentKeys:
         """Load the tenant's own key if the call needs it. Raises AuditUnavailable if the key is unavailable; nothing is
         recorded or sent then."""
         external, tenant = self._ring.external, routed.request.principal.tenant
-        if routed.redacted.content is None or not external.names or external.is_ready(tenant):
+        stores = routed.redacted.content is not None or are_demanded(routed)
+        if not stores or not external.names or external.is_ready(tenant):
             return
         now = asyncio.get_running_loop().time()
         if self._plain.get(tenant, now) > now:

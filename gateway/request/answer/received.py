@@ -42,7 +42,7 @@ class ReceivedAnswer:
     `events`: what writes a stream in the events of another API. `said`: the text for the client, where it is to be
     fingerprinted; `prints`: its fingerprints. `manifest`: what came of its manifest. `weights`: SHA-256 of those that
     the backend has shown; `weights_differ`: the answer came from others. `prefill`: where the prompt was computed, if
-    another backend was named for it.
+    another backend was named for it. `activations`: by choice, the commitment to its model's.
     """
 
     called: float | None = None
@@ -64,6 +64,7 @@ class ReceivedAnswer:
     weights: str | None = None
     weights_differ: bool = False
     prefill: Literal["elsewhere", "here"] | None = None
+    activations: dict[int, str] = field(default_factory=dict)
 
     def came_from(self, fingerprint: str | None) -> None:
         """Note what the answer says that it came from. Raises BackendFailed where that is not what the backend has
@@ -98,6 +99,7 @@ class ReceivedAnswer:
         self.tool_calls += told.tool_calls
         self.finish_reasons.extend(told.finish_reasons)
         self.watermarks.update(enumerate(told.watermarks))
+        self.activations.update(told.activations)
 
     def used(self, prompt_estimate: int) -> Used | None:
         """Return the tokens to charge; None if no backend answered.

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from backend.wire import SSE_DONE, fingerprint_of, sse_data
+from backend.wire import ACTIVATIONS_FIELD, SSE_DONE, fingerprint_of, sse_data
 from gateway.api_format import EventWriter
 from gateway.content.inspection import counted
 from gateway.errors import BackendFailed, BodyTooComplex
 from gateway.openai.answer import count_characters
 from gateway.openai.checked_call import Call
-from gateway.openai.finish import announces_end, recorded, watermark_of
+from gateway.openai.finish import announces_end, recorded, take_activations, watermark_of
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of, position_of
 from gateway.openai.sse import DONE, EventSplitter
@@ -182,7 +182,7 @@ class StreamRelay:
         if isinstance(chunk, dict) and chunk.get("error"):
             raise BackendFailed("The backend failed while it answered", elsewhere=True)
         choices = choices_of(chunk, DELTA)
-        payload = self._take_usage(chunk, payload)
+        payload = self._take_usage(chunk, self._take_activations(chunk, choices, payload))
         if not payload:
             return []
         if self._received.fingerprint is None:
@@ -215,6 +215,16 @@ class StreamRelay:
             if said_of_mark := watermark_of(choice):
                 received.watermarks[position_of(choice, place)] = said_of_mark
             received.finish_reasons = [word for word in self._ends.values() if word is not None]
+
+    def _take_activations(self, chunk: dict[str, Any], choices: list[dict[str, Any]], payload: bytes) -> bytes:
+        """Note what choices commit to and remove it."""
+        removed = False
+        for place, choice in enumerate(choices):
+            if ACTIVATIONS_FIELD in choice:
+                removed = True
+                if said := take_activations(choice):
+                    self._received.activations[position_of(choice, place)] = said
+        return to_json(chunk, inf_nan_mode="null") if removed else payload
 
     def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
         """Note the usage of a chunk and remove it. Empty if the chunk contained nothing else."""

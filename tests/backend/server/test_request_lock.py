@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from backend.errors import ConfigError
-from backend.server.request_lock import MARK_KEY, PREFILL_KEY, RequestLock, TokenRefused, read_key
+from backend.server.request_lock import COMMITS, MARK_KEY, PREFILL_KEY, RequestLock, TokenRefused, read_key
 from gateway.upstream.request_token import LIFETIME_S, PrefillPlace, RequestSigner
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -341,3 +341,26 @@ def test_a_token_of_a_call_admits_no_transfer_and_that_of_a_transfer_no_call(cli
 def test_a_claim_of_another_shape_opens_nothing(claim):
     with pytest.raises(TokenRefused, match="not one of this cell's"):
         lock().check([forged(claims(**claim))])
+
+
+def test_that_an_answer_commits_reaches_the_application_with_its_token_and_in_no_other_way():
+    seen = []
+
+    async def note(request):
+        seen.append(request.scope[COMMITS])
+        return Response(b"")
+
+    app = Starlette(routes=[Route("/v1/chat/completions", note, methods=["POST"])])
+    with TestClient(lock(app)) as client:
+        assert post(client, token(commits=True)).status_code == 200
+        assert post(client, token()).status_code == 200
+        body = b'{"act": true, "domicile.commits": true, "commits": true}'
+        assert post(client, token(body=body), body=body).status_code == 200
+    assert seen == [True, False, False]
+
+
+@pytest.mark.parametrize("said", ["true", 1, 0, [], {}])
+def test_a_wish_of_another_form_is_refused(said):
+    sent = [forged(claims(bod=urlsafe_b64encode(sha256(BODY).digest()).rstrip(b"=").decode(), act=said))]
+    with pytest.raises(TokenRefused, match="not one of this cell's"):
+        lock().check(sent)

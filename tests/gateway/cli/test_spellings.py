@@ -118,6 +118,7 @@ OTHER_STATUS = {
     "mark detect": "searches, and ends as grep(1) does: 2 where nothing could be tested",
     "mark verify": "as mark detect",
     "audit find-answer": "as mark detect",
+    "audit challenge": "as mark detect",
     "backend replay": "compares, and ends as cmp(1) does: 2 where there is nothing to compare",
 }
 """Commands that end otherwise where there is no installation, and why."""

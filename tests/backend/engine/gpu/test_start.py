@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backend.engine.engine import Engine
-from backend.engine.gpu.start import UNITS, require_gpu, require_units
+from backend.engine.gpu.start import UNITS, may_tune, require_gpu, require_units
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -188,3 +188,12 @@ def test_an_fp8_cache_on_a_card_without_fp8_and_a_card_older_than_bfloat16_are_r
         require_units(of_name("none"), config, (8, 6))
     with pytest.raises(ConfigError, match=r"compute capability 7\.5 cannot run the kernels; use one of 8\.0"):
         require_units(of_name("none"), EngineConfig(model="m", device="cuda"), (7, 5))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"self_tuning": False}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2},
+                {"batch_invariant": True}], ids=str,
+)  # fmt: skip
+def test_launch_choices_are_not_a_hosts_own_where_they_must_be_those_of_others(changes: dict[str, Any]) -> None:
+    assert may_tune(EngineConfig(model="m", device="cuda"))
+    assert not may_tune(EngineConfig(model="m", device="cuda", **changes))

@@ -54,7 +54,7 @@ class Seeing:
 
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Drawn:
         self.did.append(("launch", seen(batch), masks() if masks else None))
-        return Drawn([], [], [])
+        return Drawn([], [], [], [])
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         self.did.append(("verify", [(d.sequence.id, list(d.sequence.tokens), d.guesses) for d in batch]))
@@ -163,7 +163,7 @@ def test_another_rank_is_told_all_that_rank_0_does(model: Decoder, guesses: bool
 def test_another_rank_is_told_what_forms_allow_behind_each_guess(model: Decoder) -> None:
     class Keeping(Seeing):
         def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Drawn:
-            return Drawn([], [], [])  # masks of plain steps come later, and are of no matter here
+            return Drawn([], [], [], [])  # masks of plain steps come later, and are of no matter here
 
         def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
             self.did.append(

@@ -37,10 +37,10 @@ PENALISED = {
 }  # fmt: skip
 REQUESTS = [
     greedy(2, logprobs=4, prompt_logprobs=2),
-    SamplingParams(max_tokens=3, temperature=0.9, top_p=0.9, seed=5, ignore_eos=True, logprobs=2),
+    SamplingParams(max_tokens=3, temperature=0.9, top_p=0.9, seed=5, ignore_eos=True, logprobs=2, commits=True),
     SamplingParams(max_tokens=3, temperature=1.3, top_k=40, min_p=0.01, seed=8, ignore_eos=True, **PENALISED),
 ]
-Told = list[tuple[int, int | None, TokenLogprobs | None, list[TokenLogprobs] | None]]
+Told = list[tuple[int, int | None, TokenLogprobs | None, list[TokenLogprobs] | None, bytes | None]]
 
 
 def shape_of(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,7 +92,7 @@ def told(group: ParallelGroup, folder: Path, dtype: str, stages: int = 1, spare:
             engine.add(10 * i + 1, prompt, params, leader=10 * i)
     found: Told = []
     while engine.has_work:
-        found += [(item.id, item.token, item.logprobs, item.prompt) for item in engine.step()]
+        found += [(item.id, item.token, item.logprobs, item.prompt, item.activations) for item in engine.step()]
         if spare and len(found) > 6:  # copies move while there are sequences, which an engine leaves to idle times
             made.model.rebalance(1)
     return found
@@ -123,7 +123,8 @@ def test_any_way_to_divide_a_model_says_the_same_to_the_last_bit(
 ) -> None:
     folder = written(tmp_path / "model", name, seed)
     alone = told(SINGLE_ORDERED, folder, dtype)
-    assert len({token for _, token, _, _ in alone}) > 1
+    assert len({token for _, token, *_ in alone}) > 1
+    assert sum(row is not None for *_, row in alone) == 6  # of the request that commits and its fork
     ways: list[tuple[int, int, int | None]] = [(2, 1, None), (4, 1, None), (4, 2, None)]
     if name in MIXTURES:
         ways += [(2, 1, 0), (4, 1, 1), (4, 2, 1)]
@@ -155,7 +156,7 @@ def unordered(group: ParallelGroup, folder: Path) -> Told:
         engine.add(10 * i, PROMPTS[i % 2], params)
     found: Told = []
     while engine.has_work:
-        found += [(item.id, item.token, item.logprobs, item.prompt) for item in engine.step()]
+        found += [(item.id, item.token, item.logprobs, item.prompt, item.activations) for item in engine.step()]
     return found
 
 

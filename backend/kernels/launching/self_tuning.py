@@ -21,8 +21,6 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
-from backend.engine.core.progress import OnStage, Stage
-from backend.engine_config import EngineConfig
 from backend.kernels.launching import tuning
 from backend.kernels.launching.tuning import Choice, Choices, Lookup
 
@@ -32,6 +30,8 @@ SECONDS = 90.0
 KERNELS = frozenset({"skinny_linear", "narrow_linear", "int4_linear", "int8_linear", "fp8_block_linear"})
 REPEATS = 20
 
+OnProgress = Callable[[int, int], object]
+"""Takes the seconds that have passed, of so many."""
 Timer = Callable[[Callable[[], object]], float]
 """Takes a call, and returns how long it takes, in any unit. Raises what the call raises."""
 
@@ -55,7 +55,7 @@ class SelfTuning:
     in_use: Choices
     seconds: float
     timer: Timer
-    on_stage: OnStage
+    on_progress: OnProgress
     clock: Callable[[], float] = time.monotonic
     found: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
@@ -90,7 +90,7 @@ class SelfTuning:
             self.left.add(key)
         else:
             self.found.add(key)
-        self.on_stage(Stage.TUNING, round(self.seconds - max(0.0, self._deadline - self.clock())), round(self.seconds))
+        self.on_progress(round(self.seconds - max(0.0, self._deadline - self.clock())), round(self.seconds))
 
     def keep(self) -> None:
         """Write the winners, so that the next start has them; where that cannot be done, say so and go on."""
@@ -122,18 +122,18 @@ class CardChoices:
 
 @contextmanager
 def first_start(
-    config: EngineConfig, choices: CardChoices, on_stage: OnStage, timer: Timer | None = None
+    choices: CardChoices, on_progress: OnProgress, *, enabled: bool = True, timer: Timer | None = None
 ) -> Iterator[SelfTuning | None]:
-    """Time what is launched meanwhile, if the card was not measured and its choices may differ from others'."""
+    """Time what is launched meanwhile, if that is `enabled` and the card was not measured."""
     if choices.is_measured:
         yield None
         return
     in_use, kept = choices.in_use, choices.kept
     log.info("%s was never measured: launch choices are those of other cards, or this host's own", in_use.target)
-    if not config.self_tuning or config.ranks > 1 or config.batch_invariant:
+    if not enabled:
         yield None
         return
-    search = SelfTuning(kept, in_use, SECONDS, timer or microseconds, on_stage)
+    search = SelfTuning(kept, in_use, SECONDS, timer or microseconds, on_progress)
     with tuning.searching(search):
         yield search
     if search.found:

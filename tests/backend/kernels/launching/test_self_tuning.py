@@ -10,16 +10,13 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from backend.engine.core.progress import Stage
-from backend.engine.gpu.self_tuning import SECONDS, CardChoices, choices_of_host, first_start
-from backend.engine_config import EngineConfig
 from backend.kernels.launching import tuning
+from backend.kernels.launching.self_tuning import SECONDS, CardChoices, choices_of_host, first_start
 from backend.kernels.launching.tuning import Choice, Choices, Lookup
 from backend.kernels.linear.narrow import candidates, narrow_linear, narrow_parts
 
 GPU = torch.cuda.is_available()
 DEFAULT, OTHER, LARGE = (Choice.of(warps, 2, TILE=32 * warps) for warps in (1, 2, 4))
-CONFIG = EngineConfig(model="m", device="cuda")
 
 
 class Clock:
@@ -68,17 +65,17 @@ def defaults_afterwards() -> Any:
     tuning.use(Choices("defaults"))
 
 
-def start(shipped: Path, host: Path, card: Card, lookups: list[Lookup], config: EngineConfig = CONFIG) -> Any:
+def start(shipped: Path, host: Path, card: Card, lookups: list[Lookup], *, enabled: bool = True) -> Any:
     """One start on an L40S; what was launched, and the search."""
     choices = CardChoices.load(shipped, host, "NVIDIA L40S", "3.6.0")
     tuning.use(choices.in_use)
-    stages: list[Stage] = []
-    with first_start(config, choices, lambda stage, done, total: stages.append(stage), card.time) as search:
+    told: list[tuple[int, int]] = []
+    with first_start(choices, lambda *seconds: told.append(seconds), enabled=enabled, timer=card.time) as search:
         if search is not None:
             search.clock = card.clock
             search.__post_init__()
         done = [tuning.launched(each, card.launch) for each in lookups]
-    assert set(stages) <= {Stage.TUNING}
+    assert all(0 <= done <= total == SECONDS for done, total in told)
     return done, search
 
 
@@ -136,7 +133,7 @@ def test_what_two_starts_found_at_once_is_kept_of_both(shipped: Path, tmp_path: 
 def test_a_measured_card_is_not_timed(shipped: Path, tmp_path: Path) -> None:
     choices = CardChoices.load(shipped, tmp_path / "c.json", "NVIDIA H200", "3.6.0")
     assert choices.is_measured and choices.in_use.known
-    with first_start(CONFIG, choices, lambda *_: None, lambda _: pytest.fail("timed")) as search:
+    with first_start(choices, lambda *_: None, timer=lambda _: pytest.fail("timed")) as search:
         assert search is None
 
 
@@ -149,17 +146,12 @@ def test_choices_of_another_compiler_or_of_the_package_are_not_overruled(shipped
     assert CardChoices.load(shipped, host, "NVIDIA H200", "3.7.0").in_use.known == {}
 
 
-@pytest.mark.parametrize(
-    "changes", [{"self_tuning": False}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2},
-                {"batch_invariant": True}], ids=str,
-)  # fmt: skip
-def test_where_choices_must_be_those_of_others_nothing_is_timed(
-    shipped: Path, tmp_path: Path, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+def test_where_it_is_not_wanted_nothing_is_timed(
+    shipped: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     card = Card(Clock(), {DEFAULT: 3.0, OTHER: 2.0, LARGE: 1.0})
-    config = EngineConfig(model="m", device="cuda", **changes)
-    done, search = start(shipped, tmp_path / "c.json", card, [lookup()], config)
+    done, search = start(shipped, tmp_path / "c.json", card, [lookup()], enabled=False)
     assert (done, search) == (["with 1 warps"], None)
     assert "was never measured" in caplog.text
     assert not (tmp_path / "c.json").exists()
@@ -202,7 +194,7 @@ def test_every_candidate_of_a_real_product_gives_the_product(shipped: Path, tmp_
 
     choices = CardChoices.load(shipped, tmp_path / "c.json", "NVIDIA L40S", "3.6.0")
     tuning.use(choices.in_use)
-    with first_start(CONFIG, choices, lambda *_: None, timer):
+    with first_start(choices, lambda *_: None, timer=timer):
         whole, parts = narrow_linear(x, weight), narrow_parts(x, weight)
     wanted = x @ weight.T
     torch.testing.assert_close(whole, wanted, rtol=1e-5, atol=1e-4)
@@ -221,7 +213,7 @@ def test_a_card_times_its_own_products(shipped: Path, tmp_path: Path) -> None:
     weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     choices = CardChoices.load(shipped, tmp_path / "c.json", "a card", "3")
     tuning.use(choices.in_use)
-    with torch.inference_mode(), first_start(CONFIG, choices, lambda *_: None) as search:
+    with torch.inference_mode(), first_start(choices, lambda *_: None) as search:
         y = narrow_linear(x, weight)
     assert search is not None and len(search.found) == 1
     torch.testing.assert_close(y, x @ weight.T, rtol=2e-2, atol=2)

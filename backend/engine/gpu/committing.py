@@ -1,0 +1,61 @@
+"""Steps that also leave the largest activations of what they draw from (`backend.activations`), by their own replays.
+
+A captured step does the same each time, so one that commits is another capture than one that does not. Most engines
+need none of them: each is captured when a step has lacked it, and until then the step runs kernel by kernel.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from backend.activations.rows import MOST
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.gpu.captures import Replay
+
+
+class Variant(NamedTuple):
+    """A step of `size` rows (or, of prompts, tokens). draws: it returns tokens, and not logits. shared: as in
+    `StepShape`."""
+
+    kind: Literal["decode", "prompts", "check"]
+    size: int
+    draws: bool = True
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class CommittingReplays:
+    """step_of: the step, to be called or captured. captured: captures steps of those sizes. miss: says that a capture
+    was lacking (`GraphRunner`)."""
+
+    step_of: Callable[[Variant], Callable[[], Tensor]]
+    capture: Callable[[list[int], Callable[[int], Callable[[], Tensor]]], list[Replay]]
+    miss: Callable[[Callable[[Any], object], Any], None]
+    _replays: dict[Variant, Replay] = field(default_factory=dict)
+
+    def __call__(self, variant: Variant, captured: bool) -> Tensor:
+        """What the step returns. captured: steps of its kind run as graphs here."""
+        replay = self._replays.get(variant)
+        if replay is not None:
+            replay.graph.replay()
+            return replay.drawn
+        if captured:
+            self.miss(self.prepare, variant)
+        return self.step_of(variant)()
+
+    def prepare(self, variant: Variant) -> None:
+        if variant not in self._replays:
+            (self._replays[variant],) = self.capture([variant.size], lambda _: self.step_of(variant))
+
+
+def any_commits(batch: list[Scheduled]) -> bool:
+    """Whether a token of the step is to be committed to."""
+    return any(s.samples and s.sequence.params.commits for s in batch)
+
+
+def allocate_largest(rows: int, width: int, device: torch.device) -> Tensor:
+    """Where captured steps leave the largest activations: int32 [rows, min(MOST, width)]."""
+    return torch.zeros(rows, min(MOST, width), dtype=torch.int32, device=device)
