@@ -15,7 +15,7 @@ from typing import NamedTuple
 import phonenumbers
 
 from policy.redact.contacts.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
-from policy.redact.context.figures import is_dated, is_figure, is_share, stands_in_a_record
+from policy.redact.context.figures import is_dated, is_figure, is_hex_dump, is_hours, is_share, stands_in_a_record
 from policy.redact.context.harmless import called_otherwise, shaped_otherwise
 from policy.redact.ids.names import named_numbers
 from policy.redact.text.alphabet import LETTER
@@ -56,7 +56,8 @@ _VERSION = re.compile(
 )  # one digit between two points
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
-_SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
+_SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x + 5.00032159`
+_ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
@@ -129,6 +130,8 @@ def _is_written_otherwise(it: _Candidate) -> bool:
         _DATE.fullmatch(it.span) is not None
         or _FILE.fullmatch(it.span) is not None
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
+        or _ANGLE.fullmatch(it.span) is not None
+        or (it.bare.startswith("00") and (is_hours(it.span) or is_hex_dump(it.reading, it.begin, it.end)))
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
         or _VERSION.fullmatch(it.span) is not None

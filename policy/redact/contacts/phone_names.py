@@ -33,7 +33,7 @@ _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι
 _CLOSE = re.compile(
     r"(?<![^\W_])(?:my (?:[^\W\d_]{2,10} )?number|(?:meine|unsere) (?:[^\W\d_]{2,10} )?nummer|mon numero|mi numero|il mio numero|mijn nummer"
     r"|moj[ae]? (?:numer|cislo|broj|stevilka)|mitt? (?:nummer|numer)|numeroni|szamom|o meu numero|numarul meu|моят номер|αριθμος μου"
-    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|[tmf](?=[:.])|(?:get|reach|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
+    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|(?<![0-9] )[tmf](?=[:.])|(?:get|reach|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
     rf"[^\w\n]{{0,4}}(?:(?:{_IS})[^\w\n]{{1,3}})?\Z"
 )
 _BEHIND = re.compile(

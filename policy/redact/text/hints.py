@@ -107,13 +107,16 @@ _VOTES = {
 }
 _ENGLISH = frozenset(_WORDS["en"].split())
 _WORD_SET = frozenset(_LANGUAGES)
+# Words as short as the pieces of letters in hashes, addresses and names of variables.
+_SHORT = 3
+_ALONE = {word: re.compile(rf"{word}(?<!\w{word})(?!\w)") for word in _WORD_SET if len(word) <= _SHORT}
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
 _COUNTRY_WORDS = frozenset(_COUNTRY_NAMES)
 _TELLING = {
     form: language for letter, language in _LETTERS.items() for form in (letter, letter.upper()) if len(form) == 1
 }
 _TELLING_LETTER = re.compile(f"[{''.join(_TELLING)}]")
-_CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
+_CALLED = re.compile(r"(?:(?<!\w)\+|(?<![\w.,-])00(?=(?:[ ()./-]{0,3}[0-9]){8}))([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
 _ACCOUNT = re.compile(r"([A-Z](?<!\w[A-Z])[A-Z])(?:[0-9]{2}[ -]?[0-9A-Z]{4}[ -]?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
 _NEAR = 1000  # characters at the start of a text that are examined
@@ -121,35 +124,39 @@ _ENOUGH = 2
 _SURE = 0.6  # minimum score of a language in a text with English words: more than one word shared with English gives
 
 
-def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> frozenset[str]:
+def countries_of(text: str, folded: str, words: Sequence[str], starts: Sequence[int]) -> frozenset[str]:
     """Return the countries of the text's most likely languages and those named by its words, numbers and e-mail
     domains.
 
-    ``words``: the words of the text in lower case without diacritics, in order. ``starts``: the offset of each word.
+    ``folded``: the text in lower case without diacritics. ``words``: its words in order. ``starts``: the offset of each.
     Only the first 1,000 characters are examined. Returns ISO 3166 codes in lower case.
     """
     if len(text) > _NEAR:
         words = words[: bisect_left(starts, _NEAR)]
-    found = _of_languages(text, words)
+    found = _of_languages(text, folded, words)
     if not _COUNTRY_WORDS.isdisjoint(words):
         found.update(_COUNTRY_NAMES[word] for word in _COUNTRY_WORDS.intersection(words))
     found.update(code for code in _codes(text[:_NEAR]) if code in _SHOWN)
     return frozenset(found)
 
 
-def _of_languages(text: str, words: Sequence[str]) -> set[str]:
-    """Return the countries of the languages with the most matching words and distinctive letters."""
+def _of_languages(text: str, folded: str, words: Sequence[str]) -> set[str]:
+    """Return the countries of the languages with the most matching words and distinctive letters.
+
+    Single letters alone show no language: programs and formulas are full of them.
+    """
     found: set[str] = set()
     scores: dict[str, float] = {}
     known = _WORD_SET.intersection(words)
     is_english = not known.isdisjoint(_ENGLISH)
-    for word in known:
+    said = [word for word in known if len(word) > _SHORT or _stands_alone(word, folded)]
+    for word in said:
         for language, weight in _VOTES[word]:
             scores[language] = scores.get(language, 0) + weight
     if not text.isascii():
         for letter in set(_TELLING_LETTER.findall(text, 0, _NEAR)):
             scores[_TELLING[letter]] = scores.get(_TELLING[letter], 0) + 1
-    if scores:
+    if scores and (any(len(word) > 1 for word in said) or not text.isascii()):
         best = max(scores.values())
         if best >= 0.5:
             for language, score in scores.items():
@@ -169,6 +176,11 @@ def _codes(head: str) -> list[str]:
     if "@" in head:
         codes += _DOMAIN.findall(head)
     return codes
+
+
+def _stands_alone(word: str, folded: str) -> bool:
+    """Return whether a word occurs without letters, digits and `_` beside it, unlike the letters of `a7e0d9`."""
+    return _ALONE[word].search(folded, 0, _NEAR) is not None
 
 
 _SHOWN = frozenset(_CALLING.values())
