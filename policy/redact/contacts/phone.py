@@ -32,7 +32,6 @@ _SPAN = re.compile(
     r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
     re.IGNORECASE,
 )
-_AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
 _SEPARATORS = b" ./()+-"
 _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
