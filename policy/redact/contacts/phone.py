@@ -44,7 +44,7 @@ _FILE = re.compile(
 )  # a number and its year, an appeal in France, a date
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
-_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")
+_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255, one with three digits: phones are not grouped like this.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
@@ -183,7 +183,7 @@ def _is_planned(it: _Candidate) -> bool:
     With a trunk 0, the plan of any country counts; otherwise only those of the text's countries. An unbroken number may
     as well be a count, a size or a key, and needs a name or a position that indicates a phone.
     """
-    if _PERSONAL.fullmatch(it.span) or not it.is_grouped:
+    if _PERSONAL.fullmatch(it.span) or not it.is_grouped or it.bare.startswith("0 "):
         return False
     if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
         return _plans(REGIONS, _USES).fullmatch(it.number) is not None

@@ -9,7 +9,7 @@ from policy.redact.text.reading import Reading
 _CONTEXT = re.compile(
     r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
-    r"(?![^\W\d_])|hp(?![^\W\d_])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
+    r"(?![^\W\d_])|hp(?=[.:])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
     r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
     r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"

@@ -36,6 +36,7 @@ _COMPACT_DAY = re.compile(
 _ONE_DECIMAL = re.compile(r"(?<![0-9.])[0-9]{1,6}\.[0-9]{1,6}(?![0-9.])")
 _RATIO_FIRST = re.compile(r"0\.[0-9]{2,9} ")  # `0.969 9850`
 _ALIGNED = re.compile(r"[0-9)] {3}|[0-9)] {2}[^ ].*[0-9)] {2}")  # numbers of several columns
+_COMPANY = re.compile(r"[0-9]{7}-[0-9]")  # the number of a Finnish company
 _HOURS = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9]-(?:[01][0-9]|2[0-4])[0-5][0-9]")  # `0900-1730`
 _SETS = re.compile(r"(?:[0-7]-[0-7](?:\([0-9]{1,2}\))?(?: |\Z)){2,5}")  # of tennis
 _SHARE_BEFORE = "% ("  # `66% (93610/140759)`, progress of git
@@ -108,11 +109,12 @@ def is_hours(written: str) -> bool:
 
 
 def _is_several(written: str) -> bool:
-    """Return whether it is two decimals, a range of hours, a score in sets, or numbers of several columns."""
+    """Return whether it is two decimals, a range of hours, a score in sets, a company's number, or numbers of several columns."""
     return (
         (written.count(".") > 1 and len(_ONE_DECIMAL.findall(written)) > 1)
         or _RATIO_FIRST.match(written) is not None
         or is_hours(written)
+        or _COMPANY.fullmatch(written) is not None
         or _SETS.fullmatch(written) is not None
         or _ALIGNED.search(written) is not None
     )

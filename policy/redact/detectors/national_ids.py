@@ -483,6 +483,8 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
         return True
     if is_measured(reading, begin, chain.end):
         return False
+    if chain.groups == 1 and chain.compact.isdigit() and IDS[kind].needs is Needs.COUNTRY and kind not in _DATE_CODED:
+        return False
     if chain.compact.isdigit() and stands_among_figures(reading, begin, chain.end):
         return False
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)

@@ -34,11 +34,12 @@ _ISSUERS = re.compile(
 )
 _HALF = 8  # digits of the longest group of two
 _COORDINATE = 6  # digits; cards are not grouped like this, but rows of figures are
+_THOUSANDS = 3  # digits; a card in such groups is no part of a longer row
 _USUAL = 16  # digits; longer cards are written in groups or named
 _LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
 _AROUND = 240  # characters
 _EAN = 13  # digits; also the length of Visa cards of the last century
-_SIGNS_OF_PROGRAMS = ":=\"'"
+_SIGNS_OF_PROGRAMS = (":", "=", '"', "'")
 _CARD = re.compile(
     r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
@@ -91,6 +92,8 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
         if len(digits) > _LONGEST:
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
+            continue
+        if groups[first][1] - begin == _THOUSANDS and (first or index + 1 < len(groups)):
             continue
         if not _may_be_card(reading, groups[first : index + 1], digits):
             continue
@@ -151,7 +154,9 @@ def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
     the check. A number that is called a card is never one.
     """
     is_long = len(digits) > _USUAL or len(digits) == _EAN
-    is_long = is_long or (len(digits) < _EAN and begin > 0 and reading[begin - 1] in _SIGNS_OF_PROGRAMS)
+    is_long = is_long or (
+        len(digits) < _EAN and reading[max(0, begin - 3) : begin].rstrip(" ").endswith(_SIGNS_OF_PROGRAMS)
+    )
     is_short = len(digits) < _USUAL and stands_among_figures(reading, begin, begin + len(digits))
     if not (is_long or is_short or _stands_among_failing(reading, begin, digits)):
         return False
