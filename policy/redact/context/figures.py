@@ -40,6 +40,7 @@ _COMPANY = re.compile(r"[0-9]{7}-[0-9]")  # the number of a Finnish company
 _HOURS = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9]-(?:[01][0-9]|2[0-4])[0-5][0-9]")  # `0900-1730`
 _SETS = re.compile(r"(?:[0-7]-[0-7](?:\([0-9]{1,2}\))?(?: |\Z)){2,5}")  # of tennis
 _SHARE_BEFORE = "% ("  # `66% (93610/140759)`, progress of git
+_TENDER_BEFORE = re.compile(r"20[0-9]{2}/S \Z")  # in the supplement of the Official Journal: `2026/S 213-553208`
 _POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
 # Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
@@ -95,6 +96,7 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
         or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
         or _is_several(written)
         or is_progress(reading, begin)
+        or _TENDER_BEFORE.search(reading, max(0, begin - 7), begin) is not None
     )
 
 

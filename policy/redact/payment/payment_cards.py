@@ -113,6 +113,8 @@ def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -
     begin = groups[0][0]
     if not _is_grouped([end - at for at, end in groups]):
         return False
+    if len(groups) == 2 and begin and reading[begin - 1] == ":":  # a range of positions: `chr17:24024060-23655714`
+        return False
     if len(digits) == _EAN and _is_article(reading, begin, digits):
         return False
     return len(groups) > 1 or not _is_a_word_of_64_bits(reading, begin, digits)
