@@ -5,6 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from types import MappingProxyType
 
+from starlette.requests import Request
+from starlette.routing import Route
+
 MAX_SHOWN = 100
 CUTOFF = 0.75
 _PART = re.compile(r"(?:[A-Za-z][A-Za-z_.:-]*(?:[0-9]{1,2}[A-Za-z_.:-]*){0,3})?")
@@ -98,6 +101,17 @@ def _shown_by(path: str, words: Collection[str]) -> str:
 def _shown(path: str) -> str:
     parts = path[:MAX_SHOWN].split("/")
     return "/".join(part if _PART.fullmatch(part) else "…" for part in parts) + ("…" if len(path) > MAX_SHOWN else "")
+
+
+def methods_here(request: Request) -> str:
+    """The methods of all routes of the application at this URL (RFC 9110 §15.5.6), as the field ``Allow`` has them.
+    Starlette names those of the first route."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.methods and route.path_regex.match(path):
+            found |= route.methods
+    return ", ".join(sorted(found))
 
 
 def nearest_route(path: str, routes: Sequence[str]) -> str | None:

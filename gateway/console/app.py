@@ -23,6 +23,7 @@ from gateway.console.pages.sign_in import SignIn
 from gateway.console.session import FIELD, check_form, cookies_of, is_fresh
 from gateway.console.visit import ROOT, Visit, path, render, texts
 from gateway.database.errors import DatabaseUnavailable
+from gateway.nearest_route import methods_here
 
 PREFIX: Final = ROOT
 POLICY: Final = (
@@ -135,7 +136,10 @@ class Console:
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101
-        return self._error(request, error.status_code, "")
+        response = self._error(request, error.status_code, "")
+        if error.status_code == 405:
+            response.headers["allow"] = methods_here(request)
+        return response
 
     async def unavailable(self, request: Request, error: Exception) -> Response:
         return self._error(request, 503, str(error))

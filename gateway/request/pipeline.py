@@ -242,7 +242,7 @@ class Pipeline:
         self, accepted: Accepted, target: Target, silence: KeepAlive | None, adapter: AdapterRecord
     ) -> AsyncIterator[BackendAnswer]:
         """With the adapter that the call names at the backend before anything of the call is."""
-        await self.adapters.ensure(target, adapter)
+        await self.adapters.ensure(target, adapter, partial(self.evaluation.check, accepted.routed))
         try:
             async with self._sent(accepted, target, silence) as answer:
                 yield answer

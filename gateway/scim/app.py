@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from audit.errors import AuditError
 from gateway.database.errors import Duplicate, Invalid, NotFound, Stale, StoreError
+from gateway.nearest_route import methods_here
 from gateway.records.provisioning import ProvisionedGroup, ProvisionedUser
 from gateway.scim.errors import ScimError, invalid
 from gateway.scim.filters import equality, searched
@@ -358,4 +359,7 @@ async def _not_there(request: Request, error: Exception) -> Response:
         if status == 404
         else "the method is not of this route; use another"
     )
-    return _response(status, ScimError(status, what).body, None)
+    response = _response(status, ScimError(status, what).body, None)
+    if status == 405:
+        response.headers["allow"] = methods_here(request)
+    return response

@@ -25,7 +25,7 @@ from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
-from gateway.nearest_route import not_offered, unknown_url
+from gateway.nearest_route import methods_here, not_offered, unknown_url
 from gateway.offers.routes import MODELS
 from gateway.offers.routes import PATHS as MODEL_PATHS
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address
@@ -200,8 +200,7 @@ def _answer(error: GatewayError, body: bytes) -> Response:
 
 def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
     if error.status_code == 405 and not_offered(request.url.path) is None:
-        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-        return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow)
+        return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=methods_here(request))
     if error.status_code in (404, 405):
         return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
     return InternalError("The gateway failed")

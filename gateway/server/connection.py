@@ -53,6 +53,9 @@ DISCARD_PAUSE_S = 0.01
 """Between two reads of what is dropped, of at most 256 kB each: an upload that was refused is not read at the speed of
 the network, which would take the event loop from the other connections."""
 
+LINGER_S = 2.0
+"""For a client to take a refusal of what it is still sending, for the same reason."""
+
 UNREAD_S = 120.0
 """A client who takes no byte of its answer for so long is cut off, as by nginx's send_timeout (of 60 s): a whole answer
 that waits is up to 64 MB of memory, and a stream holds a place at its backend."""
@@ -510,9 +513,13 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _write(self, refusal: Refusal) -> None:
         self._postponed = None
-        if not self.transport.is_closing():
-            self.transport.write(refusal.encoded())
-            self.transport.close()
+        if self.transport.is_closing():
+            return
+        self.transport.write(refusal.encoded())
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        # What still arrives is dropped by `data_received`; the client closes, or is closed to.
+        self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
 
 def bounded(body_timeout_s: Callable[[], float], head_s: float = HEAD_S) -> Callable[..., BoundedConnection]:

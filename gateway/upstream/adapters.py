@@ -8,7 +8,8 @@ unless running calls use it.
 import asyncio
 import json
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from backend.wire import ADAPTERS_PATH, UNLOAD_PATH
 from gateway.errors import BackendUnavailable, GatewayError
@@ -27,8 +28,11 @@ class BackendAdapters:
         self._known: dict[str, tuple[Backend | None, OrderedDict[_Held, str]]] = {}  # digests, most recently used last
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def ensure(self, target: Target, adapter: AdapterRecord) -> None:
-        """Load the adapter unless the backend has it. Raises BackendUnavailable; the call has then not been sent."""
+    async def ensure(self, target: Target, adapter: AdapterRecord, check: Callable[[], None]) -> None:
+        """Load the adapter unless the backend has it. Raises BackendUnavailable; the call has then not been sent.
+
+        `check` is called before anything is sent to the backend, which may be minutes later; what it raises ends this.
+        """
         if target.backend is None or target.backend.kind != "domicile":
             raise BackendUnavailable("Adapters are loaded by backends of our own only; name the model itself")
         held = self._held(target)
@@ -36,7 +40,7 @@ class BackendAdapters:
         if held.get(key) != adapter.sha256:
             async with self._turns.setdefault(target.backend_id, asyncio.Lock()):
                 if held.get(key) != adapter.sha256:
-                    await self._load(target, adapter, held)
+                    await self._load(_Asked(self._upstream, target, check), adapter, held)
                     held[key] = adapter.sha256
         held.move_to_end(key)
 
@@ -51,12 +55,12 @@ class BackendAdapters:
             known = self._known[target.backend_id] = target.backend, OrderedDict()
         return known[1]
 
-    async def _load(self, target: Target, adapter: AdapterRecord, held: OrderedDict[_Held, str]) -> None:
+    async def _load(self, backend: "_Asked", adapter: AdapterRecord, held: OrderedDict[_Held, str]) -> None:
         wanted = {"name": adapter.name, "path": adapter.path, "project": adapter.project, "sha256": adapter.sha256}
-        status, said = await self._ask(target, ADAPTERS_PATH, wanted)
+        status, said = await backend.ask(ADAPTERS_PATH, wanted)
         if status == 409:
-            await self._make_room(target, said.get("error", {}).get("code"), adapter, held)
-            status, said = await self._ask(target, ADAPTERS_PATH, wanted)
+            await self._make_room(backend, said.get("error", {}).get("code"), adapter, held)
+            status, said = await backend.ask(ADAPTERS_PATH, wanted)
         if status != 200 or said.get("sha256") != adapter.sha256:
             code = said.get("error", {}).get("code")
             raise BackendUnavailable(
@@ -65,30 +69,38 @@ class BackendAdapters:
             )
 
     async def _make_room(
-        self, target: Target, code: Any, adapter: AdapterRecord, held: OrderedDict[_Held, str]
+        self, backend: "_Asked", code: Any, adapter: AdapterRecord, held: OrderedDict[_Held, str]
     ) -> None:
         """Unload the adapter that has the name, or else the least recently used adapter that no call uses."""
         if code == "adapter_in_use":
-            await self._unload(target, (adapter.project, adapter.name), held)
+            await self._unload(backend, (adapter.project, adapter.name), held)
             return
-        _, listed = await self._ask(target, ADAPTERS_PATH, None)
+        _, listed = await backend.ask(ADAPTERS_PATH, None)
         there = [(str(each.get("project")), str(each.get("name"))) for each in listed.get("data", [])]
         age = {key: number for number, key in enumerate(held)}
         for key in sorted(there, key=lambda key: age.get(key, -1)):
-            if await self._unload(target, key, held):
+            if await self._unload(backend, key, held):
                 return
 
-    async def _unload(self, target: Target, key: _Held, held: OrderedDict[_Held, str]) -> bool:
-        status, _ = await self._ask(target, UNLOAD_PATH, {"project": key[0], "name": key[1]})
+    async def _unload(self, backend: "_Asked", key: _Held, held: OrderedDict[_Held, str]) -> bool:
+        status, _ = await backend.ask(UNLOAD_PATH, {"project": key[0], "name": key[1]})
         if status == 200:
             held.pop(key, None)
         return status == 200
 
-    async def _ask(self, target: Target, path: str, body: dict[str, str] | None) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON object of the response. Raises BackendUnavailable."""
+
+class _Asked(NamedTuple):
+    """A backend that is asked about adapters, as long as `check` raises nothing."""
+
+    upstream: Upstream
+    target: Target
+    check: Callable[[], None]
+
+    async def ask(self, path: str, body: dict[str, str] | None) -> tuple[int, dict[str, Any]]:
+        """Return the status and the JSON object of the response. Raises BackendUnavailable, and what `check` raises."""
         sent = None if body is None else json.dumps(body).encode()
         try:
-            status, said = await self._upstream.ask(target, path, LOAD_TIMEOUT_S, sent)
+            status, said = await self.upstream.ask(self.target, path, LOAD_TIMEOUT_S, sent, self.check)
             found = json.loads(said or b"{}")
         except (GatewayError, ConnectionLost, ProtocolError, TimeoutError, ValueError) as error:
             raise BackendUnavailable("The backend did not say whether it has the adapter; try again") from error

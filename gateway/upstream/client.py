@@ -216,13 +216,19 @@ class Upstream:
         return status == 200
 
     async def ask(
-        self, target: Target, path: str, timeout_s: float, body: bytes | None = None
+        self,
+        target: Target,
+        path: str,
+        timeout_s: float,
+        body: bytes | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[int, bytes | None]:
         """Send a GET, or a POST if there is a `body`. Returns status and body, with None for a body above 1 MiB.
 
-        Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError if there is no response.
+        `check` as for `call`. Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError if there is no
+        response.
         """
-        return await self._exchange(target, path, timeout_s, body)
+        return await self._exchange(target, path, timeout_s, body, check)
 
     async def fetch(self, target: Target, path: str, timeout_s: float, body: bytes | None = None) -> bytes | None:
         """Send a GET, or a POST if there is a `body`, and return the response body of at most 1 MiB.
@@ -236,7 +242,12 @@ class Upstream:
         return said if status == 200 else None
 
     async def _exchange(
-        self, target: Target, path: str, timeout_s: float, body: bytes | None
+        self,
+        target: Target,
+        path: str,
+        timeout_s: float,
+        body: bytes | None,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[int, bytes | None]:
         """Return status and body of one response, with None for a body above 1 MiB."""
         pieces, size = [], 0
@@ -250,7 +261,7 @@ class Upstream:
                 token = "" if path == PING_PATH else self._token(target.backend, method, path, "", "", digest)
                 return pool.head(method, path, len(sent), "readiness", token)
 
-            connection, response = await self._send(target, pool, head, sent)
+            connection, response = await self._send(target, pool, head, sent, check)
             try:
                 async for piece in response.pieces(timeout_s):
                     size += len(piece)

@@ -16,9 +16,11 @@ _VERSION = re.compile(
     r"|upgraded? to|v)"
     r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
 )
+_OBJECT_ID = re.compile(r"(?<![a-z])(?:oid|object ?id)s?(?![a-z])|(?<![0-9.])[012](?:\.[0-9]{1,6}){5,}")  # ITU-T X.660
 _PRODUCT = re.compile(r"(?:^|[ ;(])[A-Z][A-Za-z]{2,24}/\Z")  # `Chrome/120.0.0.0`
 _HOST = re.compile(r"\b(?:ip|ipv4|host|server|addr|dns|gateway|client|peer|remote|proxy|login|from|ping|ssh|via)")
 _BEFORE = 32
+_ARCS = frozenset("012")  # with which an object identifier begins
 _SMALL = "32"
 _DOT_DIGIT = re.compile(r"\.[0-9]")
 _IPV6 = re.compile(
@@ -166,6 +168,8 @@ def _is_version(text: str, match: re.Match[str]) -> bool:
     if _VERSION.search(before) or _PRODUCT.search(written):
         return True
     parts = match[0].split(".")
+    if parts[0] in _ARCS and _OBJECT_ID.search(lowered(text[max(0, match.start() - _CALLED_REACH) : match.start()])):
+        return True
     return (
         all(len(part) == 1 or part < _SMALL for part in parts if len(part) < 3)
         and max(map(len, parts)) < 3

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import phonenumbers
 
 from policy.redact.contacts.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
-from policy.redact.context.figures import is_dated, is_figure, is_share, stands_in_a_record
+from policy.redact.context.figures import is_dated, is_figure, is_hex_dump, is_hours, is_share, stands_in_a_record
 from policy.redact.context.harmless import called_otherwise, shaped_otherwise
 from policy.redact.ids.names import named_numbers
 from policy.redact.text.alphabet import LETTER
@@ -32,7 +32,6 @@ _SPAN = re.compile(
     r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
     re.IGNORECASE,
 )
-_AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
 _SEPARATORS = b" ./()+-"
 _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
@@ -45,7 +44,7 @@ _FILE = re.compile(
 )  # a number and its year, an appeal in France, a date
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
-_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")
+_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255, one with three digits: phones are not grouped like this.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
@@ -56,7 +55,8 @@ _VERSION = re.compile(
 )  # one digit between two points
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
-_SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
+_SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x + 5.00032159`
+_ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
@@ -129,6 +129,8 @@ def _is_written_otherwise(it: _Candidate) -> bool:
         _DATE.fullmatch(it.span) is not None
         or _FILE.fullmatch(it.span) is not None
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
+        or _ANGLE.fullmatch(it.span) is not None
+        or (it.bare.startswith("00") and (is_hours(it.span) or is_hex_dump(it.reading, it.begin, it.end)))
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
         or _VERSION.fullmatch(it.span) is not None
@@ -181,7 +183,7 @@ def _is_planned(it: _Candidate) -> bool:
     With a trunk 0, the plan of any country counts; otherwise only those of the text's countries. An unbroken number may
     as well be a count, a size or a key, and needs a name or a position that indicates a phone.
     """
-    if _PERSONAL.fullmatch(it.span) or not it.is_grouped:
+    if _PERSONAL.fullmatch(it.span) or not it.is_grouped or it.bare.startswith("0 "):
         return False
     if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
         return _plans(REGIONS, _USES).fullmatch(it.number) is not None

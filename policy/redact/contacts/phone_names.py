@@ -9,7 +9,7 @@ from policy.redact.text.reading import Reading
 _CONTEXT = re.compile(
     r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
-    r"(?![^\W\d_])|hp(?![^\W\d_])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
+    r"(?![^\W\d_])|hp(?=[.:])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
     r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
     r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
@@ -33,7 +33,7 @@ _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι
 _CLOSE = re.compile(
     r"(?<![^\W_])(?:my (?:[^\W\d_]{2,10} )?number|(?:meine|unsere) (?:[^\W\d_]{2,10} )?nummer|mon numero|mi numero|il mio numero|mijn nummer"
     r"|moj[ae]? (?:numer|cislo|broj|stevilka)|mitt? (?:nummer|numer)|numeroni|szamom|o meu numero|numarul meu|моят номер|αριθμος μου"
-    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|[tmf](?=[:.])|(?:get|reach|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
+    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|(?<![0-9] )[tmf](?=[:.])|(?:get|reach|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
     rf"[^\w\n]{{0,4}}(?:(?:{_IS})[^\w\n]{{1,3}})?\Z"
 )
 _BEHIND = re.compile(

@@ -10,7 +10,7 @@ import re
 
 from policy.redact.text.reading import Reading
 
-_DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,5})\.[0-9]{1,17}\)?")
+_DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,9})\.[0-9]{1,17}\)?")
 # A ratio, a score or a percentage. No personal number has this format, whatever label precedes it.
 _SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
 _CELL_SIGNS = frozenset(",;\t")
@@ -33,6 +33,14 @@ _ISO_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9]
 _COMPACT_DAY = re.compile(
     r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])?(?:[0-5][0-9]){0,2}"
 )
+_ONE_DECIMAL = re.compile(r"(?<![0-9.])[0-9]{1,6}\.[0-9]{1,6}(?![0-9.])")
+_RATIO_FIRST = re.compile(r"0\.[0-9]{2,9} ")  # `0.969 9850`
+_ALIGNED = re.compile(r"[0-9)] {3}|[0-9)] {2}[^ ].*[0-9)] {2}")  # numbers of several columns
+_COMPANY = re.compile(r"[0-9]{7}-[0-9]")  # the number of a Finnish company
+_HOURS = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9]-(?:[01][0-9]|2[0-4])[0-5][0-9]")  # `0900-1730`
+_SETS = re.compile(r"(?:[0-7]-[0-7](?:\([0-9]{1,2}\))?(?: |\Z)){2,5}")  # of tennis
+_SHARE_BEFORE = "% ("  # `66% (93610/140759)`, progress of git
+_TENDER_BEFORE = re.compile(r"20[0-9]{2}/S \Z")  # in the supplement of the Official Journal: `2026/S 213-553208`
 _POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
 # Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
@@ -50,9 +58,9 @@ _NUMERIC_CELL_BEFORE = re.compile(
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
 )
-_KERNEL_TIME = re.compile(r"[0-9]{1,6}\.[0-9]{6}")
-_BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} [0-9a-fA-F]{2} {1,2}\Z")
-_BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} [0-9a-fA-F]{2}(?![A-Za-z0-9])")
+_KERNEL_TIME = re.compile(r"[0-9]{1,9}\.[0-9]{6}")
+_BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2} {1,2}\Z")
+_BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2}(?![A-Za-z0-9])")
 _KEY_BEFORE = re.compile(
     r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
 )
@@ -86,6 +94,31 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
         or _EPOCH_SECONDS.fullmatch(written) is not None
         or _POSTAL_CODE.fullmatch(written) is not None
         or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
+        or _is_several(written)
+        or is_progress(reading, begin)
+        or _TENDER_BEFORE.search(reading, max(0, begin - 7), begin) is not None
+    )
+
+
+def is_progress(reading: Reading, begin: int) -> bool:
+    """Return whether a percentage before the number says that it is a part of a whole: `66% (93610/140759)`."""
+    return begin > 0 and reading[begin - 1] == "(" and reading.endswith(_SHARE_BEFORE, 0, begin)
+
+
+def is_hours(written: str) -> bool:
+    """Return whether it is a range of hours: `0900-1730`."""
+    return _HOURS.fullmatch(written) is not None
+
+
+def _is_several(written: str) -> bool:
+    """Return whether it is two decimals, a range of hours, a score in sets, a company's number, or numbers of several columns."""
+    return (
+        (written.count(".") > 1 and len(_ONE_DECIMAL.findall(written)) > 1)
+        or _RATIO_FIRST.match(written) is not None
+        or is_hours(written)
+        or _COMPANY.fullmatch(written) is not None
+        or _SETS.fullmatch(written) is not None
+        or _ALIGNED.search(written) is not None
     )
 
 

@@ -30,7 +30,7 @@ _NOUNS = (
     r"|regulation|directive|reglement|directive|reglamento|regolamento|rozporzadzeni|lock|snowflake|activity|blk|inode|ts|tid|thread|created_at|updated_at|ack|seq"
     r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
     r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|vde|din|iso|iec|astm|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
-    r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
+    r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|s/n|krs|kadaster|kataster|cadastr|catast|zbl|katalog|catalog|taric|kn.?code|cn.?code|hs|hts|zolltarif|tariff|jd|mjd|utm|easting|northing|rechtswert|hochwert|id_order|order_id|item_id|request_id"
 )
 # The shortest match whole words only: `Mallet, 06 95 51 80 86` is not a Danish case number (`mal`).
 _WHOLE = "|".join(f"{noun}(?![^\\W\\d_])" if len(noun) <= 3 else noun for noun in _NOUNS.split("|"))
@@ -51,6 +51,7 @@ _SHAPES = re.compile(
     r"|(?<!\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?!\.[0-9])"  # IPv4, not `06.12.34.56.78`
     r"|[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{3,4}){3,8}(?:[ -]?[A-Z0-9]{1,3})?"  # account
     r")(?![A-Za-z0-9_])"
+    r"|(?<=[A-Za-z]-)[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?![A-Za-z0-9_])"  # UUID behind its kind
     r"|(?:\+ ?|(?<![A-Za-z0-9])(?<![0-9] )00)[(1-9][0-9 ()./-]{6,18}[0-9]"  # international phone
     r"|(?<![A-Za-z0-9.,])(?:0|[1-9][0-9]{0,2})\.[0-9]{4,16}(?![0-9]|[.,-][0-9])"  # decimal number
 )

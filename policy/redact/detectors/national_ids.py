@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 from policy.redact.contacts.phone_names import heads_phones, is_called_phone
 from policy.redact.contacts.records import Record, records_in
-from policy.redact.context.figures import is_dated, is_hex_dump, is_keyed, is_measured, is_score, stands_among_figures
+from policy.redact.context.figures import (
+    is_dated,
+    is_hex_dump,
+    is_keyed,
+    is_measured,
+    is_progress,
+    is_score,
+    stands_among_figures,
+)
 from policy.redact.context.harmless import called_otherwise, shaped_otherwise
 from policy.redact.context.mrz import ZONE_SIGN, find_zones
 from policy.redact.ids.chains import SHAPES_OF, Chain, chains_at, goes_on, holds
@@ -402,16 +410,25 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
     """Return whether a valid number without a name is written as people write it."""
     if kind in _DATED and not _DATED[kind].match(chain.compact):
         return False
+    if _NEGATIVE.search(latin, max(0, begin - 2), begin):
+        return False
     if chain.groups == 1:
         return True
     if (
         _A_DATE_AND.fullmatch(latin, begin, chain.end)
+        or "  " in latin[begin : chain.end]  # cells of a table
+        or (chain.groups == _PARTS_OF_A_DECIMAL and _is_a_decimal(kind, latin, chain))
         or _A_SUM.fullmatch(latin, begin, chain.end)
         or (kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end))
     ):
         return False
     is_inner = begin > 0 and latin[begin - 1] == "-"
     return not (kind in _ONE_SIGN and (is_inner or len(set(latin[begin : chain.end]) & _SIGNS) > 1))
+
+
+def _is_a_decimal(kind: str, latin: str, chain: Chain) -> bool:
+    """Return whether a number has one point and its country does not write it so."""
+    return _DECIMAL.fullmatch(latin, chain.begin, chain.end) is not None and not _is_written(kind, latin, chain)
 
 
 def _ranked(reading: Reading, chain: Chain) -> Iterator[str]:
@@ -466,6 +483,8 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
         return True
     if is_measured(reading, begin, chain.end):
         return False
+    if chain.groups == 1 and chain.compact.isdigit() and IDS[kind].needs is Needs.COUNTRY and kind not in _DATE_CODED:
+        return False
     if chain.compact.isdigit() and stands_among_figures(reading, begin, chain.end):
         return False
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
@@ -482,11 +501,22 @@ def _is_of_another_kind(reading: Reading, kind: str, begin: int, chain: Chain) -
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return True
     if is_grouped:
-        return is_hex_dump(reading, begin, chain.end)
+        return (
+            is_hex_dump(reading, begin, chain.end)
+            or is_progress(reading, begin)
+            or (
+                _NUMBER_BEFORE.search(reading, max(0, begin - 9), begin) is not None
+                and not _is_written(kind, reading.latin, chain)
+            )
+        )
     return chain.compact.isdigit() and kind not in _RARE and is_keyed(reading, begin)
 
 
 _FEW_GROUPS = 3
+_PARTS_OF_A_DECIMAL = 2
+_DECIMAL = re.compile(r"[0-9]+\.[0-9]+")
+_NUMBER_BEFORE = re.compile(r"[0-9] {1,8}\Z")
+_NEGATIVE = re.compile(r"(?:\A|[\s\"'=(\[{,:])-\Z")
 _GROUPS_OF_A_DATE = 3
 _GERMAN_DOCUMENT = 10  # characters with the check digit
 _SHORT_NUMBER = 9  # digits; few numbers with a check are this short, so a match is unlikely to be chance

@@ -37,9 +37,9 @@ _PAROLA = "парола".translate(LOOK_ALIKES)  # as in `Reading.latin`
 _JOINTS = "is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa"
 _NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
-    r"|signing|service|app|subscription|license|client|webhook|deploy|master)[_ -]?key|credentials?"
-    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim)[ -]?schlüssel"
-    r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
+    r"|signing|service|app|subscription|license|client|webhook|deploy|master|pre-?shared|wi-?fi|wlan|wpa[23]?|network security)[_ -]?key|(?<![a-z])psk|credentials?"
+    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|wi-?fi|wpa[23]?|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim|wlan|wi-?fi|wpa[23]?|netzwerk)[ -]?schlüssel"
+    r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|wi-?fi|wpa[23]?|di rete|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
     r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
     + _PAROLA
@@ -51,11 +51,13 @@ _NAME = (
 )
 # Characters of a value. A quote or a backslash is part of it if the value continues after it.
 _PLAIN = r"[^\s\"'`<>,;|\\]"
-_GOES_ON = r"[\"'`\\](?=[^\s\"'`<>,;|\\}\])(:=/])"
+_INNER_QUOTE = r"(?:''|\"\"|[\"'`\\])"  # doubled, as SQL and CSV write one inside a value
+_GOES_ON = _INNER_QUOTE + r"(?=[^\s\"'`<>,;|\\}\])(:=/])"
+_NO_CODE = r"(?![\"'`]{0,2}(?:\$[a-z_{(]|[a-z_.]{3,}[(\[{]))"  # a variable, a call
 _NAMED = re.compile(
     _NAME
-    + r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`](?![A-Za-z0-9])))?[\"'`]?"
-    + rf"(?P<value>(?!\$[a-z_{{(]|[a-z_.]{{3,}}[(\[{{])(?:{_PLAIN}|{_GOES_ON}){{5,255}}[^\s\"'`<>,;(){{}}\[\]|\\.:])",
+    + rf"(?:[\"'`](?P<quoted>{_NO_CODE}(?:[^\s\"'`<>]|{_GOES_ON}){{6,255}})(?=[\"'`](?![A-Za-z0-9]))"
+    + rf"|[\"'`]?(?P<value>{_NO_CODE}(?:{_PLAIN}|{_GOES_ON}){{5,255}}[^\s\"'`<>,;(){{}}\[\]|\\.:]))"
 )
 _JOINT_REACH = 16
 """Maximum length from the word that joins a name to its value (`lautet`, `password `) to the value.
@@ -79,7 +81,7 @@ _OPTION_NAME = (
 _OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
 _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 # Every name contains one of these; most texts contain none.
-_STEMS = ("pass", "mdp", "code secret", "codes secret", "confidentiel", "d'acc", "d’acc", "codice", "digo secreto", "digo de ace", "digo de acc", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
+_STEMS = ("pass", "mdp", "code secret", "codes secret", "confidentiel", "d'acc", "d’acc", "codice", "digo secreto", "digo de ace", "digo de acc", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "psk", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _JOINT_WORDS = frozenset(_JOINTS.split("|"))
@@ -98,7 +100,7 @@ _NAMES_REACH = 48
 # Values contain more than word characters, so a stream must know where one begins and ends.
 _VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
 _OPTION_NEXT = re.compile(_OPTION_NAME + r"(?=[^\s'\"`<>|])")
-_MAY_GO_ON = r"[\"'`\\](?:(?=[^\s\"'`<>,;|\\}\])(:=/])|\Z)"  # a stream cannot decide this yet
+_MAY_GO_ON = _INNER_QUOTE + r"(?:(?=[^\s\"'`<>,;|\\}\])(:=/])|\Z)"  # a stream cannot decide this yet
 _VALUE = re.compile(rf"(?:{_PLAIN}|{_MAY_GO_ON})*")
 _QUOTED_VALUE = re.compile(rf"(?:[^\s\"'`<>]|{_MAY_GO_ON})*[\"'`]?")
 _LONGEST_VALUE = 260
@@ -146,7 +148,7 @@ def _named_values(text: str, small: str, start: int) -> Iterator[tuple[int, int]
         last = _with_closing(text, first, last)
         if first >= start and _is_secret(text, named, first, last):
             yield first, last
-        named = _NAMED.search(small, named.start("value"))  # a value may end with the name of the next one
+        named = _NAMED.search(small, first)  # a value may end with the name of the next one
 
 
 def _option_values(text: str, start: int) -> Iterator[tuple[int, int]]:

@@ -173,7 +173,7 @@ class Reading(str):
     @_Once
     def countries(self) -> frozenset[str]:
         """Countries that the text's language or numbers indicate, as ISO 3166 codes in lower case; see `hints`."""
-        return countries_of(self, self.words, self.starts)
+        return countries_of(self, self.folded, self.words, self.starts)
 
     @_Once
     def columns(self) -> tuple[Column, ...]:

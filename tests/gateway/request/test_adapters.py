@@ -170,6 +170,28 @@ async def test_a_backend_whose_folder_holds_other_weights_gets_no_byte_of_the_ca
     assert last(made, "inference.aborted")["reason"] == "adapter_unavailable"
 
 
+async def test_a_backend_that_policy_forbids_meanwhile_is_asked_for_no_adapter(made, monkeypatch):
+    made.project("acme", "late")
+    made.control.create_adapter("acme", "late", "legal", setting("legal"))
+    await made.taken_over()
+    recorder = made.gateway.app._pipeline.recorder
+    accepted = recorder.accepted
+
+    async def narrowed(self, routed, before):
+        result = await accepted(routed, before)
+        elsewhere = POLICY.replace("process_in: EEA", "process_in: [DE]")
+        made.control.activate_policy("acme", elsewhere, project="late")
+        await made.gateway.directory._check()
+        return result
+
+    monkeypatch.setattr(type(recorder), "accepted", narrowed)
+    backend = made.backends["small-1"]
+    before = len(backend.loads)
+    assert (await made.post(ask("small:legal"), key="acme/late")).status == 403
+    assert (len(backend.loads), backend.bodies) == (before, [])
+    assert made.verify().ok
+
+
 async def test_a_backend_that_lost_an_adapter_gets_it_again_at_the_next_call(made):
     backend = made.backends["small-1"]
     assert (await made.post(ask("small:legal"))).status == 200

@@ -252,7 +252,8 @@ async def test_what_is_not_there_is_not_found_and_what_is_not_kept_is_ignored(tm
         ]:
             status, said, _ = await scim(method, path, body)
             assert (status, said["status"]) == (404, "404"), path
-        assert (await scim("PUT", "/Users"))[0] == 405
+        status, _, headers = await scim("PUT", "/Users")
+        assert (status, headers["allow"]) == (405, "GET, HEAD, POST")
         user = await scim.user("zoe", title="Dr.", emails=[{"value": "zoe@example.eu"}], password="secret")
         assert (await scim.patch(f"/Users/{user}", {"op": "add", "path": "name.familyName", "value": "Z"}))[0] == 200
         _, said, _ = await scim("GET", f"/Users/{user}")

@@ -452,3 +452,35 @@ async def test_a_client_who_reads_slowly_gets_all_of_its_answer(monkeypatch):
             got += len(await reader.read(1 << 20))
             await asyncio.sleep(0.01)
         assert got == 20 << 20
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (ASK + b"transfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+        (ASK + b"transfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n" + b"x: %s\r\n" % (b"a" * 900) * 80, 431),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5, 5\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    ],
+    ids=["chunk size", "trailers", "length list", "HTTP/2"],
+)
+async def test_a_refusal_reaches_a_client_who_is_still_sending(monkeypatch, sent, status):
+    async with connected(monkeypatch, body_s=15) as (reader, writer):
+        writer.write(sent)
+        for _ in range(20):
+            writer.write(b"a" * 50_000)
+            await asyncio.sleep(0.01)
+        said = await asyncio.wait_for(reader.read(), 20)
+    assert said.startswith(b"HTTP/1.1 %d " % status) and said.count(b"HTTP/1.1 4") == 1 and SEEN == []
+
+
+async def test_a_client_who_keeps_sending_after_a_refusal_is_cut_off(monkeypatch):
+    monkeypatch.setattr(connection, "LINGER_S", 0.2)
+    async with connected(monkeypatch, body_s=15) as (reader, writer):
+        writer.write(b"GARBAGE\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        with pytest.raises(ConnectionError):
+            for _ in range(400):
+                writer.write(b"a" * 1000)
+                await writer.drain()
+                await asyncio.sleep(0.05)

@@ -92,6 +92,9 @@ def test_other_options_calls_and_samples_are_no_secret(text):
     ("mot de passe: Ete2024!", "Ete2024!"), ("mdp : L'ete2024!", "L'ete2024!"), ("Mot de passe du compte : Ete2024?", "Ete2024?"),
     ("Passwort: Sommer-2024!", "Sommer-2024!"), ("Passwort: hunter2", "hunter2"), ("clave: P@ss'w0rd!", "P@ss'w0rd!"),
     ("API-Schlüssel: 8f3kd93kd0Xk", "8f3kd93kd0Xk"), ("clé d'API : q_x8Yw02Lq19z", "q_x8Yw02Lq19z"),
+    ("password='it''s-4-secret!'", "it''s-4-secret!"), ("DB_PASSWORD='x;y\"z9,K'", 'x;y"z9,K'), ('"password": "a,b;c|d1E"', "a,b;c|d1E"),
+    ("WiFi-Schlüssel: 4711-Koeln-Dom", "4711-Koeln-Dom"), ('psk="Kaff33-m1t;milch"', "Kaff33-m1t;milch"), ("pre-shared key: Zug5pitze!", "Zug5pitze!"),
+    ("clé wifi : 7Fh2-9Kd1-Qm3x", "7Fh2-9Kd1-Qm3x"), ("chiave di rete: 7Fh29Kd1", "7Fh29Kd1"), ("WPA2 key = 9f8e7d6c5b4a", "9f8e7d6c5b4a"),
 ])  # fmt: skip
 def test_a_value_with_quotes_inside_or_a_sign_at_its_end_is_found_whole(text, value):
     assert [text[start:end] for start, end in find_secrets(text, 0)] == [value]
@@ -107,8 +110,9 @@ def test_a_quote_that_ends_a_value_is_no_part_of_it(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["Bad activity token: android.os.BinderProxy@2bd79ce", "token: abc12", "clave: primavera", "jeton: voir page 3"],
-)
+    ["Bad activity token: android.os.BinderProxy@2bd79ce", "token: abc12", "clave: primavera", "jeton: voir page 3",
+     "password = ''", '"password":"","user":"bob1234x"', "key_mgmt: WPA-PSK2x", "epsk=12ab34cd56ef", 'password="${DB_PASSWORD1}"'],
+)  # fmt: skip
 def test_objects_short_tokens_and_words_are_no_secrets(text):
     assert list(find_secrets(text, 0)) == []
 
