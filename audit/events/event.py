@@ -52,6 +52,7 @@ from audit.events.privacy import (
     ContentReplayed,
     DsarAnswered,
     DsarRectified,
+    DsarRequest,
     DsarRestricted,
     ErasureCompleted,
     ErasureRefused,
@@ -550,6 +551,7 @@ AnyEvent = Annotated[
     | RetentionRun
     | DsarAnswered
     | DsarRectified
+    | DsarRequest
     | DsarRestricted
     | ContentAccessed
     | ContentReplayed

@@ -79,11 +79,6 @@ def take_records(found: dict[str, Case], reader: Reader, tenant: str, start: int
             known.take(seq, event)
 
 
-def places(reader: Reader, tenant: str, start: int, end: int) -> list[int]:
-    """The numbers of those records from `start` to before `end` that `take_records` has to read, and few more."""
-    return [leaf.seq for leaf in reader.leaves(tenant, start, end) if OF_INCIDENTS in leaf.payload]
-
-
 def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:
     """Raises AuditError if there is no such incident."""
     for case in cases(reader, tenant):

@@ -220,7 +220,8 @@ def exported():
         if name.endswith("_count"):
             names |= {name.removesuffix("_count") + end for end in ("_bucket", "_sum")}
     of_budgets = {metric.name for metric in Budgets(None, list).metrics(str)}
-    return names | of_a_backend() | of_budgets | {"domicile_budgets_known", "up"}
+    of_duties = {"domicile_duties", "domicile_duties_known"}
+    return names | of_a_backend() | of_budgets | of_duties | {"domicile_budgets_known", "up"}
 
 
 def of_a_backend():

@@ -12,14 +12,13 @@ from audit.law.deadlines import ClockTable, as_rows, load_clocks
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, ResponseBody
-from gateway.admin.record.reading import OnRecord, ReasonCode, Record, refusing
+from gateway.admin.record.reading import Moment, OnRecord, ReasonCode, Record, refusing
 from gateway.database.errors import Invalid, NotFound
 from gateway.identity.roles import Actor
 
 router = APIRouter(prefix="/tenants/{tenant}/incidents", tags=["record"], route_class=IdempotentRoute)
 
 Officer = Annotated[Actor, Depends(RequirePermission("rights.act"))]
-Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 
 
 class NewIncident(Body):

@@ -153,10 +153,11 @@ class DailySumRow(Row, table=True):
     keep_days: int
 
 
-class IncidentCursorRow(Row, table=True):
-    """How far a tree of a log was read for records of incidents: the next leaf, and the hash of the one before it."""
+class CaseCursorRow(Row, table=True):
+    """How far a tree of a log was read for records of incidents and of requests of persons: the next leaf, and the hash
+    of the one before it."""
 
-    __tablename__ = "incident_cursor"
+    __tablename__ = "case_cursor"
 
     log: str = Field(primary_key=True, max_length=16)
     tenant: str = Field(primary_key=True, max_length=63)
@@ -164,10 +165,11 @@ class IncidentCursorRow(Row, table=True):
     leaf_hash: bytes
 
 
-class IncidentPlaceRow(Row, table=True):
-    """A record of an incident: its number, and nothing of what it says."""
+class CasePlaceRow(Row, table=True):
+    """A record of an incident, of a request of a person or of an act that may answer one: its number, and nothing of
+    what it says."""
 
-    __tablename__ = "incident_place"
+    __tablename__ = "case_place"
 
     log: str = Field(primary_key=True, max_length=16)
     tenant: str = Field(primary_key=True, max_length=63)

@@ -53,6 +53,7 @@ def set_up(made):
         "deployment": "large",
         "hold": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
         "incident": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
+        "matter": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
         "proposal": proposal.number,
     }
     """Of tenant acme, what stands in a path for its parameters."""
