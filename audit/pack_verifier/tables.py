@@ -181,10 +181,7 @@ class Tables:
             one = self.connections.setdefault(seen, {"connections": 0, "first": ts, "last": ts})
             one["connections"] += 1
             one["last"] = ts
-        if kind.startswith("incident."):
-            self.take_incident(seq, event)
-        if kind in STEPS:
-            self.take_subject_request(seq, event)
+        self.take_case(seq, kind, event)
         if kind.startswith("authority_request."):
             asked = [event[name] for name in ("matter_id", "authority", "country")]
             self.requests.append([seq, ts, kind, *asked, event.get("legal_basis", ""), event.get("outcome", "")])
@@ -215,6 +212,12 @@ class Tables:
         self.evidence.append([seq, ts, kind] + [event.get(name, "") for name in EVIDENCE_FIELDS])
         if kind == "backend.attested" and not is_bound(event):
             self.findings.fault("evidence", "its report is not for the nonce, key and weights that it names", seq)
+
+    def take_case(self, seq: int, kind: str, event: dict[str, Any]) -> None:
+        if kind.startswith("incident."):
+            self.take_incident(seq, event)
+        if kind in STEPS:
+            self.take_subject_request(seq, event)
 
     def take_incident(self, seq: int, event: dict[str, Any]) -> None:
         empty: dict[str, Any] = {

@@ -49,6 +49,7 @@ from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
 from gateway.console.app import PREFIX as CONSOLE_PREFIX
 from gateway.console.app import build_console
+from gateway.console.preparation import Preparation
 from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
@@ -196,18 +197,22 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         webhooks = _webhooks(base, parts)
         places = CasePlaces(base.database, _log_name(base))
         follower = CaseFollower(places, installation.open_reader)
-        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run)
-        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         packs = _packs(base, context)
-        stack.push_async_callback(packs.close)
         admin_context = _admin_context(base, parts, on_event, context, packs, places)
+        admin = build_admin(admin_context)
+        recurring = (
+            batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run,
+            Preparation(admin).run,
+        )  # fmt: skip
+        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
+        stack.push_async_callback(packs.close)
         mounts: dict[str, ASGIApp] = {
-            ADMIN_PREFIX: build_admin(admin_context),
+            ADMIN_PREFIX: admin,
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         if settings.scim.token_file is not None:
             mounts[SCIM_PREFIX] = _scim(settings, settings.scim.token_file, admin_context)
-        mounts[CONSOLE_PREFIX] = build_console(admin_context, mounts[ADMIN_PREFIX], lambda: app)
+        mounts[CONSOLE_PREFIX] = build_console(admin_context, admin, lambda: app)
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
