@@ -157,7 +157,7 @@ class CaseCursorRow(Row, table=True):
     """How far a tree of a log was read for records of incidents and of requests of persons: the next leaf, and the hash
     of the one before it."""
 
-    __tablename__ = "case_cursor"
+    __tablename__ = "incident_cursor"
 
     log: str = Field(primary_key=True, max_length=16)
     tenant: str = Field(primary_key=True, max_length=63)
@@ -169,7 +169,7 @@ class CasePlaceRow(Row, table=True):
     """A record of an incident, of a request of a person or of an act that may answer one: its number, and nothing of
     what it says."""
 
-    __tablename__ = "case_place"
+    __tablename__ = "incident_place"
 
     log: str = Field(primary_key=True, max_length=16)
     tenant: str = Field(primary_key=True, max_length=63)
