@@ -12,13 +12,15 @@ to the last of the answer.
 import argparse
 import asyncio
 import json
+import os
+import platform
 import re
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +156,9 @@ def main() -> None:
         data = (asked.folder or Path(temporary)) / "data"
         if not data.exists():
             print(f"filled in {made(data, asked.records):.0f} s", flush=True)
-        found = {"records": asked.records, **asyncio.run(run(data, asked.rounds))}
+        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]}
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        found = {"at": at, "machine": machine, "records": asked.records, **asyncio.run(run(data, asked.rounds))}
     print(json.dumps(found, indent=2))
     if asked.out is not None:
         asked.out.write_text(json.dumps(found, indent=2) + "\n")

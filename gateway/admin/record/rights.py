@@ -86,7 +86,9 @@ class NewRequest(Person):
 
 
 class Extension(Body):
-    reason: Literal["complexity", "number_of_requests"]
+    """What the person was told: complexity or number_of_requests."""
+
+    reason: ReasonCode
 
 
 class Settlement(Body):
