@@ -163,7 +163,7 @@ async def incidents(visit: Visit) -> Response:
     found = await visit.of_tenant("incidents")
     return visit.render(
         "incidents.html", shown_tenant=visit.tenant, active="incidents", rows=found[::-1], laws=LAWS,
-        severities=SEVERITIES,
+        severities=SEVERITIES, now=visit.context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
     )  # fmt: skip
 
 

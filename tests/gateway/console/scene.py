@@ -20,6 +20,7 @@ STRICTER = (
 """
 )
 OPERATORS = "policy: operator\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
+PRICES = {"small": {"input_eur_per_million": 1000, "output_eur_per_million": 3000}}
 PROMPTS = (
     "Summarise the contract of last week in three sentences.",
     "Write to ada@example.org that her order is on its way.",
@@ -69,6 +70,7 @@ async def scene(tmp_path, calls=12, **settings):
         "globex/eu-fr-par/globex-1": FakeBackend(),
     }
     kept = list(evidence_sources), list(content_sources)
+    settings.setdefault("prices", PRICES)
     give_sources()  # as `domicile up` does
     try:
         async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:

@@ -436,6 +436,8 @@ async def test_cost_by_day_is_a_chart_a_table_and_csv(made, guest):
     billing = guest("acme", "billing")
     page = (await billing.get("/t/acme/usage/figures?days=7")).text
     assert "Cost on each of the last 7 days" in page and page.count("<title>20") >= 14
+    operator = guest(None, "operator")
+    assert "No cost in this period" in (await operator.get("/t/fresh/usage/figures?days=7")).text
     link = re.search(r'href="/console(/t/acme/usage\.csv\?by=day&amp;since=[0-9-]+)"', page)[1].replace("&amp;", "&")
     file = await billing.get(link)
     assert file.headers["content-type"].startswith("text/csv") and ",eur," in file.text.partition("\n")[0]
