@@ -171,15 +171,16 @@ EXTRAS := [engine,ner,postgres,redis,otel,pkcs11,c2pa]
 SHIPPED := .$(EXTRAS)
 
 # Of what is shipped, without what tests need; licences.py ends with 1 if a component names none.
-sbom: $(BIN)/python  ## what is shipped, as CycloneDX, and whose licence each part is under: build/sbom.cdx.json, build/licences.csv
+SHIPPED_IN := build/shipped$(if $(CPU),-cpu)
+sbom: $(BIN)/python  ## what is shipped, as CycloneDX, and whose licence each part is under: build/sbom.cdx.json, build/licences.csv (CPU=1: with PyTorch's build for CPUs)
 	@mkdir -p build
-	@test -x build/shipped/bin/python || $(BIN)/python -m venv build/shipped
-	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt $(TORCH_PIN)
-	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt '$(SHIPPED)'
+	@test -x $(SHIPPED_IN)/bin/python || $(BIN)/python -m venv $(SHIPPED_IN)
+	@$(SHIPPED_IN)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(CPU),$(TORCH_PIN)+cpu --extra-index-url $(TORCH_CPU_INDEX),$(TORCH_PIN))
+	@$(SHIPPED_IN)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt '$(SHIPPED)'
 	@test -x build/sbom-tool/bin/cyclonedx-py || $(BIN)/python -m venv build/sbom-tool
 	@build/sbom-tool/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0
 	@build/sbom-tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
-	  -o build/sbom.cdx.json build/shipped/bin/python
+	  -o build/sbom.cdx.json $(SHIPPED_IN)/bin/python
 	@$(BIN)/python deploy/licences.py build/sbom.cdx.json build/licences.csv
 
 # Two tools that build and check what is released, and uv, which writes the locks; in an environment of their own.

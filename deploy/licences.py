@@ -27,6 +27,15 @@ def licences(component: dict[str, Any]) -> list[str]:
     return sorted(set(found)) or [READ[name] for name in (component["name"],) if name in READ]
 
 
+def _torch(rows: list[tuple[str, str, str]]) -> str:
+    """Which of PyTorch's builds it is about: they differ by gigabytes of CUDA."""
+    version = next((version for name, version, _ in rows if name == "torch"), None)
+    if version is None:
+        return ", without PyTorch"
+    cuda = any(name.startswith("nvidia-c") for name, _, _ in rows)
+    return f", with PyTorch {version}, the build {'with CUDA' if cuda else 'for CPUs'}"
+
+
 def main(sbom: Path, out: Path) -> int:
     components = json.loads(sbom.read_text(encoding="utf-8"))["components"]
     rows = sorted((each["name"], each.get("version", ""), " AND ".join(licences(each))) for each in components)
@@ -37,7 +46,7 @@ def main(sbom: Path, out: Path) -> int:
     silent = [name for name, _, said in rows if not said]
     for said, count in Counter(said for _, _, said in rows if said).most_common():
         print(f"{count:4}  {said}")
-    print(f"{len(rows)} components in {out}")
+    print(f"{len(rows)} components in {out}{_torch(rows)}")
     if silent:
         print("without a licence: " + ", ".join(silent), file=sys.stderr)
     return 1 if silent else 0

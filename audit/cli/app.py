@@ -34,6 +34,7 @@ from audit.cli.oversight import app as oversight_app
 from audit.cli.private_values import ACTOR, do
 from audit.cli.private_values import app as private_values_app
 from audit.cli.retention import retention_command
+from audit.cli.subject_request import app as subject_request_app
 from audit.cli.witness import app as witness_app
 from audit.errors import AuditError
 from audit.events.privacy import LogRead
@@ -64,6 +65,7 @@ app.add_typer(receipt_app, name="receipt")
 app.add_typer(private_values_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
+app.add_typer(subject_request_app, name="request")
 app.add_typer(oversight_app)
 app.command(
     "ai-act",

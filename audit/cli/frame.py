@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -20,6 +21,7 @@ from audit.files.reasons import describe_os_error
 from audit.files.untrusted_file import read_untrusted
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner, Signer
+from audit.law.deadlines import rfc3339_of
 from audit.log.walk import checked_moment
 from audit.private.value_location import KEYS, wrapped_keys
 
@@ -111,6 +113,19 @@ def given_moment(text: str | None) -> str | None:
         return None if text is None else checked_moment(text)
     except AuditError as error:
         raise UsageMistake(str(error)) from None
+
+
+def given_utc(text: str | None) -> str | None:
+    """A moment in UTC with milliseconds. Raises AuditError for one without its zone."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise UsageMistake(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00")
+        return rfc3339_of(moment)
+    except (ValueError, OverflowError):
+        raise UsageMistake(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
 
 
 def given_code(name: str, text: str) -> str:

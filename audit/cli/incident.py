@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Collection
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from audit.cli.frame import (
     console,
     given_code,
     given_moment,
+    given_utc,
     printable,
     reporting_errors,
 )
@@ -28,7 +28,7 @@ from audit.files.new_file import replace_file
 from audit.incidents.evidence import evidence_of
 from audit.incidents.impact import Impact, Scope, draft, impact
 from audit.incidents.incident import Case, case_of, cases, close, notify, open_incident, update
-from audit.law.deadlines import ClockTable, as_rows, load_clocks, rfc3339_of
+from audit.law.deadlines import ClockTable, as_rows, load_clocks
 from audit.privacy.rights import log_read
 from audit.private.audit_context import AuditContext
 
@@ -88,8 +88,8 @@ def open_command(
                 tenant,
                 laws=laws,
                 actor=ACTOR,
-                aware_at=_moment(aware),
-                classified_at=_moment(classified),
+                aware_at=given_utc(aware),
+                classified_at=given_utc(classified),
                 severity=severity,
                 ai_system_id=system,
                 since=given_moment(since),
@@ -122,7 +122,7 @@ def update_command(
         known = load_clocks(clocks)
         _check_laws(known, law or [])
         _check_severity(known, known.laws, severity)
-        given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": severity}
+        given = {"aware_at": given_utc(aware), "classified_at": given_utc(classified), "severity": severity}
         changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         changed |= {"laws": tuple(law)} if law else {}
         if not changed:
@@ -300,19 +300,6 @@ def _step(
 
         case, now = do(data, work)
         _show([case], known, now, as_json)
-
-
-def _moment(text: str | None) -> str | None:
-    """A moment in UTC with milliseconds. Raises AuditError for one without its zone."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise UsageMistake(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00")
-        return rfc3339_of(moment)
-    except (ValueError, OverflowError):
-        raise UsageMistake(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
 
 
 def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> None:

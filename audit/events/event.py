@@ -53,6 +53,7 @@ from audit.events.privacy import (
     ContentReplayed,
     DsarAnswered,
     DsarRectified,
+    DsarRequest,
     DsarRestricted,
     ErasureCompleted,
     ErasureRefused,
@@ -568,6 +569,7 @@ AnyEvent = Annotated[
     | RetentionRun
     | DsarAnswered
     | DsarRectified
+    | DsarRequest
     | DsarRestricted
     | ContentAccessed
     | AnswerChallenged

@@ -144,6 +144,26 @@ class DsarRestricted(Event):
     key_id: Uuid7
 
 
+class DsarRequest(Event):
+    """The life of a request of a person, who stands in `commits` alone (GDPR 12(3), 12(4)). Each record says all that
+    holds from then on: the `right` that is asked for, when it was `received_at`, and until when it is `due_at`.
+    `dsar.extended`: the person was told of it, with this `reason`. `dsar.closed`: with this `outcome`, by the act of
+    record `act_seq` where one of this log answers it."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[RecordRetention] = RecordRetention.GOVERNANCE
+
+    type: Literal["dsar.received", "dsar.extended", "dsar.closed"]
+    matter_id: Uuid7
+    actor: Actor
+    right: Code
+    received_at: Timestamp
+    due_at: Timestamp
+    reason: Code | None = None
+    outcome: Code | None = None
+    act_seq: Count | None = None
+
+
 class ContentAccessed(Event):
     """Somebody was shown values of a record; durable before they were."""
 

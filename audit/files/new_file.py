@@ -107,6 +107,8 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def draft_of(target: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
     """A new file beside `target` and its path; the caller renames it to keep it. Nothing is synced. Raises OSError."""
+    if not target.parent.is_dir():  # else the message is about the draft, whose name says nothing to anybody
+        raise FileNotFoundError(f"there is no folder {target.parent}; create it, or name a file in another one")
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

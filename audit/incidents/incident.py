@@ -79,11 +79,6 @@ def take_records(found: dict[str, Case], reader: Reader, tenant: str, start: int
             known.take(seq, event)
 
 
-def places(reader: Reader, tenant: str, start: int, end: int) -> list[int]:
-    """The numbers of those records from `start` to before `end` that `take_records` has to read, and few more."""
-    return [leaf.seq for leaf in reader.leaves(tenant, start, end) if OF_INCIDENTS in leaf.payload]
-
-
 def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:
     """Raises AuditError if there is no such incident."""
     for case in cases(reader, tenant):
@@ -166,31 +161,53 @@ async def update(
 
 
 async def notify(
-    context: AuditContext, tenant: str, incident_id: str, *, clock: str, authority: str, actor: str = "system"
+    context: AuditContext,
+    tenant: str,
+    incident_id: str,
+    *,
+    clock: str,
+    authority: str,
+    actor: str = "system",
+    known: Case | None = None,
 ) -> None:
-    """An authority was told, as `clock` asks. Raises AuditError."""
+    """An authority was told, as `clock` asks. `known`: the incident as it is now; without it the whole log is read.
+    Raises AuditError."""
     told = {"clock": clock, "authority": authority}
-    await _go_on(context, tenant, incident_id, "incident.notified", actor, told)
+    await _go_on(context, tenant, incident_id, "incident.notified", actor, told, known)
 
 
 async def close(
-    context: AuditContext, tenant: str, incident_id: str, *, reason: str, release: bool = False, actor: str = "system"
+    context: AuditContext,
+    tenant: str,
+    incident_id: str,
+    *,
+    reason: str,
+    release: bool = False,
+    actor: str = "system",
+    known: Case | None = None,
 ) -> None:
-    """The incident is over; with `release` its records may be deleted again. Raises AuditError."""
-    case = await _go_on(context, tenant, incident_id, "incident.closed", actor, {"reason": reason})
+    """The incident is over; with `release` its records may be deleted again. `known` as in `notify`. Raises
+    AuditError."""
+    case = await _go_on(context, tenant, incident_id, "incident.closed", actor, {"reason": reason}, known)
     if release:
         for hold_id in case.hold_ids:
             await release_hold(context, tenant, hold_id, actor=actor)
 
 
 async def _go_on(
-    context: AuditContext, tenant: str, incident_id: str, kind: str, actor: str, fields: dict[str, Any]
+    context: AuditContext,
+    tenant: str,
+    incident_id: str,
+    kind: str,
+    actor: str,
+    fields: dict[str, Any],
+    known: Case | None = None,
 ) -> Case:
     def find() -> Case:
         with context.reading() as reader:
             return case_of(reader, tenant, incident_id)
 
-    case = await context.in_thread(find)
+    case = await context.in_thread(find) if known is None else known
     if case.closed is not None:
         raise AuditError(f"the incident {incident_id} was closed at {case.closed}; create a new one, if it goes on")
     given = {name: fields[f"{name}_at"] for name in ("aware", "classified") if fields.get(f"{name}_at") is not None}

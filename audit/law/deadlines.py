@@ -231,13 +231,16 @@ def _end(clock: Clock, moments: Mapping[str, str]) -> str | None:
 
 
 def _later(moment: str | None, span: Span) -> str | None:
-    if moment is None:
-        return None
+    return None if moment is None else later(moment, span.months, span.hours)
+
+
+def later(moment: str, months: int = 0, hours: int = 0) -> str:
+    """The same day of a later month, or its last day where it has no such day, and then the hours."""
     start = datetime.fromisoformat(moment)
-    month = start.month - 1 + span.months
+    month = start.month - 1 + months
     year, month = start.year + month // 12, month % 12 + 1
     day = min(start.day, calendar.monthrange(year, month)[1])
-    return rfc3339_of(start.replace(year=year, month=month, day=day) + timedelta(hours=span.hours))
+    return rfc3339_of(start.replace(year=year, month=month, day=day) + timedelta(hours=hours))
 
 
 def rfc3339_of(moment: datetime) -> str:

@@ -42,6 +42,7 @@ CONTENTS = (
         "incidents, also none; due dates follow the table of laws",
         "GDPR 33(5); DORA 17-19",
     ),
+    ("subject_requests.json", RECOMPUTED, "requests of persons, until when each was due, also none", "GDPR 12(3)"),
     ("authority_requests.csv", RECOMPUTED, "requests of authorities, also none", "GDPR 48; Data Act 32"),
     ("ropa_controller.*", SIGNED, "record of processing of the controller", "GDPR 30(1)"),
     ("ropa_processor.*", SIGNED, "record of processing of the processor", "GDPR 30(2)"),

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from audit.incidents.evidence import Party
+from audit.incidents.subject_requests import ARTICLES
 from audit.law.deadlines import as_rows, load_clocks
 from audit.pack.contents import CONTENTS
 from audit.registers.gaps import Gap
@@ -32,7 +33,8 @@ ONLY_SIGNED = (
     "<code>denied.csv</code>, <code>admin_access.csv</code>, <code>retention_run.csv</code>, "
     "<code>authority_requests.csv</code>, "
     "<code>residency_evidence.json</code>, <code>ai_systems.json</code>, <code>incidents.json</code> (but for its "
-    "deadlines) and <code>erasure_certificate.json</code>. All other tables and registers, and this page, are only "
+    "deadlines), <code>subject_requests.json</code> and <code>erasure_certificate.json</code>. All other tables and "
+    "registers, and this page, are only "
     "signed: they say what the operator's registers said, and a holder of the log's key could have signed something "
     "else. <code>verify.py</code> names them."
 )
@@ -79,6 +81,7 @@ def html_report(
         acts=sorted((kind, count) for kind, count in tables.types.items() if kind.startswith(_ACTS)),
         incidents=_incidents(tables),
         due=list(_due(tables)),
+        requests=_requests(tables),
         missing=[tuple(one) for one in missing],
         contents=[tuple(one)[:4] for one in CONTENTS],
     )
@@ -118,6 +121,22 @@ def _incidents(tables: Tables) -> list[tuple[object, ...]]:
     return [
         (case.incident_id, case.opened, case.closed or "open", ", ".join(case.laws), ", ".join(case.met) or "-")
         for case in tables.cases.values()
+    ]
+
+
+def _requests(tables: Tables) -> list[tuple[object, ...]]:
+    """A row for each request of a person; its state as of the last record of the pack."""
+    return [
+        (
+            one.matter_id,
+            f"{one.right.replace('_', ' ')} ({ARTICLES.get(one.right, '-')})",
+            one.received_at,
+            one.due_at,
+            one.extension_reason or "-",
+            one.state(tables.last),
+            (one.outcome or "open") + ("" if one.act_seq is None else f", record {one.act_seq}"),
+        )
+        for one in tables.matters.values()
     ]
 
 

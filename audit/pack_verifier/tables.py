@@ -36,6 +36,7 @@ RECOMPUTED = (
     "residency_evidence.json",
     "ai_systems.json",
     "incidents.json",
+    "subject_requests.json",
     "erasure_certificate.json",
 )
 CHECKED = (  # by other steps, against the records or the tree
@@ -69,6 +70,8 @@ PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "t
 RUN = ("run_id", "due", "deleted", "held", "orphans", "oldest_expiry", "backups_until", "certificate_sha256")
 TOOLS = ("intra_eea", "adequacy", "scc", "bcr", "derogation")
 STAMP = ("v", "event_id", "ts", "gateway_node", "boot_id", "type", "tenant", "actor")
+STEPS = ("dsar.received", "dsar.extended", "dsar.closed")
+ENDS = ("extended", "extension_reason", "closed", "outcome", "reason", "act_seq")
 COUNTED = ("request.refused", "auth.failed")
 
 
@@ -133,6 +136,8 @@ class Tables:
         self.connections: dict[tuple[str, ...], dict[str, Any]] = {}
         self.backends: set[str] = set()
         self.incidents: dict[str, dict[str, Any]] = {}
+        self.matters: dict[str, dict[str, Any]] = {}
+        self.last = ""
         self.systems = Systems()
 
     def begin(self) -> None:
@@ -161,6 +166,7 @@ class Tables:
     def take_counts(self, seq: int, event: dict[str, Any]) -> None:
         kind, ts = event["type"], event["ts"]
         self.months.add(ts[:7])
+        self.last = ts
         self.count_record(kind, ts, event)
         self.count_weights(kind, ts, event)
         self.take_evidence(seq, kind, ts, event)
@@ -175,8 +181,7 @@ class Tables:
             one = self.connections.setdefault(seen, {"connections": 0, "first": ts, "last": ts})
             one["connections"] += 1
             one["last"] = ts
-        if kind.startswith("incident."):
-            self.take_incident(seq, event)
+        self.take_case(seq, kind, event)
         if kind.startswith("authority_request."):
             asked = [event[name] for name in ("matter_id", "authority", "country")]
             self.requests.append([seq, ts, kind, *asked, event.get("legal_basis", ""), event.get("outcome", "")])
@@ -208,6 +213,12 @@ class Tables:
         if kind == "backend.attested" and not is_bound(event):
             self.findings.fault("evidence", "its report is not for the nonce, key and weights that it names", seq)
 
+    def take_case(self, seq: int, kind: str, event: dict[str, Any]) -> None:
+        if kind.startswith("incident."):
+            self.take_incident(seq, event)
+        if kind in STEPS:
+            self.take_subject_request(seq, event)
+
     def take_incident(self, seq: int, event: dict[str, Any]) -> None:
         empty: dict[str, Any] = {
             "closed": None,
@@ -229,6 +240,16 @@ class Tables:
         if event["type"] == "incident.closed":
             case["closed"] = event["ts"]
 
+    def take_subject_request(self, seq: int, event: dict[str, Any]) -> None:
+        said = {name: event[name] for name in ("matter_id", "right", "received_at", "due_at")}
+        one = self.matters.setdefault(event["matter_id"], dict(said, **dict.fromkeys(ENDS), records=[]))
+        one["due_at"] = event["due_at"]
+        one["records"] = one["records"] + [seq]
+        if event["type"] == "dsar.extended":
+            one.update(extended=event["ts"], extension_reason=event.get("reason"))
+        if event["type"] == "dsar.closed":
+            one.update({name: event.get(name) for name in ("outcome", "reason", "act_seq")}, closed=event["ts"])
+
     def check(self, certificates: list[dict[str, Any]]) -> None:
         """Every file of RECOMPUTED against what the records say. Raises Broken if these were not read."""
         if not self.rows:
@@ -245,6 +266,7 @@ class Tables:
             ("residency_evidence.json", self.residency()),
             ("ai_systems.json", self.systems.listed()),
             ("incidents.json", self.incident_register()),
+            ("subject_requests.json", self.subject_requests()),
             ("erasure_certificate.json", certificates),
         ):
             self.compare(name, self.value(name) == value)
@@ -264,6 +286,8 @@ class Tables:
             said = load_json(self.text(name) or "null")
             if name == "incidents.json":
                 return [{key: one[key] for key in one if key != "deadlines"} for one in said["incidents"]]
+            if name == "subject_requests.json":
+                return said["requests"]
         except (ValueError, KeyError, TypeError):
             return "not of this format"
         return said
@@ -311,6 +335,9 @@ class Tables:
 
     def incident_register(self) -> list[dict[str, Any]]:
         return list(self.incidents.values())
+
+    def subject_requests(self) -> list[dict[str, Any]]:
+        return [dict(one, late=(one["closed"] or self.last) > one["due_at"]) for one in self.matters.values()]
 
 
 def is_checked(name: str) -> bool:

@@ -1,8 +1,8 @@
 """The registers of an evidence pack: what the operator's own registers and the records say together.
 
 Records of processing (GDPR 30, both views), measures, sub-processors, backends, the templates of DORA's register of
-information, policy texts with the time they were in force, residency evidence, incidents, requests of authorities,
-controls.
+information, policy texts with the time they were in force, residency evidence, incidents, requests of persons and of
+authorities, controls.
 """
 
 import csv
@@ -14,6 +14,7 @@ from typing import Any
 from audit.events.base import SYSTEM_TENANT
 from audit.incidents.evidence import Evidence
 from audit.incidents.incident import Case
+from audit.incidents.subject_requests import Matter
 from audit.law.deadlines import as_rows, load_clocks
 from audit.law.duties import Duties, load_duties
 from audit.log.walk import parsed
@@ -46,6 +47,7 @@ def registers(tables: Tables, evidence: Evidence, tested: Mapping[str, str] | No
         **policy_files(tables.policies, evidence),
         "residency_evidence.json": _json(_residency(tables)),
         "incidents.json": _json(_incidents(tables.cases, tables.last)),
+        "subject_requests.json": _json(_subject_requests(tables.matters, tables.last)),
         "ai_systems.json": _json(tables.systems.as_json()),
         "authority_requests.csv": table(
             "seq,ts,type,matter_id,authority,country,legal_basis,outcome",
@@ -157,6 +159,29 @@ def _incidents(cases: Mapping[str, Case], now: str) -> dict[str, Any]:
     ]
     statement = f"{len(told)} incidents are on record in this period."
     return {"statement": statement, "clocks_as_of": str(clocks.as_of), "states_at": now, "incidents": told}
+
+
+def _subject_requests(matters: Mapping[str, Matter], last: str) -> dict[str, Any]:
+    """Of an open request `late` is as of the pack's last record."""
+    told = [
+        {
+            "matter_id": one.matter_id,
+            "right": one.right,
+            "received_at": one.received_at,
+            "due_at": one.due_at,
+            "extended": one.extended,
+            "extension_reason": one.extension_reason,
+            "closed": one.closed,
+            "outcome": one.outcome,
+            "reason": one.reason,
+            "act_seq": one.act_seq,
+            "late": (one.closed or last) > one.due_at,
+            "records": one.records,
+        }
+        for one in matters.values()
+    ]
+    statement = f"{len(told)} requests of persons are on record in this period."
+    return {"statement": statement, "states_at": last, "requests": told}
 
 
 _PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")

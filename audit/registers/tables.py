@@ -27,9 +27,11 @@ from audit.events.event import (
 from audit.events.incident import AuthorityRequest, Incident
 from audit.events.leaf import Leaf
 from audit.events.privacy import (
+    DsarRequest,
     RetentionRun,
 )
 from audit.incidents.incident import Case
+from audit.incidents.subject_requests import Matter, take_request
 from audit.private.certificate import Certificate
 from audit.registers.systems import Systems
 
@@ -71,6 +73,7 @@ class Tables:
         self.redacted: Counter[str] = Counter()
         self.certificates: list[Certificate] = []
         self.cases: dict[str, Case] = {}
+        self.matters: dict[str, Matter] = {}
         self.authority_requests: list[tuple[object, ...]] = []
         self.backends: set[str] = set()
         self.connections: dict[tuple[str, ...], Connections] = {}
@@ -170,6 +173,9 @@ class Tables:
         case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
         case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
 
+    def _take_subject_request(self, seq: int, ts: str, event: DsarRequest) -> None:
+        take_request(self.matters, event.tenant, seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
+
     def _take_authority_request(self, seq: int, ts: str, event: AuthorityRequest) -> None:
         asked = event.authority, event.country, event.legal_basis or "", event.outcome or ""
         self.authority_requests.append((seq, ts, event.type, event.matter_id, *asked))
@@ -244,6 +250,7 @@ _GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
     (BackendAttested, Tables._take_attestation),
     (Incident, Tables._take_incident),
     (AuthorityRequest, Tables._take_authority_request),
+    (DsarRequest, Tables._take_subject_request),
     (RetentionRun, Tables._take_run),
     (AdminChanged, Tables._take_policy),
 )

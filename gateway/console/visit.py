@@ -36,6 +36,11 @@ _PAGES: Final = Environment(
 )
 
 
+def compile_templates() -> None:
+    for name in _PAGES.list_templates():
+        _PAGES.get_template(name)
+
+
 @dataclass(slots=True)
 class Visit:
     """`me`: the user, as returned by the admin API. `problem`: why the submitted form was refused. `form`: its fields,

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from audit.errors import AuditUnavailable
 from audit.files.secret_file import LoosePermissions, read_secret
 from audit.incidents.evidence import evidence_of
-from audit.incidents.known_cases import KnownCases
+from audit.incidents.known_cases import known_incidents, known_requests
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
@@ -49,6 +49,7 @@ from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
 from gateway.console.app import PREFIX as CONSOLE_PREFIX
 from gateway.console.app import build_console
+from gateway.console.preparation import Preparation
 from gateway.content.inspection import Inspection
 from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
@@ -107,24 +108,25 @@ from gateway.responses.routes import ResponseRoutes
 from gateway.scim.app import PREFIX as SCIM_PREFIX
 from gateway.scim.app import build_scim
 from gateway.server.app import ROUTES, Exposition, build_app
+from gateway.server.case_follower import CaseFollower
 from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
 from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import running_fleet
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
-from gateway.server.incident_places import IncidentFollower
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
+from gateway.server.monitoring.duties import Duties
 from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.control.provisioning import Provisioning
-from gateway.store.log_followers.incident_places import IncidentPlaces
+from gateway.store.log_followers.case_places import CasePlaces
 from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
@@ -193,25 +195,29 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
         webhooks = _webhooks(base, parts)
-        incidents = IncidentPlaces(base.database, _log_name(base))
-        follower = IncidentFollower(incidents, installation.open_reader)
-        recurring = (batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run)
-        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
+        places = CasePlaces(base.database, _log_name(base))
+        follower = CaseFollower(places, installation.open_reader)
         packs = _packs(base, context)
+        admin_context = _admin_context(base, parts, on_event, context, packs, places)
+        admin = build_admin(admin_context)
+        recurring = (
+            batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run,
+            Preparation(admin).run,
+        )  # fmt: skip
+        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
-        admin_context = _admin_context(base, parts, on_event, context, packs, KnownCases(incidents.known))
         mounts: dict[str, ASGIApp] = {
-            ADMIN_PREFIX: build_admin(admin_context),
+            ADMIN_PREFIX: admin,
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
         if settings.scim.token_file is not None:
             mounts[SCIM_PREFIX] = _scim(settings, settings.scim.token_file, admin_context)
-        mounts[CONSOLE_PREFIX] = build_console(admin_context, mounts[ADMIN_PREFIX], lambda: app)
+        mounts[CONSOLE_PREFIX] = build_console(admin_context, admin, lambda: app)
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
         app: ASGIApp = build_app(
             pipeline, memory.registry, health, lambda: operations.allowed_from, exposition,
-            _cell_metrics(base, parts), mounts,
+            _cell_metrics(base, parts, places, admin_context), mounts,
             [
                 *_model_routes(pipeline, memory),
                 *batches.routes,
@@ -521,10 +527,11 @@ def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:
     return ModelRoutes(pipeline.authenticator, offers, memory.bounds, ROUTES).routes()
 
 
-def _cell_metrics(base: _Base, parts: _Parts) -> Exposition:
+def _cell_metrics(base: _Base, parts: _Parts, places: CasePlaces, admin: AdminContext) -> Exposition:
     memory, tenant_label = base.memory, base.telemetry.tenant_label
     backends = BackendMetrics(parts.upstream, memory.routes, memory.fleet, tenant_label, parts.directory.deployments)
-    return CellMetrics(backends, Budgets(base.database, parts.directory.budgets), tenant_label).exposition
+    duties = Duties(places.tenants, base.installation.open_reader, admin.cases, admin.requests)
+    return CellMetrics(backends, Budgets(base.database, parts.directory.budgets), duties, tenant_label).exposition
 
 
 def _webhooks(base: _Base, parts: _Parts) -> Webhooks:
@@ -618,7 +625,7 @@ def _counting(on_event: OnEvent, telemetry: Telemetry) -> OnEvent:
 
 
 def _admin_context(
-    base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf, cases: KnownCases
+    base: _Base, parts: _Parts, on_event: OnEvent, audit: AuditContext, packs: PackShelf, places: CasePlaces
 ) -> AdminContext:
     """What the routes of the admin API work with."""
     settings, installation = base.settings, base.installation
@@ -648,7 +655,8 @@ def _admin_context(
         kept_content=partial(reader_of, settings.data),
         packs=packs,
         fleet=base.memory.fleet,
-        cases=cases,
+        cases=known_incidents(places.known),
+        requests=known_requests(places.known),
         weak_settings=lambda: configuration_warnings(settings, observe(settings, installation, base.database)),
         approval_wait=timedelta(hours=settings.approvals.wait_hours),
         provisioned=_provisioned(settings) if settings.scim.token_file is not None else None,

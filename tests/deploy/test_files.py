@@ -220,7 +220,8 @@ def exported():
         if name.endswith("_count"):
             names |= {name.removesuffix("_count") + end for end in ("_bucket", "_sum")}
     of_budgets = {metric.name for metric in Budgets(None, list).metrics(str)}
-    return names | of_a_backend() | of_budgets | {"domicile_budgets_known", "up"}
+    of_duties = {"domicile_duties", "domicile_duties_known"}
+    return names | of_a_backend() | of_budgets | of_duties | {"domicile_budgets_known", "up"}
 
 
 def of_a_backend():
@@ -328,8 +329,14 @@ def test_licences_are_listed_and_a_component_without_one_ends_with_1(tmp_path):
     ]
     sbom, out = tmp_path / "sbom.json", tmp_path / "out.csv"
     sbom.write_text(json.dumps({"components": parts}))
-    assert run(sys.executable, DEPLOY / "licences.py", sbom, out).returncode == 0
+    assert "3 components in " in (said := run(sys.executable, DEPLOY / "licences.py", sbom, out)).stdout
+    assert said.returncode == 0 and said.stdout.endswith(", without PyTorch\n")
     assert out.read_text().splitlines()[1:] == ["a,1,MIT", "b,2,Apache-2.0 OR MIT", "c,,BSD License"]
     sbom.write_text(json.dumps({"components": [*parts, {"name": "silent", "version": "3"}]}))
     said = run(sys.executable, DEPLOY / "licences.py", sbom, out)
     assert said.returncode == 1 and "silent" in said.stderr
+    mit = {"licenses": [{"license": {"id": "MIT"}}]}
+    for more, which in (((), "for CPUs"), (({"name": "nvidia-cublas", "version": "13", **mit},), "with CUDA")):
+        sbom.write_text(json.dumps({"components": [{"name": "torch", "version": "2.13.0", **mit}, *more]}))
+        said = run(sys.executable, DEPLOY / "licences.py", sbom, out)
+        assert said.stdout.endswith(f", with PyTorch 2.13.0, the build {which}\n")

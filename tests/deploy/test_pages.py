@@ -56,10 +56,11 @@ def has_checkpoint(log):
 
 
 async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
-    access, restrict, erase, dry_run, hold, breach, export, detect, find = blocks("for-the-dpo.md")
+    received, access, restrict, erase, dry_run, hold, breach, export, detect, find = blocks("for-the-dpo.md")
     async with lab(tmp_path, set_up=set_up) as made:
         for person in ("alice@example.com", "bob@example.com"):
             assert (await call_about(made, person)).status == 200
+        assert "running" in await paste(received, made, tmp_path)
         await paste(access, made, tmp_path)
         assert "parcel" in (tmp_path / "access.html").read_text()
         await paste(restrict, made, tmp_path)
@@ -87,6 +88,7 @@ async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
         kinds = {event["type"] for event in made.events("acme")}
         of_the_other = {event["type"] for event in made.events("bank")}
     acts = {
+        "dsar.received",
         "dsar.answered",
         "dsar.restricted",
         "erasure.completed",

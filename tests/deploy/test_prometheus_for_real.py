@@ -14,9 +14,13 @@ import aiohttp
 import pytest
 import yaml
 
+from audit.incidents.subject_requests import receive
+from audit.log.audit_log import AuditLog
+from audit.private.log_and_value_store import open_log_and_values
 from backend.engine.core.progress import Stats
 from backend.process.gpu_meter import GpuMeter, Reading
 from backend.process.metrics import Metrics
+from gateway.installation.installation import Installation
 from gateway.limits.limit_kinds import LimitFigures
 from regions.identity.identity import BackendIdentity
 from tests.deploy.test_behind_a_proxy import certificate
@@ -58,6 +62,16 @@ class Engine:
         return metrics.render().decode()
 
 
+async def owed(data):
+    """Put a request of a person of acme on record, as `domicile audit request create` does."""
+    installation = Installation.open(data)
+    path, signer = installation.audit_log, installation.signer()
+    opened = open_log_and_values(installation.side_store, installation.keys)
+    async with await AuditLog.open(path, signer=signer, node="cli-1", open_store=opened) as log:
+        context = installation.context(log, installation.keys, signer, 30)
+        await receive(context, "acme", right="access", subject="jan@example.org")
+
+
 @asynccontextmanager
 async def cell(folder):
     """A gateway with TLS, backends of two tenants, and the address of the gateway."""
@@ -67,6 +81,7 @@ async def cell(folder):
     (folder / "tls.key").chmod(0o600)
     control = await asyncio.to_thread(open_control, folder / "data")
     made = Lab(folder / "data", control)
+    await owed(folder / "data")
     backends = {
         "acme/acme-1": FakeBackend(metrics=Engine()),
         "acme/acme-2": FakeBackend(model="dying", die_after=1),

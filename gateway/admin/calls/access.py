@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 from fastapi import Depends, Header, Request
 
 from audit.incidents.evidence import Evidence
-from audit.incidents.known_cases import KnownCases
+from audit.incidents.incident import Case
+from audit.incidents.known_cases import Known, known_incidents, known_requests
+from audit.incidents.subject_requests import Matter
 from audit.log.found_answers import AnswerSearch
 from audit.pack.shelf import PackShelf
 from audit.privacy.kept_content import Reader as ContentReader
@@ -87,8 +89,9 @@ class AdminContext:
     `find_answer` finds the answers on record that a text is from. `audit`: the log that the gateway writes.
     `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
     store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now.
-    `cases`: incidents as they were last read. `weak_settings`: what `domicile doctor` finds; it blocks. `provisioned`:
-    how people that the identity provider provisions become persons here, where it does.
+    `cases`, `requests`: incidents, and requests of persons, as they were last read. `weak_settings`: what `domicile
+    doctor` finds; it blocks. `provisioned`: how people that the identity provider provisions become persons here, where
+    it does.
     """
 
     database: Database
@@ -113,7 +116,8 @@ class AdminContext:
     kept_content: Callable[[], ContentReader] = lambda: none_kept
     packs: PackShelf | None = None
     fleet: Fleet | None = None
-    cases: KnownCases = field(default_factory=KnownCases)
+    cases: Known[Case] = field(default_factory=known_incidents)
+    requests: Known[Matter] = field(default_factory=known_requests)
     weak_settings: Callable[[], Sequence[WeakSetting]] = tuple
     approval_wait: timedelta = DEFAULT_WAIT
     provisioned: Mapped | None = None

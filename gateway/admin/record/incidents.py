@@ -12,14 +12,13 @@ from audit.law.deadlines import ClockTable, as_rows, load_clocks
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, ResponseBody
-from gateway.admin.record.reading import OnRecord, ReasonCode, Record, refusing
+from gateway.admin.record.reading import Moment, OnRecord, ReasonCode, Record, refusing
 from gateway.database.errors import Invalid, NotFound
 from gateway.identity.roles import Actor
 
 router = APIRouter(prefix="/tenants/{tenant}/incidents", tags=["record"], route_class=IdempotentRoute)
 
 Officer = Annotated[Actor, Depends(RequirePermission("rights.act"))]
-Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 
 
 class NewIncident(Body):
@@ -77,20 +76,18 @@ async def create_incident(actor: Officer, record: OnRecord, tenant: str, new: Ne
 
 @router.post("/{incident}/notify")
 async def notify_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, told: Told) -> IncidentCase:
-    await _one(record, tenant, incident)
+    known = await _case(record, tenant, incident)
     with refusing():
-        await notify(
-            record.audit, tenant, incident, clock=told.clock, authority=told.authority, actor=actor.name
-        )  # fmt: skip
+        await notify(record.audit, tenant, incident, **told.model_dump(), actor=actor.name, known=known)
     return await _one(record, tenant, incident)
 
 
 @router.post("/{incident}/close")
 async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, how: Closing) -> IncidentCase:
     """Close an incident. With `release` its records may be deleted again."""
-    await _one(record, tenant, incident)
+    known = await _case(record, tenant, incident)
     with refusing():
-        await close(record.audit, tenant, incident, reason=how.reason, release=how.release, actor=actor.name)
+        await close(record.audit, tenant, incident, **how.model_dump(), actor=actor.name, known=known)
     return await _one(record, tenant, incident)
 
 
@@ -112,9 +109,13 @@ def _cases(record: Record, tenant: str) -> list[Case]:
 
 
 async def _one(record: Record, tenant: str, incident: str) -> IncidentCase:
+    return _shown(record, await _case(record, tenant, incident))
+
+
+async def _case(record: Record, tenant: str, incident: str) -> Case:
     for case in await run_in_threadpool(_cases, record, tenant):
         if case.incident_id == incident:
-            return _shown(record, case)
+            return case
     raise NotFound(f"tenant {tenant!r} has no incident {incident!r}; look it up in the list of incidents")
 
 

@@ -20,6 +20,7 @@ from gateway.database.errors import Invalid, NotReady
 
 ReasonCode = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
 """A code, not free text, because it is recorded."""
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 Subject = Annotated[str, Field(min_length=1, max_length=512)]
 
 

@@ -1,15 +1,18 @@
-"""Data subject rights: access, erasure with a certificate, restriction and legal holds (GDPR 15-18).
+"""Data subject rights: requests with their deadlines, access, erasure with a certificate, restriction and legal holds
+(GDPR 12, 15-18).
 
 A person is named by the identifier that applications use. It is sent in the body only and is in no URL and no log.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
 from pydantic import Field, model_validator
 from starlette.concurrency import run_in_threadpool
 
 from audit.errors import AuditError
+from audit.events.stamp import rfc3339
+from audit.incidents.subject_requests import Matter, extend, receive, settle
 from audit.privacy.rights import answer, restrict
 from audit.private.certificate import open_certificate
 from audit.private.deletion import holds_of
@@ -17,13 +20,14 @@ from audit.private.erasure import certificates, erase, finish, place_hold, relea
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, ResponseBody
-from gateway.admin.record.reading import OnRecord, ReasonCode, Subject, refusing
+from gateway.admin.record.reading import Moment, OnRecord, ReasonCode, Record, Subject, refusing
 from gateway.database.errors import NotFound
 from gateway.identity.roles import Actor
 
 router = APIRouter(prefix="/tenants/{tenant}/rights", tags=["rights"], route_class=IdempotentRoute)
 
 Officer = Annotated[Actor, Depends(RequirePermission("rights.act"))]
+Right = Literal["access", "rectification", "erasure", "restriction", "portability", "objection", "human_review"]
 Number = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
 
@@ -71,6 +75,56 @@ class NewHold(Scope):
 
 class Restriction(Person):
     restricted: bool = True
+
+
+class NewRequest(Person):
+    """A request of a person. `right`: what is asked for. `received_at`: RFC 3339, UTC, with milliseconds; now if it is
+    not given."""
+
+    right: Right
+    received_at: Moment | None = None
+
+
+class Extension(Body):
+    """What the person was told: complexity or number_of_requests."""
+
+    reason: ReasonCode
+
+
+class Settlement(Body):
+    """How a request ends. `act_seq`: the record of the act that answered it, with the outcome `answered` only."""
+
+    outcome: Literal["answered", "answered_elsewhere", "refused", "withdrawn"]
+    act_seq: Number | None = None
+    reason: ReasonCode | None = None
+
+
+class Act(ResponseBody):
+    """An act on record that may answer a request."""
+
+    seq: int
+    ts: str
+    type: str
+
+
+class SubjectRequest(ResponseBody):
+    """A request of a person, who is not named. `state`: running or overdue while it is open, else met or late.
+    `records`: its own, of which the first commits to the person. `candidates`: acts since then that may answer it."""
+
+    id: str
+    right: str
+    article: str
+    received_at: str
+    due_at: str
+    state: str
+    extended_at: str | None
+    extension_reason: str | None
+    closed_at: str | None
+    outcome: str | None
+    reason: str | None
+    act_seq: int | None
+    records: tuple[int, ...]
+    candidates: tuple[Act, ...]
 
 
 class HoldRecord(ResponseBody):
@@ -166,6 +220,59 @@ async def end_hold(actor: Officer, record: OnRecord, tenant: str, hold: str) -> 
     with refusing():
         await release_hold(record.audit, tenant, hold, actor=actor.name)
     return HoldPlaced(id=hold)
+
+
+@router.get("/requests", dependencies=[Depends(RequirePermission("rights.act"))])
+def list_requests(record: OnRecord, tenant: str) -> tuple[SubjectRequest, ...]:
+    """List the requests of persons in the order in which they were recorded, with their deadlines (GDPR 12(3))."""
+    return tuple(_shown(record, one) for one in _matters(record, tenant))
+
+
+@router.post("/requests", status_code=201)
+async def create_request(actor: Officer, record: OnRecord, tenant: str, new: NewRequest) -> SubjectRequest:
+    """Record that a person made a request. It has to be answered within one month of its receipt."""
+    await run_in_threadpool(record.known, tenant)
+    with refusing():
+        made = await receive(
+            record.audit, tenant, right=new.right, subject=new.subject, received_at=new.received_at, actor=actor.name
+        )
+    return _shown(record, await _matter(record, tenant, made))
+
+
+@router.post("/requests/{matter}/extend")
+async def extend_request(actor: Officer, record: OnRecord, tenant: str, matter: str, how: Extension) -> SubjectRequest:
+    """Record that the person was told that the answer takes up to two months longer, and why."""
+    known = await _matter(record, tenant, matter)
+    with refusing():
+        await extend(record.audit, known, reason=how.reason, actor=actor.name)
+    return _shown(record, await _matter(record, tenant, matter))
+
+
+@router.post("/requests/{matter}/close")
+async def close_request(actor: Officer, record: OnRecord, tenant: str, matter: str, how: Settlement) -> SubjectRequest:
+    """Close a request: answered by the act of record `act_seq`, answered elsewhere, refused with a reason, or
+    withdrawn."""
+    known = await _matter(record, tenant, matter)
+    with refusing():
+        await settle(record.audit, known, **how.model_dump(), actor=actor.name)
+    return _shown(record, await _matter(record, tenant, matter))
+
+
+def _matters(record: Record, tenant: str) -> list[Matter]:
+    record.known(tenant)
+    with refusing(), record.reading() as reader:
+        return record.context.requests.of(reader, tenant)
+
+
+async def _matter(record: Record, tenant: str, matter_id: str) -> Matter:
+    for one in await run_in_threadpool(_matters, record, tenant):
+        if one.matter_id == matter_id:
+            return one
+    raise NotFound(f"tenant {tenant!r} has no request {matter_id!r}; look it up in the list of requests")
+
+
+def _shown(record: Record, one: Matter) -> SubjectRequest:
+    return SubjectRequest.model_validate(one.as_row(rfc3339(record.audit.now())))
 
 
 async def _holds(record: OnRecord, tenant: str) -> tuple[HoldRecord, ...]:

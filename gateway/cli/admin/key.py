@@ -185,7 +185,8 @@ def revoke_key(
 
     Example: domicile key revoke acme 7GA3GXAA
     """
-    confirm(f"Revoke key {key_id} of {tenant}? This cannot be undone.", yes)
+    question = f"Revoke key {key_id} of {tenant}? This cannot be undone."
+    confirm(question, yes, data, lambda known: known.key(tenant, key_id))
     with opened_control(ctx, data) as control:
         record = control.revoke_key(tenant, key_id)
     print_one(record, as_json)

@@ -24,6 +24,7 @@ from gateway.cli.terminal.shell import (
     OwnTenant,
     Tenant,
     fail,
+    given_day,
     needs_folder,
     opened_control,
     opened_inventory,
@@ -329,7 +330,8 @@ def run_simulation(
         typer.Option("--dpf-accepted/--no-dpf-accepted", help="Instead of FILE: what is in force, without the DPF."),
     ] = None,
     since: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Calls from this day on (default: all on record).")
+        datetime | None,
+        typer.Option(parser=given_day, metavar="DAY", help="Calls from this day on (default: all on record)."),
     ] = None,
     project: OfProject = None,
     data: Data = DEFAULT_DATA,

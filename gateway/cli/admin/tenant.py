@@ -140,7 +140,12 @@ def revoke_tenant(
 
     Example: domicile tenant revoke acme
     """
-    confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
+    confirm(
+        f"Revoke tenant {tenant} with all its keys? This cannot be undone.",
+        yes,
+        data,
+        lambda known: known.tenant(tenant),
+    )
     with opened_control(ctx, data) as control:
         record = control.revoke_tenant(tenant)
     print_one(record, as_json)
@@ -237,7 +242,8 @@ def revoke_project(
 
     Example: domicile project revoke acme support --yes
     """
-    confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
+    question = f"Revoke project {project} of {tenant} with all its keys? This cannot be undone."
+    confirm(question, yes, data, lambda known: known.project(tenant, project))
     with opened_control(ctx, data) as control:
         record = control.revoke_project(tenant, project)
     print_one(record, as_json)

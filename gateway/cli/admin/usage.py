@@ -16,6 +16,7 @@ from gateway.cli.terminal.shell import (
     Data,
     OfTenant,
     fail,
+    given_day,
     opened_control,
     opened_database,
     opened_reports,
@@ -28,8 +29,8 @@ Row = TypeVar("Row")
 
 usage_app = typer.Typer(name="usage", help="Tokens, backend seconds and cost, from the ledger.", no_args_is_help=True)
 
-Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="From this day (UTC) on.")]
-Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Up to this day, included.")]
+Since = Annotated[datetime | None, typer.Option(parser=given_day, metavar="DAY", help="From this day (UTC) on.")]
+Until = Annotated[datetime | None, typer.Option(parser=given_day, metavar="DAY", help="Up to this day, included.")]
 
 
 @usage_app.command("show")

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
@@ -272,6 +273,20 @@ def fail(sentence: str, status: int = REFUSED) -> NoReturn:
     raise typer.Exit(status)
 
 
-def confirm(question: str, yes: bool) -> None:
+def given_day(text: str) -> datetime:
+    """The parser of options that name a day of the calendar."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d")
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no day of the calendar; write 2026-11-30") from None
+
+
+def confirm(
+    question: str, yes: bool, data: Path | None = None, find: "Callable[[Inventory], object] | None" = None
+) -> None:
+    """`find`: raises where what the question is about is not there, so that nobody is asked about a typing mistake."""
     if not yes:
+        if data is not None and find is not None:
+            with opened_inventory(data) as inventory:
+                find(inventory)
         typer.confirm(question, abort=True, err=True)

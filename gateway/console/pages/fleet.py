@@ -1,5 +1,6 @@
 """Deployments with their replicas, backends, and the regions that the policy allows."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -74,12 +75,21 @@ async def places(visit: Visit) -> Response:
     bases: dict[str, int] = {}
     for one in summary["places"]:
         bases[one["basis"]] = bases.get(one["basis"], 0) + one["calls"]
-    allowed_first = sorted(checked["verdicts"], key=lambda each: not each["allowed"])
     return visit.render(
-        "places.html", shown_tenant=visit.tenant, active="places", summary=summary, verdicts=allowed_first,
+        "places.html", shown_tenant=visit.tenant, active="places", summary=summary,
+        verdicts=_by_reasons(checked["verdicts"]),
         catalogue=checked["catalogue"], facts=known, countries=countries, bases=bases, tiles=_tiles(visit, countries),
         basis_kind=lambda basis: country_map.kinds_of([basis])[-1],
     )  # fmt: skip
+
+
+def _by_reasons(verdicts: Sequence[Any]) -> list[list[Any]]:
+    """Return the verdicts in groups of the same reasons, the allowed regions first: a policy refuses many regions for
+    one reason, which the page then says once."""
+    groups: dict[str, list[Any]] = {}
+    for each in sorted(verdicts, key=lambda each: not each["allowed"]):
+        groups.setdefault(f"{each['allowed']} {each['reasons']}", []).append(each)
+    return list(groups.values())
 
 
 def _tiles(visit: Visit, countries: list[Country]) -> list[tuple[str, Any]]:
@@ -87,7 +97,9 @@ def _tiles(visit: Visit, countries: list[Country]) -> list[tuple[str, Any]]:
     t, number, known = visit.language.text, visit.language.number, visit.language.known
 
     def said(one: Country) -> str:
-        facts = [f"{known(f'country.{one.code}', one.code)}: {t('map.ran', count=number(one.ran))}"]
+        facts = [known(f"country.{one.code}", one.code)]
+        if one.ran:
+            facts.append(t("map.ran", count=number(one.ran)))
         if one.stored:
             facts.append(t("map.stored", count=number(one.stored)))
         facts += [known(f"basis.{kind}", kind) for kind in one.kinds]

@@ -1,6 +1,7 @@
 """Human oversight, data subject rights and incidents."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,6 +10,10 @@ from starlette.responses import Response
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 
+RIGHTS: Final = ("access", "rectification", "erasure", "restriction", "portability", "objection", "human_review")
+OUTCOMES: Final = ("answered", "answered_elsewhere", "refused", "withdrawn")
+EXTENSIONS: Final = ("complexity", "number_of_requests")
+SHOWN_ENDED: Final = 50
 LAWS: Final = ("gdpr", "dora", "nis2", "ai_act")
 SEVERITIES: Final = (
     "unlikely_risk", "risk", "high_risk", "not_major", "major", "not_significant", "significant", "serious",
@@ -50,15 +55,63 @@ async def rights(visit: Visit) -> Response:
 async def _rights(visit: Visit, *, package: Any = None, certificate: Any = None) -> Response:
     held = visit.form
     visit.form = {name: value for name, value in held.items() if name != "subject"}
+    requests = await visit.of_tenant("rights", "requests")
+    ended = [each for each in requests if each["closed_at"] is not None]
     return visit.render(
-        "rights.html", shown_tenant=visit.tenant, active="rights", holds=await visit.of_tenant("rights", "holds"),
+        "rights.html", shown_tenant=visit.tenant, active="rights", rights=_named(visit, "right.", RIGHTS),
+        outcomes=_named(visit, "outcome_of.", OUTCOMES), extensions=_named(visit, "extension.", EXTENSIONS),
+        waiting=[each for each in requests if each["closed_at"] is None], ended=ended[: -SHOWN_ENDED - 1 : -1],
+        holds=await visit.of_tenant("rights", "holds"),
         certificates=(await visit.of_tenant("rights", "certificates"))[::-1], package=package, certificate=certificate,
         placed=_moment,
     )  # fmt: skip
 
 
+def _named(visit: Visit, prefix: str, keys: Sequence[str]) -> list[tuple[str, str]]:
+    """Return choices with their texts."""
+    return [(key, visit.language.text(prefix + key)) for key in keys]
+
+
 def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+
+
+async def receive(visit: Visit) -> Response:
+    sent = visit.form
+    body = {
+        "right": sent.get("right", ""),
+        "subject": sent.get("subject", ""),
+        "received_at": _typed_moment(sent.get("received_at", "")),
+    }
+    await visit.change("POST", "tenants", visit.tenant, "rights", "requests", body=body)
+    return visit.to("rights", done="rights.received")
+
+
+async def extend(visit: Visit) -> Response:
+    body = {"reason": visit.form.get("reason", "")}
+    await visit.change("POST", "tenants", visit.tenant, "rights", "requests", _matter(visit), "extend", body=body)
+    return visit.to("rights", done="rights.extended")
+
+
+async def settle(visit: Visit) -> Response:
+    act = visit.form.get("act_seq", "")
+    body = {
+        "outcome": visit.form.get("outcome", ""),
+        "act_seq": int(act) if act.isdecimal() else act or None,
+        "reason": visit.form.get("reason", "").strip() or None,
+    }
+    await visit.change("POST", "tenants", visit.tenant, "rights", "requests", _matter(visit), "close", body=body)
+    return visit.to("rights", done="rights.closed")
+
+
+def _matter(visit: Visit) -> str:
+    return str(visit.request.path_params["matter"])
+
+
+def _typed_moment(text: str) -> str | None:
+    """What a field for date and time sends, in UTC; None where it is empty."""
+    text = text.strip()
+    return f"{text}:00.000Z" if len(text) == len("2026-11-30T08:15") else text or None
 
 
 async def access(visit: Visit) -> Response:
@@ -110,17 +163,16 @@ async def incidents(visit: Visit) -> Response:
     found = await visit.of_tenant("incidents")
     return visit.render(
         "incidents.html", shown_tenant=visit.tenant, active="incidents", rows=found[::-1], laws=LAWS,
-        severities=SEVERITIES,
+        severities=SEVERITIES, now=visit.context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
     )  # fmt: skip
 
 
 async def open_incident(visit: Visit) -> Response:
     sent = visit.form
-    aware = sent.get("aware_at", "").strip()
     body = {
         "laws": [law for law in LAWS if sent.get(f"law-{law}")],
         "severity": sent.get("severity") or None,
-        "aware_at": f"{aware}:00.000Z" if len(aware) == len("2026-11-30T08:15") else aware or None,
+        "aware_at": _typed_moment(sent.get("aware_at", "")),
         "ai_system_id": sent.get("ai_system_id", "").strip() or None,
         "freeze": bool(sent.get("freeze")),
     }
@@ -149,6 +201,9 @@ PAGES: Final = (
     form("/t/{tenant}/oversight/stop", stop, oversight),
     form("/t/{tenant}/oversight/resume", resume, oversight),
     Page("/t/{tenant}/rights", rights),
+    form("/t/{tenant}/rights/requests", receive, rights),
+    form("/t/{tenant}/rights/requests/{matter}/extend", extend, rights),
+    form("/t/{tenant}/rights/requests/{matter}/close", settle, rights),
     form("/t/{tenant}/rights/access", access, rights),
     form("/t/{tenant}/rights/erase", erase, rights, fresh=True),
     form("/t/{tenant}/rights/restrict", restrict, rights),

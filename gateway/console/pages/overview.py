@@ -88,6 +88,7 @@ async def _duties(visit: Visit) -> list[Duty]:
         *await _proposals(visit, "policies.approve", "policies.activate", visit.of_tenant, visit.here),
         *await _operators_proposals(visit),
         *await _clocks(visit),
+        *await _requests(visit),
         *await _holds(visit),
     ]
     for stop in await visit.of_tenant("oversight"):
@@ -145,6 +146,19 @@ async def _clocks(visit: Visit) -> list[Duty]:
                 kind = "bad" if one["state"] == "overdue" else "warn"
                 values = {"name": one["clock"], "article": one["article"]}
                 found.append(Duty("duty.incident", values, visit.here("incidents"), one["due"] or "", kind))
+    return found
+
+
+async def _requests(visit: Visit) -> list[Duty]:
+    """Return requests of persons that wait for an answer."""
+    if not visit.may("rights.act"):
+        return []
+    found = []
+    for each in await visit.of_tenant("rights", "requests"):
+        if each["closed_at"] is None:
+            kind = "bad" if each["state"] == "overdue" else "warn"
+            values = {"name": visit.language.known(f"right.{each['right']}", each["right"]), "article": each["article"]}
+            found.append(Duty("duty.request", values, visit.here("rights"), each["due_at"], kind))
     return found
 
 

@@ -153,8 +153,9 @@ class DailySumRow(Row, table=True):
     keep_days: int
 
 
-class IncidentCursorRow(Row, table=True):
-    """How far a tree of a log was read for records of incidents: the next leaf, and the hash of the one before it."""
+class CaseCursorRow(Row, table=True):
+    """How far a tree of a log was read for records of incidents and of requests of persons: the next leaf, and the hash
+    of the one before it."""
 
     __tablename__ = "incident_cursor"
 
@@ -164,8 +165,9 @@ class IncidentCursorRow(Row, table=True):
     leaf_hash: bytes
 
 
-class IncidentPlaceRow(Row, table=True):
-    """A record of an incident: its number, and nothing of what it says."""
+class CasePlaceRow(Row, table=True):
+    """A record of an incident, of a request of a person or of an act that may answer one: its number, and nothing of
+    what it says."""
 
     __tablename__ = "incident_place"
 

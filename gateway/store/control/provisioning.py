@@ -220,12 +220,21 @@ class Provisioning(SessionControl):
     ) -> tuple[int, Sequence[AnyRow]]:
         conditions = [table.cell == self._cell]
         if where is not None:
-            attribute, value = where
-            column, wanted = ("name_key", _key(value)) if attribute == "name" else (attribute, value)
-            conditions.append(getattr(table, column) == wanted)
+            conditions.append(self._matching(change, table, *where))
         total = change.session.exec(select(func.count()).select_from(table).where(*conditions)).one()
         rows = select(table).where(*conditions).order_by(col(table.created_at), col(table.id))
         return total, change.session.exec(rows.offset(max(start, 1) - 1).limit(count)).all() if count else []
+
+    def _matching(self, change: Change, table: type[AnyRow], attribute: Attribute, value: str) -> Any:
+        """The condition for one attribute, without case where its schema says ``caseExact: false`` (RFC 7643 §2.2).
+        Display names have no form for comparison beside them: they are compared here, since SQLite's ``lower`` knows
+        ASCII alone."""
+        if attribute == "name":
+            return table.name_key == _key(value)
+        if attribute != "display_name":
+            return getattr(table, attribute) == value
+        named = change.session.exec(select(ScimUserRow.id, ScimUserRow.display_name).where(table.cell == self._cell))
+        return col(table.id).in_([key for key, name in named if _key(name) == _key(value)])
 
     def _set_members(self, change: Change, group: str, wanted: frozenset[str]) -> list[ScimUserRow]:
         """Set the members of a group. Returns the users whose membership changed."""

@@ -78,3 +78,19 @@ async def test_an_unknown_incident_is_said_to_be_unknown(home: Home) -> None:
         await context.record(accepted("a"))
         with pytest.raises(AuditError, match="has no incident"):
             await notify(context, "acme", context.new_id(), clock="gdpr.authority", authority="CNIL")
+
+
+async def test_a_step_of_a_known_incident_reads_no_record(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(*_: object) -> None:
+        raise AssertionError("the log is read")
+
+    async with home.context() as context:
+        known = await open_incident(context, "acme", laws=["gdpr"])
+        with context.reading() as reader:
+            (case,) = cases(reader, "acme")
+        monkeypatch.setattr("audit.incidents.incident.case_of", unwanted)
+        await notify(context, "acme", known, clock="gdpr.authority", authority="CNIL", known=case)
+        await close(context, "acme", known, reason="resolved", known=case)
+        with context.reading() as reader:
+            (closed,) = cases(reader, "acme")
+    assert closed.closed is not None and set(closed.met) == {"gdpr.authority"}

@@ -1,7 +1,7 @@
 """Incidents that are read once: always what a reading of the whole log says, whoever wrote in between."""
 
 from audit.incidents.incident import cases, close, notify, open_incident
-from audit.incidents.known_cases import KnownCases
+from audit.incidents.known_cases import known_incidents
 from audit.storage.store import Reader
 
 ON_BOTH_STORES = True
@@ -23,7 +23,7 @@ class Counted:
 
 
 async def test_what_is_known_is_what_the_whole_log_says_and_each_record_is_read_once(home):
-    known = KnownCases()
+    known = known_incidents()
     async with home.context() as context:
 
         def same(tenant="acme"):
@@ -48,7 +48,7 @@ async def test_what_is_known_is_what_the_whole_log_says_and_each_record_is_read_
 
 
 async def test_what_one_asker_does_with_a_case_changes_none_of_another(home):
-    known = KnownCases()
+    known = known_incidents()
     async with home.context() as context:
         await open_incident(context, "acme", laws=("gdpr",))
         with context.reading() as reader:
@@ -57,7 +57,7 @@ async def test_what_one_asker_does_with_a_case_changes_none_of_another(home):
 
 
 async def test_a_log_that_is_shorter_than_what_was_read_is_read_anew(home, tmp_path):
-    known = KnownCases()
+    known = known_incidents()
     known._tenants.clear()
     async with home.context() as context:
         await open_incident(context, "acme", laws=("gdpr",))
@@ -71,4 +71,4 @@ async def test_a_tenant_without_a_log_has_no_incident(home):
     async with home.context() as context:
         await open_incident(context, "acme", laws=("gdpr",))
         with context.reading() as reader:
-            assert KnownCases().of(reader, "nobody") == []
+            assert known_incidents().of(reader, "nobody") == []

@@ -109,6 +109,7 @@ JSON_FILES = (
     "fields.jsonl",
     "events.jsonl",
     "incidents.json",
+    "subject_requests.json",
     "ai_systems.json",
     "erasure_certificate.json",
 )

@@ -25,6 +25,7 @@ from audit.events.event import (
 from audit.events.incident import AuthorityRequest, Oversight
 from audit.events.private_value import Private
 from audit.incidents.incident import close, notify, open_incident
+from audit.incidents.subject_requests import matters, receive, settle
 from audit.keys.signer import FileSigner
 from audit.pack.export import export
 from audit.pack.report import ONLY_SIGNED
@@ -81,7 +82,13 @@ async def write_one_of_each(context: AuditContext) -> None:
     await notify(context, "acme", incident, clock="gdpr.authority", authority="CNIL")
     await close(context, "acme", incident, reason="solved", release=True)
     await run(context, "acme")
+    for right in ("erasure", "access", "objection"):
+        await receive(context, "acme", right=right, subject="ada@example.org", received_at="2026-02-01T00:00:00.000Z")
     await erase(context, "acme", subject="ada@example.org")
+    with context.reading() as reader:
+        erasure, access, _ = matters(reader, "acme")
+    await settle(context, erasure, outcome="answered", act_seq=erasure.candidates[0][0])
+    await settle(context, access, outcome="refused", reason="unknown_person")
 
 
 async def write_pack(home: Home, target: Path) -> None:

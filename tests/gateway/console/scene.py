@@ -20,6 +20,7 @@ STRICTER = (
 """
 )
 OPERATORS = "policy: operator\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
+PRICES = {"small": {"input_eur_per_million": 1000, "output_eur_per_million": 3000}}
 PROMPTS = (
     "Summarise the contract of last week in three sentences.",
     "Write to ada@example.org that her order is on its way.",
@@ -53,6 +54,7 @@ def set_up(made):
         "deployment": "large",
         "hold": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
         "incident": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
+        "matter": "01a21faa-0c27-76a6-b43d-f0713b4b3c3e",
         "proposal": proposal.number,
     }
     """Of tenant acme, what stands in a path for its parameters."""
@@ -68,6 +70,7 @@ async def scene(tmp_path, calls=12, **settings):
         "globex/eu-fr-par/globex-1": FakeBackend(),
     }
     kept = list(evidence_sources), list(content_sources)
+    settings.setdefault("prices", PRICES)
     give_sources()  # as `domicile up` does
     try:
         async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:

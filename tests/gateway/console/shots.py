@@ -14,10 +14,30 @@ from tests.gateway.console.scene import scene, session_of
 OUT = Path("build/console-shots")
 
 
+async def owed(made):
+    """An incident, a hold and two requests of persons, of which one is overdue and one closed."""
+    headers = {"authorization": f"Bearer {session_of(made, None, 'operator')}"}
+
+    async def sent(path, **body):
+        url = f"{made.base}/admin/v1/tenants/acme/{path}"
+        async with made.http.post(url, json=body, headers=headers) as answer:
+            assert answer.status < 300, await answer.text()
+            return await answer.json()
+
+    asked = {"subject": "ada@example.org", "received_at": "2026-01-10T09:00:00.000Z"}
+    await sent("rights/requests", right="access", **asked)
+    await sent("rights/requests", right="objection", subject="bob@example.org")
+    closed = await sent("rights/requests", right="human_review", **asked)
+    await sent(f"rights/requests/{closed['id']}/close", outcome="refused", reason="manifestly_unfounded")
+    await sent("rights/holds", first=0, last=9)
+    await sent("incidents", laws=["gdpr", "dora"], severity="major", freeze=False)
+
+
 async def main(only):
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         async with scene(Path(folder), calls=40) as made, async_playwright() as play:
+            await owed(made)
             await asyncio.sleep(1.5)
             browser = await play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             for theme in ("light", "dark"):
@@ -49,6 +69,9 @@ async def main(only):
                         "t/acme/places",
                         "t/acme/record",
                         "t/acme/packs",
+                        "t/acme/rights",
+                        "t/acme/incidents",
+                        "t/acme/duties",
                     ):
                         if not only or path.replace("/", "-") in only:
                             await page.goto(f"/console/{path}")

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHOWN = [page for page in PAGES if page.method == "GET"]
 FORMS = [page for page in PAGES if page.method == "POST"]
 OF_TENANT = [page for page in PAGES if page.path.startswith("/t/{tenant}")]
-FIELDS = {"reason": "resolved", "clock": "gdpr.authority", "authority": "An authority", "record": "0"}
+FIELDS = {
+    "reason": "resolved", "clock": "gdpr.authority", "authority": "An authority", "record": "0", "outcome": "withdrawn",
+}  # fmt: skip
 """What a form may need so that it is understood."""
 UNSIGNED = {
     "/t/{tenant}/record/consistency",

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.console.all_pages import PAGES
+from gateway.console.language import language
 from tests.fakes.needs import missing
 from tests.gateway.console.browser import CHROMIUM, NO_PAGES, filled, sign_in
 from tests.gateway.console.scene import STRICTER, session_of, token_of
@@ -165,10 +166,7 @@ async def test_what_the_model_saw_stands_beside_what_was_typed(open_page):
     await page.wait_for_selector("#seen")
     assert await page.locator("#seen mark").count() == 2
     assert "ada@example.org" not in await page.locator("#seen pre").nth(1).inner_text()
-    if not AXE.exists():
-        missing("no axe-core: make axe")
-    await page.evaluate(AXE.read_text())
-    assert (await page.evaluate(f"axe.run(document, {RULES})"))["violations"] == []
+    await accessible(page)
     await page.get_by_role("link", name="Verify now").click()
     await page.get_by_text("The proof holds.").wait_for()
     assert complaints(page) == []
@@ -185,6 +183,107 @@ async def test_a_pack_is_made_and_verified_while_one_looks(open_page):
         await page.locator("li", has_text="in_browser").get_by_role("link", name="Download").click()
     assert (await (await begun.value).path()).read_bytes()[:2] == b"PK"
     assert complaints(page) == []
+
+
+@pytest.mark.parametrize("code", ["de", "fr"])
+async def test_the_ten_tasks_are_done_by_hand_in_each_language(made, open_page, code):
+    page, t = await open_page(role=None, locale=code), language(code).text
+    for task in TASKS:
+        await task(made, page, t)
+        assert await page.get_attribute("html", "lang") == code, task.__name__
+    assert complaints(page) == []
+
+
+async def signs_in(made, page, t):
+    await page.goto("/console/sign-in")
+    await page.fill("#token", token_of(made, None, "operator"))
+    await page.click(f"button:text-is('{t('sign_in.button')}')")
+    await page.wait_for_url("**/console/tenants")
+
+
+async def sees_what_waits(made, page, t):
+    await page.goto("/console/t/acme")
+    await page.get_by_role("heading", name=t("overview.duties")).wait_for()
+    assert await page.locator(".figure").count() >= 4
+
+
+async def verifies_the_receipt_of_a_call(made, page, t):
+    await page.goto("/console/t/acme/calls?outcome=completed")
+    await page.locator("table.calls tbody th a").last.click()
+    await page.get_by_role("link", name=t("proof.verify")).click()
+    await page.get_by_text(t("proof.holds")).wait_for()
+
+
+async def looks_where_calls_ran(made, page, t):
+    await page.get_by_role("link", name=t("nav.places")).first.click()
+    await page.locator("svg.tiles").first.wait_for()
+    assert await page.get_by_text(t("country.FR")).count()
+
+
+async def proposes_a_policy(made, page, t):
+    await page.goto("/console/t/acme/policies/draft")
+    await page.fill("#document", STRICTER.replace("version: 2", "version: 9"))
+    await page.click(f"button:text-is('{t('policies.propose')}')")
+    await page.wait_for_url("**/policies/proposals/*")
+
+
+async def makes_a_key(made, page, t):
+    await page.goto("/console/t/acme/keys")
+    await page.locator("details.add > summary").first.click()
+    await page.select_option("#f-project", "main")
+    await page.click(f"button:text-is('{t('keys.create')}')")
+    assert (await page.locator(".secret").inner_text()).startswith("dom_")
+
+
+async def asks_the_planner(made, page, t):
+    await page.goto("/console/t/acme/deployments")
+    await page.fill("#f-weights", "none.gguf")
+    await page.click(f"button:text-is('{t('deployments.ask')}')")
+    await page.get_by_text(t("deployments.not_feasible")).wait_for()
+
+
+async def records_and_closes_a_request(made, page, t):
+    await page.goto("/console/t/acme/rights")
+    await page.locator("details.add > summary").first.click()
+    await page.select_option("#f-right", "objection")
+    await page.fill("#s-request", "grace@example.org")
+    await page.click(f"button:text-is('{t('requests.record')}')")
+    await page.get_by_text(t("done.rights.received")).wait_for()
+    await page.goto("/console/t/acme/duties")
+    await page.get_by_role("link", name=t("right.objection")).click()
+    await page.get_by_text(t("requests.answer")).first.click()
+    await accessible(page)
+    await page.locator("select[name=outcome]").first.select_option("withdrawn")
+    await page.click(f"button:text-is('{t('requests.close')}')")
+    await page.get_by_text(t("done.rights.closed")).wait_for()
+
+
+async def asks_a_model(made, page, t):
+    await page.goto("/console/t/acme/playground")
+    await page.fill("#prompt", "Write to ada@example.org.")
+    await page.click(f"button:text-is('{t('playground.send')}')")
+    await page.wait_for_selector("#seen mark")
+
+
+async def verifies_the_log(made, page, t):
+    await page.goto("/console/t/acme/record")
+    await page.click(f"button:text-is('{t('record.verify')}')")
+    await page.get_by_text(t("record.holds")).wait_for()
+
+
+TASKS = (
+    signs_in, sees_what_waits, verifies_the_receipt_of_a_call, looks_where_calls_ran, proposes_a_policy, makes_a_key,
+    asks_the_planner, records_and_closes_a_request, asks_a_model, verifies_the_log,
+)  # fmt: skip
+"""The ten named tasks, one of each part of the console."""
+
+
+async def accessible(page):
+    """As it is now, with what was unfolded."""
+    if not AXE.exists():
+        missing("no axe-core: make axe")
+    await page.evaluate(AXE.read_text())
+    assert (await page.evaluate(f"axe.run(document, {RULES})"))["violations"] == []
 
 
 async def test_another_site_cannot_show_the_console_in_a_frame(made, open_page):

@@ -185,6 +185,37 @@ async def test_a_person_is_answered_held_and_erased_with_a_certificate(made, gue
     assert not [each for each in made.events("globex") if subject in str(each)]
 
 
+async def test_a_request_of_a_person_is_a_duty_until_an_act_on_record_answers_it(made, guest):
+    made.control.activate_policy("globex", KEEPING)
+    await made.taken_over()
+    subject = "grace-of-globex@example.org"
+    await made.post(chat("remember her"), key="globex/main", headers={"x-domicile-subject": subject})
+    dpo, page = guest("globex", "dpo"), "/t/globex/rights"
+    asked = {"right": "access", "subject": subject}
+    early = await dpo.send(f"{page}/requests", page, received_at="2999-01-01T00:00", **asked)
+    assert early.status_code == 422 and subject not in early.text
+    received = await dpo.send(f"{page}/requests", page, received_at="", **asked)
+    assert received.headers["location"].endswith("done=rights.received")
+    matter = last(made, "dsar.received", "globex")["matter_id"]
+    here = f"{page}/requests/{matter}"
+    assert "to be answered: Access, GDPR 15" in (await dpo.get("/t/globex/duties")).text
+    assert matter in (await dpo.get(page)).text
+    assert (await dpo.send(f"{here}/extend", page, reason="complexity")).status_code == 303
+    assert (await dpo.send(f"{here}/extend", page, reason="complexity")).status_code == 422
+    bare = await dpo.send(f"{here}/close", page, outcome="answered", act_seq="")
+    assert bare.status_code == 422 and matter in bare.text
+    await dpo.send(f"{page}/access", page, subject=subject)
+    (act,) = re.findall(r'<option value="(\d+)">\d+ · dsar.answered', (await dpo.get(page)).text)
+    closed = await dpo.send(f"{here}/close", page, outcome="answered", act_seq=act)
+    assert closed.headers["location"].endswith("done=rights.closed")
+    assert last(made, "dsar.closed", "globex")["act_seq"] == int(act)
+    assert "to be answered" not in (await dpo.get("/t/globex/duties")).text
+    theirs = f"/t/acme/rights/requests/{matter}/close"
+    other = await guest("acme", "dpo").send(theirs, "/t/acme/rights", outcome="withdrawn")
+    assert other.status_code == 404
+    assert not [each for each in made.events("globex") if subject in str(each)]
+
+
 async def test_an_incident_has_its_clocks_and_is_closed(made, guest):
     dpo = guest("acme", "dpo")
     none = await dpo.send("/t/acme/incidents/open", "/t/acme/incidents")
@@ -405,6 +436,8 @@ async def test_cost_by_day_is_a_chart_a_table_and_csv(made, guest):
     billing = guest("acme", "billing")
     page = (await billing.get("/t/acme/usage/figures?days=7")).text
     assert "Cost on each of the last 7 days" in page and page.count("<title>20") >= 14
+    operator = guest(None, "operator")
+    assert "No cost in this period" in (await operator.get("/t/fresh/usage/figures?days=7")).text
     link = re.search(r'href="/console(/t/acme/usage\.csv\?by=day&amp;since=[0-9-]+)"', page)[1].replace("&amp;", "&")
     file = await billing.get(link)
     assert file.headers["content-type"].startswith("text/csv") and ",eur," in file.text.partition("\n")[0]

@@ -131,6 +131,7 @@ async def test_whoever_is_in_no_group_any_more_has_no_role(tmp_path, how):
 async def test_names_are_unique_without_case_and_found_by_filters(tmp_path):
     async with running(tmp_path) as scim:
         ada, bob = await scim.user("ada"), await scim.user("bob")
+        await scim.patch(f"/Users/{bob}", {"op": "replace", "path": "displayName", "value": "Die Größte"})
         for body in (
             {"userName": "ADA@example.eu", "externalId": "x"},
             {"userName": "other@example.eu", "externalId": "ada"},
@@ -148,6 +149,11 @@ async def test_names_are_unique_without_case_and_found_by_filters(tmp_path):
             ('USERNAME EQ "bob@example.eu"', [bob]),
             (f'{USER}:userName eq "bob@example.eu"', [bob]),
             ('userName eq "nobody"', []),
+            ('externalId eq "BOB"', []),
+            (f'id eq "{ada.upper()}X"', []),
+            ('displayName eq "DIE GRÖSSTE"', [bob]),
+            ('displayName eq "die größte"', [bob]),
+            ('displayName eq "die grösst"', []),
         ]:
             status, said, _ = await scim("GET", f"/Users?filter={filter_}")
             assert status == 200 and said["schemas"] == [LIST]

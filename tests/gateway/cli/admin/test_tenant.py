@@ -115,6 +115,14 @@ def test_revoking_asks_first(acme):
     assert acme("tenant", "revoke", "acme", "--yes").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "words", [("tenant", "revoke", "nope"), ("project", "revoke", "acme", "nope"), ("key", "revoke", "acme", "NOPE")]
+)
+def test_nobody_is_asked_about_what_is_not_there(acme, words):
+    refused(result := acme(*words, answer="y\n"), "no " + words[0])
+    assert "[y/N]" not in result.output
+
+
 def test_each_change_is_recorded_before_it_is_made_or_is_not_made(acme):
     events = []
 

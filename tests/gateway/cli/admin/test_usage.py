@@ -76,6 +76,17 @@ def test_the_ledger_is_exported_as_csv_or_json_and_never_over_a_file(domicile, t
     assert "exists" in domicile("usage", "export", "--output", str(file), status=1)
 
 
+@pytest.mark.parametrize("day", ["yesterday", "2026-02-30", "2026-11-30T12:00"])
+def test_what_is_no_day_is_told_with_one_that_is(domicile, day):
+    said = domicile("usage", "show", "acme", "--since", day, status=2)
+    assert "no day of the calendar" in said and "2026-11-30" in said
+
+
+def test_an_export_into_a_folder_that_is_not_there_names_the_folder(domicile, tmp_path):
+    said = domicile("usage", "export", "-o", str(tmp_path / "no" / "x.csv"), status=1)
+    assert f"no folder {tmp_path / 'no'}; create it" in said
+
+
 def test_prices_are_set_and_listed(domicile):
     domicile("usage", "create-price", "small", "--input", "0.02", "--output", "0.05")
     shown = json.loads(

@@ -1,11 +1,11 @@
-"""Keeps the places of incidents up with the record while the gateway runs."""
+"""Keeps the places of incidents and requests up with the record while the gateway runs, and counts what is due."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
 from audit.storage.store import Reader
-from gateway.store.log_followers.incident_places import IncidentPlaces
+from gateway.store.log_followers.case_places import CasePlaces
 
 log = logging.getLogger("domicile.gateway")
 
@@ -13,10 +13,10 @@ EVERY_S = 10.0
 """What came meanwhile is read by whoever asks for incidents."""
 
 
-class IncidentFollower:
+class CaseFollower:
     """`open_reader`: a snapshot of the record."""
 
-    def __init__(self, places: IncidentPlaces, open_reader: Callable[[], Reader]) -> None:
+    def __init__(self, places: CasePlaces, open_reader: Callable[[], Reader]) -> None:
         self._places = places
         self._open_reader = open_reader
         self._failing = False
@@ -34,7 +34,7 @@ class IncidentFollower:
         except Exception as error:  # of any kind: incidents are found without, by reading more
             if not self._failing:
                 log.warning(
-                    "the places of incidents wait: %s: %s; check the control database, it is tried again",
+                    "the places of incidents and requests wait: %s: %s; check the control database, it is tried again",
                     type(error).__name__,
                     error,
                 )

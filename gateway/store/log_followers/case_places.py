@@ -1,6 +1,7 @@
-"""Which records of a tree are of incidents: their numbers, so that nobody reads a million records of calls for them.
+"""Which records of a tree are of incidents, requests of persons and acts that answer these: their numbers, so that
+nobody reads a million records of calls for them.
 
-What an incident is stays in the record alone, so there is nothing here to seal, to erase or to expire. The hash of the
+What they say stays in the record alone, so there is nothing here to seal, to erase or to expire. The hash of the
 last record that was read says whether the log is still the one that was: where it is not, nothing is known of it.
 """
 
@@ -11,20 +12,20 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from audit.incidents.incident import places
+from audit.incidents.known_cases import places
 from audit.log.walk import size_of
 from audit.storage.store import Reader
 from gateway.database.database import Database
-from gateway.database.tables.usage import IncidentCursorRow, IncidentPlaceRow
+from gateway.database.tables.usage import CaseCursorRow, CasePlaceRow
 
 AT_ONCE = 10_000
 """Records between two transactions."""
 
-_CURSOR: Any = IncidentCursorRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
-_PLACE: Any = IncidentPlaceRow.__table__  # type: ignore[attr-defined]
+_CURSOR: Any = CaseCursorRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
+_PLACE: Any = CasePlaceRow.__table__  # type: ignore[attr-defined]
 
 
-class IncidentPlaces:
+class CasePlaces:
     """`log`: the name of the log that is read, as in the ledger's cursors. May be used from several threads."""
 
     def __init__(self, database: Database, log: str) -> None:
@@ -43,7 +44,7 @@ class IncidentPlaces:
                     self._read[tenant] = self._step(reader, tenant, size)
 
     def known(self, reader: Reader, tenant: str) -> tuple[int, Sequence[int]]:
-        """How many records were read, and which of them are of incidents. (0, ()) where the log is another one, or was
+        """How many records were read, and which of them are of cases. (0, ()) where the log is another one, or was
         not read. Raises DatabaseUnavailable, StoreError."""
         here = and_(_CURSOR.c.log == self._log, _CURSOR.c.tenant == tenant)
         same = and_(_PLACE.c.log == _CURSOR.c.log, _PLACE.c.tenant == _CURSOR.c.tenant)
@@ -54,6 +55,12 @@ class IncidentPlaces:
         if not rows or not _is_same(reader, tenant, rows[0].next_seq, rows[0].leaf_hash):
             return 0, ()
         return rows[0].next_seq, tuple(row.seq for row in rows if row.seq is not None)
+
+    def tenants(self) -> list[str]:
+        """Those of which a record is noted. Raises DatabaseUnavailable."""
+        with self._database.read() as session:
+            query = select(_PLACE.c.tenant).where(_PLACE.c.log == self._log).distinct()
+            return sorted(session.connection().execute(query).scalars())
 
     def _step(self, reader: Reader, tenant: str, size: int) -> int:
         """Returns how far the tree was read by then, at the least."""

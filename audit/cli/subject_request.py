@@ -1,0 +1,159 @@
+"""`domicile audit request`: requests of persons, until when each has to be answered, and by which act it was."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from audit.cli.frame import DataOption, JsonOption, console, given_code, given_utc, printable, reporting_errors
+from audit.cli.private_values import ACTOR, do
+from audit.events.stamp import rfc3339
+from audit.incidents.subject_requests import (
+    ACTS,
+    ARTICLES,
+    EXTENSIONS,
+    OUTCOMES,
+    Matter,
+    extend,
+    matter_of,
+    matters,
+    receive,
+    settle,
+)
+from audit.private.audit_context import AuditContext
+
+app = typer.Typer(no_args_is_help=True, help="Requests of persons: until when each has to be answered (GDPR 12(3)).")
+
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Whose record.")]
+IdArgument = Annotated[str, typer.Argument(metavar="REQUEST", help="The request's id.")]
+
+
+@app.command(
+    "create",
+    epilog="Example:\n\n  domicile audit request create acme --right access --subject alice@example.com"
+    " --received 2026-03-01T09:30:00Z",
+)
+def create_command(
+    tenant: TenantArgument,
+    right: Annotated[str, typer.Option("--right", help=f"What is asked for: {', '.join(ACTS)}.")],
+    subject: Annotated[
+        str, typer.Option("--subject", help="The person's identifier, as applications give it; committed to on record.")
+    ],
+    data: DataOption = None,
+    received: Annotated[str | None, typer.Option("--received", help="When it came; UTC (default: now).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a request of a person on record, and say until when it has to be answered."""
+
+    async def work(context: AuditContext) -> str:
+        at = given_utc(received)
+        return await receive(context, tenant, right=right, subject=subject, received_at=at, actor=ACTOR)
+
+    _step(data, tenant, as_json, work)
+
+
+@app.command("extend", epilog="Example:\n\n  domicile audit request extend acme REQUEST --reason complexity")
+def extend_command(
+    tenant: TenantArgument,
+    request: IdArgument,
+    reason: Annotated[str, typer.Option("--reason", help=f"What the person was told: {' or '.join(EXTENSIONS)}.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put on record that the person was told that the answer takes up to two months longer, and why."""
+
+    async def work(context: AuditContext) -> str:
+        await extend(context, _known(context, tenant, request), reason=reason, actor=ACTOR)
+        return request
+
+    _step(data, tenant, as_json, work)
+
+
+@app.command(
+    "close",
+    epilog="Examples:\n\n  domicile audit request close acme REQUEST --act 57\n\n"
+    "  domicile audit request close acme REQUEST --outcome refused --reason manifestly_unfounded",
+)
+def close_command(
+    tenant: TenantArgument,
+    request: IdArgument,
+    data: DataOption = None,
+    act: Annotated[
+        int | None, typer.Option("--act", min=0, help="The record of the act that answers it, as `list` names them.")
+    ] = None,
+    outcome: Annotated[str, typer.Option("--outcome", help=f"One of {', '.join(OUTCOMES)}.")] = "answered",
+    reason: Annotated[str | None, typer.Option("--reason", help="A code, no words: it goes on record.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put on record how a request ended."""
+
+    async def work(context: AuditContext) -> str:
+        why = None if reason is None else given_code("reason", reason)
+        known = _known(context, tenant, request)
+        await settle(context, known, outcome=outcome, act_seq=act, reason=why, actor=ACTOR)
+        return request
+
+    _step(data, tenant, as_json, work)
+
+
+@app.command("list", epilog="Example:\n\n  domicile audit request list acme --open --json")
+def list_command(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    only_open: Annotated[bool, typer.Option("--open", help="Those that are not closed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The requests of a tenant's persons, and until when each has to be answered."""
+    with reporting_errors(as_json):
+
+        async def work(context: AuditContext) -> tuple[list[Matter], str]:
+            with context.reading() as reader:
+                return matters(reader, tenant), rfc3339(context.now())
+
+        found, now = do(data, work)
+        _show([one for one in found if one.closed is None or not only_open], now, as_json)
+
+
+def _known(context: AuditContext, tenant: str, request: str) -> Matter:
+    with context.reading() as reader:
+        return matter_of(reader, tenant, request)
+
+
+def _step(data: Path | None, tenant: str, as_json: bool, step: Callable[[AuditContext], Awaitable[str]]) -> None:
+    """Do one step of a request, whose id it returns, and show the request as it is then."""
+    with reporting_errors(as_json):
+
+        async def work(context: AuditContext) -> tuple[Matter, str]:
+            return _known(context, tenant, await step(context)), rfc3339(context.now())
+
+        matter, now = do(data, work)
+        _show([matter], now, as_json)
+
+
+def _show(found: list[Matter], now: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "requests": [one.as_row(now) for one in found]}, indent=2))
+        return
+    if not found:
+        typer.echo("No request of a person is on record.")
+        return
+    table = Table(box=None, pad_edge=False)
+    columns = ("request", "right", "received (UTC)", "due (UTC)", "state", "ended", "acts on record since then")
+    for column in columns:
+        table.add_column(column, no_wrap=column not in columns[-2:])
+    for one in found:
+        acts = ", ".join(f"{seq} ({kind})" for seq, _, kind in one.candidates) if one.closed is None else ""
+        right = f"{one.right} ({ARTICLES.get(one.right, '')})"
+        cells = one.matter_id, right, one.received_at, one.due_at, one.state(now), _ended(one), acts
+        table.add_row(*(printable(cell) for cell in cells))
+    console().print(table)
+
+
+def _ended(one: Matter) -> str:
+    if one.closed is None:
+        return f"extended: {one.extension_reason}" if one.extended else ""
+    by = "" if one.act_seq is None else f" by record {one.act_seq}"
+    return f"{one.outcome}{by}" + (f", {one.reason}" if one.reason else "")
