@@ -24,7 +24,6 @@ from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.grammar import GrammarMatcher
 from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.host_tier import HostPages, HostTier
-from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.progress import Finish, OnStage, Progress, Stats, TokenLogprobs
 from backend.engine.core.restriction import Restriction
 from backend.engine.core.runner import Launched, Runner
@@ -35,6 +34,7 @@ from backend.engine.core.speculation import Benefit, Drafted, Drafter, Speculati
 from backend.engine.core.token_masks import Allowed, MaskedGrammars
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
+from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.computing import computing

@@ -80,14 +80,15 @@ def measured(engine: Any, length: int, repetitions: int = 3, seed: int = 0) -> l
             raise SystemExit("the first token is another one when its prompt comes from the host")
         brought.append(taken)
         rates.append(tier.copying.value)
+    named = str(length) if length % 1024 else f"{length // 1024}k"
     slow, fast = statistics.median(computed), statistics.median(brought)
     rows = [
-        {"name": f"host tier {length // 1024}k, computed", "value": round(slow * 1e3, 1), "unit": "ms",
+        {"name": f"host tier {named}, computed", "value": round(slow * 1e3, 1), "unit": "ms",
          "walls_s": computed},
-        {"name": f"host tier {length // 1024}k, from the host", "value": round(fast * 1e3, 1), "unit": "ms",
+        {"name": f"host tier {named}, from the host", "value": round(fast * 1e3, 1), "unit": "ms",
          "walls_s": brought},
-        {"name": f"host tier {length // 1024}k, times faster", "value": round(slow / fast, 1), "unit": "x"},
-        {"name": f"host tier {length // 1024}k, copies", "value": round(rates[-1] / 1e9, 2), "unit": "GB/s"},
+        {"name": f"host tier {named}, times faster", "value": round(slow / fast, 1), "unit": "x"},
+        {"name": f"host tier {named}, copies", "value": round(rates[-1] / 1e9, 2), "unit": "GB/s"},
     ]  # fmt: skip
     for row in rows:
         print(f"{row['name']:40s} {row['value']:12,.2f} {row['unit']}", flush=True)

@@ -82,8 +82,8 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=192)
     options = parser.parse_args()
     from backend.engine import engine as engine_module
-    from backend.engine.core.ngram_drafter import NgramDrafter
     from backend.engine.core.speculation import Speculation, agreed
+    from backend.engine.drafting.ngram_drafter import NgramDrafter
     from backend.engine.engine import Engine
     from backend.engine.gpu import verifier
     from backend.engine_config import EngineConfig

@@ -1,4 +1,4 @@
-"""Speculative decoding with a draft model: its runner, its KV cache and its start beside the target model.
+"""Drafters of speculative decoding: from the text itself, and a draft model with its runner, KV cache and start.
 
 `backend.engine.engine` may import it.
 """

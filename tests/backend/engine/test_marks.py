@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.sequence import Sequence
 from backend.engine.cpu.sampler import Draw, sample
+from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.engine import Engine
 from backend.marks.scheme import marked_context, shard_key
 from backend.models.decoders.decoder import Decoder

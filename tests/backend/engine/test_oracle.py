@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.progress import Finish, Progress
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.speculation import Drafter
 from backend.engine.cpu.sampler import Draw, sample
+from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.engine import Engine
 from backend.engine_config import CacheSize, EngineConfig, size_cache
 from backend.models.decoders.decoder import Decoder

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.engine.core.block_manager import BlockManager
-from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.progress import Finish, Progress
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence, Status
 from backend.engine.core.speculation import GUESSES_BY_BATCH, LONGEST_REST, MAX_ROWS, Drafted, Speculation, agreed
 from backend.engine.cpu.sampler import Draw, sample
+from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.engine import Engine
 from backend.errors import ConfigError
 from backend.models.decoders.decoder import Decoder

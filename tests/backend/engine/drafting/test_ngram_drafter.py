@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.engine.core.ngram_drafter import WINDOW, NgramDrafter
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.sequence import Sequence
+from backend.engine.drafting.ngram_drafter import WINDOW, NgramDrafter
 
 
 def sequence(tokens: list[int], id: int = 0) -> Sequence:
