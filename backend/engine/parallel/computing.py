@@ -11,10 +11,9 @@ import torch
 from backend.engine.adapter_places import OwnPlaces
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
-from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.progress import OnStage, Stage
 from backend.engine.core.runner import Runner
-from backend.engine.core.speculation import MAX_ROWS
+from backend.engine.core.speculation import MAX_ROWS, HiddenStates
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
 from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache, weight_format
