@@ -78,6 +78,15 @@ def fetched_model(
     return (model if found.kept is None else str(found.path)), found.name
 
 
+def fetched_draft(model: str, sha256: str | None, lock: Path | None, cache: Path | None, offline: bool) -> str:
+    """The same of what guesses; "" if there is none. Ends the command for a pin without it."""
+    if model:
+        return fetched_model(model, sha256, lock, cache, offline)[0]
+    if sha256 is not None or lock is not None:
+        fail("--draft-sha256 and --draft-lock are of --draft-model, which is missing; add it, or leave them out", USAGE)
+    return ""
+
+
 def _found(model: str, sha256: str | None, lock: Path | None, cache: Path | None, offline: bool) -> "Fetched":
     from backend.errors import BackendError
     from backend.fetch.fetch import How, default_cache, fetched

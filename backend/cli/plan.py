@@ -16,6 +16,11 @@ QUANTIZATION_HELP = "Format of the layers' weights; default: as the checkpoint s
 )
 
 
+Speculation = Annotated[
+    str | None, typer.Option(help="model, eagle3 or mtp: who guesses; default: model, with --draft-model.")
+]
+
+
 def plan(
     model: Annotated[str, typer.Option(help="GGUF file, folder with config.json (weights not needed), or 'demo'.")],
     gpu: Annotated[
@@ -28,9 +33,7 @@ def plan(
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Cards that the model is divided among.")] = 1,
     quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
-    speculation: Annotated[
-        str | None, typer.Option(help="model, eagle3 or mtp: who guesses; default: model, with --draft-model.")
-    ] = None,
+    speculation: Speculation = None,
     draft_model: Annotated[str, typer.Option(help="A smaller model or a head beside it, which guesses.")] = "",
     draft_memory: Annotated[float, typer.Option(help="Its KV cache, in GiB.")] = 1.0,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.errors import USAGE, fail
-from backend.cli.fetch import ModelCache, ModelLock, ModelSha256, Offline, fetch, fetched_model
+from backend.cli.fetch import ModelCache, ModelLock, ModelSha256, Offline, fetch, fetched_draft, fetched_model
 from backend.cli.plan import QUANTIZATION_HELP, plan
 from backend.cli.scrub import scrub
 
@@ -192,24 +192,20 @@ def serve(
 
     on_gpu = device.startswith("cuda")
     model, model_name = fetched_model(model, model_sha256, model_lock, model_cache, offline)
-    if draft_model:
-        draft_model, _ = fetched_model(draft_model, draft_sha256, draft_lock, model_cache, offline)
-    elif draft_sha256 is not None or draft_lock is not None:
-        fail("--draft-sha256 and --draft-lock are of --draft-model, which is missing; add it, or leave them out", USAGE)
+    draft_model = fetched_draft(draft_model, draft_sha256, draft_lock, model_cache, offline)
     try:
         config = EngineConfig(
             model=model, device=device, dtype=dtype or ("bfloat16" if on_gpu else "float32"), block_size=block_size,
             num_blocks=kv_blocks, kv_memory=int(kv_memory * 2**30), quantization=quantization, kv_dtype=kv_dtype,
-            gpu_memory=gpu_memory, host_cache_bytes=host_cache_bytes, max_model_len=max_model_len,
+            gpu_memory=gpu_memory, host_cache_bytes=host_cache_bytes, max_model_len=max_model_len, threads=threads,
+            step_timeout_s=step_timeout, self_tuning=self_tuning,
             max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
             max_num_seqs=max_num_seqs or (256 if on_gpu else 32), max_waiting=max_waiting,
             max_per_project=max_per_project, prefix_cache=prefix_cache, speculation=speculation,
             draft_model=draft_model, draft_memory=int(draft_memory * 2**30), batch_invariant=batch_invariant,
             tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
-            expert_parallel=expert_parallel, redundant_experts=redundant_experts, self_tuning=self_tuning,
-            max_adapters=max_adapters, max_adapter_rank=max_adapter_rank, adapters=str(adapters or ""),
-            step_timeout_s=step_timeout,
-            threads=threads,
+            expert_parallel=expert_parallel, redundant_experts=redundant_experts, max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank, adapters=str(adapters or ""),
         )  # fmt: skip
     except ConfigError as error:
         fail(error, USAGE)

@@ -22,7 +22,6 @@ from backend.engine.cache.host_pages import HostPages as OwnHostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.grammar import GrammarMatcher
-from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.host_tier import HostPages, HostTier
 from backend.engine.core.progress import Finish, OnStage, Progress, Stats, TokenLogprobs
 from backend.engine.core.restriction import Restriction
@@ -30,7 +29,7 @@ from backend.engine.core.runner import Launched, Runner
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.scheduler import Scheduled, Scheduler
 from backend.engine.core.sequence import Sequence, Status
-from backend.engine.core.speculation import Benefit, Drafted, Drafter, Speculation, agreed
+from backend.engine.core.speculation import Benefit, Drafted, Drafter, HiddenStates, Speculation, agreed
 from backend.engine.core.token_masks import Allowed, MaskedGrammars
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner

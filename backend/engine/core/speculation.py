@@ -15,7 +15,7 @@ It pays while steps are bound by reading weights: with many sequences, and for a
 What guesses of a model cost is measured beside what they save (`Benefit`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,7 +23,6 @@ from typing import Protocol
 from torch import Tensor
 
 from backend.engine.core.block_manager import BlockManager
-from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 
@@ -44,6 +43,29 @@ class Drafter(Protocol):
     def forget(self, id: int) -> None:
         """The sequence is over."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """Of the tokens of the last step launched; on a device, behind it on the same stream.
+
+    Attributes:
+        states: [rows, width], valid until the next step is launched.
+        first: by sequence id, the row of the first of its tokens; the others follow. A sequence that is missing has
+            none here.
+    """
+
+    states: Tensor
+    first: dict[int, int]
+
+
+def first_rows(counts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """`HiddenStates.first` of (sequence id, number of tokens) in the order of their rows."""
+    found, at = {}, 0
+    for id, count in counts:
+        found[id] = at
+        at += count
+    return found
 
 
 class StateDrafter(Drafter, Protocol):

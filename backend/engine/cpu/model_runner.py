@@ -10,12 +10,11 @@ from torch import Tensor
 from backend.activations.rows import MOST
 from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.cache.pages import Pages
-from backend.engine.core.hidden_states import HiddenStates, first_rows
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.runner import REBALANCED_PAIRS, Launched, Masks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
-from backend.engine.core.speculation import Drafted
+from backend.engine.core.speculation import Drafted, HiddenStates, first_rows
 from backend.engine.cpu.logprobs import logprobs_of
 from backend.engine.cpu.sampler import Draw, sample
 from backend.engine.cpu.shaping import forbid, shape

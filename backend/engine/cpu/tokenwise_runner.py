@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from backend.engine.cache.attention import HeadwiseAttention, Prefill
-from backend.engine.core.hidden_states import first_rows
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.sequence import Sequence
+from backend.engine.core.speculation import first_rows
 from backend.engine.cpu.logprobs import logprobs_of
 from backend.engine.cpu.model_runner import Computed, ModelRunner, Run, packed
 from backend.models.decoders.decoder import Begun

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from backend.engine.core.block_manager import BlockManager
-from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.runner import Runner
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
+from backend.engine.core.speculation import HiddenStates
 from backend.engine.drafting.model_drafter import LIKELIEST, Followed, ModelDrafter
 
 WAITING = 64  # hidden states of a sequence that wait for a guess; with more the head computes their entries
@@ -75,15 +75,7 @@ class HeadDrafter(ModelDrafter):
     def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
         ids = {sequence.id for sequence, _ in wanted}
         found: dict[int, list[int]] = {sequence.id: [] for sequence, _ in wanted}
-        asking: dict[int, int] = {}
-        for sequence, most in wanted:
-            own = self._followed.pop(sequence.id, None)
-            if own is not None:
-                self._followed[sequence.id] = own  # the most recently used
-            if own is None or own.end < len(sequence.tokens) - 1:  # the last hidden state is not known
-                continue
-            if most > 0 and own.prepare(sequence.tokens, self.head):
-                asking[sequence.id] = most
+        asking = {sequence.id: most for sequence, most in wanted if most > 0 and self._ready(sequence)}
         while asking:
             drawn, stuck = self._advance(list(asking), ids)
             for id in stuck:
@@ -101,6 +93,14 @@ class HeadDrafter(ModelDrafter):
                 self._followed[sequence.id].settle()
         self._tidy()
         return [found[sequence.id] for sequence, _ in wanted]
+
+    def _ready(self, sequence: Sequence) -> bool:
+        """Whether it can be guessed from: the hidden state of its last but one token is known."""
+        own = self._followed.pop(sequence.id, None)
+        if own is None:
+            return False
+        self._followed[sequence.id] = own  # the most recently used
+        return own.end >= len(sequence.tokens) - 1 and own.prepare(sequence.tokens, self.head)
 
     def _context(self, sequence: Sequence, count: int, kept: set[int]) -> "_Context | None":
         """Of a sequence whose next `count` hidden states are there: a new one if it has none, if there is a gap or if

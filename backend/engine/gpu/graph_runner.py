@@ -22,10 +22,9 @@ from torch import Tensor
 from backend.activations.rows import MOST
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
-from backend.engine.core.hidden_states import HiddenStates, first_rows
 from backend.engine.core.runner import REBALANCED_PAIRS, Masks
 from backend.engine.core.scheduler import Scheduled
-from backend.engine.core.speculation import Drafted
+from backend.engine.core.speculation import Drafted, HiddenStates, first_rows
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
 from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of

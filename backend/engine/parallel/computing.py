@@ -13,10 +13,9 @@ from backend.engine.cache.attention import KVCache
 from backend.engine.cache.host_pages import HostPages
 from backend.engine.cache.pinned_pages import PinnedPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
-from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.progress import OnStage, Stage
 from backend.engine.core.runner import Runner
-from backend.engine.core.speculation import MAX_ROWS
+from backend.engine.core.speculation import MAX_ROWS, HiddenStates
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
 from backend.engine.gpu.sleeper import HOST_RESERVE, available_host_memory

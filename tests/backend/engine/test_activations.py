@@ -10,8 +10,8 @@ import torch
 
 from backend.activations.commitment import Committer, distance
 from backend.activations.rows import CHUNK, MOST, Words, row_of
-from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.sampling import SamplingParams
+from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.engine import Engine
 from backend.kernels.reference import largest_activations
 from backend.models.decoders.decoder import Decoder

@@ -11,10 +11,9 @@ import torch
 
 from backend.engine.cache.attention import KVCache
 from backend.engine.core.block_manager import BlockManager
-from backend.engine.core.hidden_states import HiddenStates
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.sequence import Sequence
-from backend.engine.core.speculation import MAX_ROWS
+from backend.engine.core.speculation import MAX_ROWS, HiddenStates
 from backend.engine.cpu.head_runner import HeadModelRunner
 from backend.engine.drafting.head_drafter import WAITING, HeadDrafter, HeadRunner
 from backend.engine.drafting.start import DraftModel
