@@ -7,7 +7,7 @@ country because it is used everywhere; its words only prevent a false match with
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 # Words that are frequent in one language and rare in the others, without diacritics (see `Reading.folded`). Portuguese
 # `com` and `os` are left out: `com` ends most host names, and `os` is a Python module.
@@ -146,15 +146,9 @@ def _of_languages(text: str, folded: str, words: Sequence[str]) -> set[str]:
     A single letter counts beside other words of its language only: programs and formulas are full of them.
     """
     found: set[str] = set()
-    scores: dict[str, float] = {}
     known = _WORD_SET.intersection(words)
     is_english = not known.isdisjoint(_ENGLISH)
-    said = [word for word in known if len(word) > _SHORT or _stands_alone(word, folded)]
-    said.sort(key=len, reverse=True)
-    for word in said:
-        for language, weight in _VOTES[word]:
-            if len(word) > 1 or language in scores:
-                scores[language] = scores.get(language, 0) + weight
+    scores = _votes(known, folded)
     if not text.isascii():
         for letter in set(_TELLING_LETTER.findall(text, 0, _NEAR)):
             scores[_TELLING[letter]] = scores.get(_TELLING[letter], 0) + 1
@@ -178,6 +172,17 @@ def _codes(head: str) -> list[str]:
     if "@" in head:
         codes += _DOMAIN.findall(head)
     return codes
+
+
+def _votes(known: Set[str], folded: str) -> dict[str, float]:
+    """Return a score for each language that has one of the `known` words of a text."""
+    said = [word for word in known if len(word) > _SHORT or _stands_alone(word, folded)]
+    scores: dict[str, float] = {}
+    for word in sorted(said, key=len, reverse=True):
+        for language, weight in _VOTES[word]:
+            if len(word) > 1 or language in scores:
+                scores[language] = scores.get(language, 0) + weight
+    return scores
 
 
 def _stands_alone(word: str, folded: str) -> bool:
