@@ -182,7 +182,7 @@ class StreamRelay:
         if isinstance(chunk, dict) and chunk.get("error"):
             raise BackendFailed("The backend failed while it answered", elsewhere=True)
         choices = choices_of(chunk, DELTA)
-        payload = self._take_usage(chunk, self._take_activations(chunk, choices, payload))
+        payload = self._take_reports(chunk, choices, payload)
         if not payload:
             return []
         if self._received.fingerprint is None:
@@ -216,22 +216,20 @@ class StreamRelay:
                 received.watermarks[position_of(choice, place)] = said_of_mark
             received.finish_reasons = [word for word in self._ends.values() if word is not None]
 
-    def _take_activations(self, chunk: dict[str, Any], choices: list[dict[str, Any]], payload: bytes) -> bytes:
-        """Note what choices commit to and remove it."""
+    def _take_reports(self, chunk: dict[str, Any], choices: list[dict[str, Any]], payload: bytes) -> bytes:
+        """Note usage and commitments to activations, and remove them. Empty if the chunk contained nothing else."""
         removed = False
-        for place, choice in enumerate(choices):
+        for choice in choices:
             if ACTIVATIONS_FIELD in choice:
-                removed = True
+                removed, place = True, position_of(choice, choices.index(choice))
                 if said := take_activations(choice):
-                    self._received.activations[position_of(choice, place)] = said
+                    self._received.activations[place] = said
+        if chunk.get("usage") is not None:
+            removed = True
+            self._received.usage = usage_of(chunk.pop("usage")) or self._received.usage
+            if not chunk.get("choices"):
+                return b""
         return to_json(chunk, inf_nan_mode="null") if removed else payload
-
-    def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
-        """Note the usage of a chunk and remove it. Empty if the chunk contained nothing else."""
-        if chunk.get("usage") is None:
-            return payload
-        self._received.usage = usage_of(chunk.pop("usage")) or self._received.usage
-        return to_json(chunk, inf_nan_mode="null") if chunk.get("choices") else b""
 
 
 async def _counted(payload: bytes) -> None:
