@@ -21,11 +21,14 @@ Speculation = Annotated[
 ]
 
 
+Gpu = Annotated[
+    str, typer.Option(help="A card's name: h100, h200, a100-80gb, l40s, rtx-4090, b200; a wrong one lists all.")
+]
+
+
 def plan(
     model: Annotated[str, typer.Option(help="GGUF file, folder with config.json (weights not needed), or 'demo'.")],
-    gpu: Annotated[
-        str, typer.Option(help="A card's name: h100, h200, a100-80gb, l40s, rtx-4090, b200; a wrong one lists all.")
-    ] = "h100",
+    gpu: Gpu = "h100",
     context: Annotated[int | None, typer.Option(min=1, help="Tokens a request may have; default: the model's.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 32,
     prompt: Annotated[int | None, typer.Option(min=1, help="Tokens in; default: 512, or half the context.")] = None,

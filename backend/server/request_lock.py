@@ -10,7 +10,7 @@ See `gateway.upstream.request_token`.
 import json
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
@@ -123,15 +123,8 @@ class RequestLock:
             words = one, method, path, project = [claims[name] for name in ("jti", "htm", "htu", "prj")]
             if not all(isinstance(word, str) for word in words):
                 raise ValueError
-            mark = claims.get("wmk")
-            key = None if mark is None else _key(_decoded(mark.encode()))
-            asker, prefill, commits = claims.get("ask", ""), claims.get("pre"), claims.get("act", False)
-            if not isinstance(asker, str) or not (prefill is None or _names_backend(prefill)):
-                raise ValueError
-            if not isinstance(commits, bool):
-                raise ValueError
             digest = _decoded(claims["bod"].encode())
-            named = Claims(one, method, path, project, digest, expires, key, asker, prefill, commits)
+            named = Claims(one, method, path, project, digest, expires, **_wishes(claims))
         except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise TokenRefused("the request token is not one of this cell's") from None
         if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
@@ -178,6 +171,20 @@ class Claims:
     asker: str = ""
     prefill: dict[str, Any] | None = None
     commits: bool = False
+
+
+def _wishes(claims: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Claims` that not every token has. Raises ValueError for a claim of another form, AttributeError."""
+    mark, asker, prefill, commits = (claims.get(name) for name in ("wmk", "ask", "pre", "act"))
+    fits = (
+        isinstance(asker, str | None)
+        and (prefill is None or _names_backend(prefill))
+        and (commits is None or isinstance(commits, bool))
+    )
+    if not fits:
+        raise ValueError
+    key = None if mark is None else _key(_decoded(mark.encode()))
+    return {"mark_key": key, "asker": asker or "", "prefill": prefill, "commits": bool(commits)}
 
 
 def _names_backend(claim: Any) -> bool:
