@@ -111,11 +111,11 @@ def _tile(x: int, y: int, one: Country, most: int, said: Callable[[Country], str
     """`most`: calls of the country with most, which has the deepest shade."""
     shade = ceil(DEEPEST * one.ran / most) if one.ran else 0
     classes = f"tile shade{shade}" + (" may" if one.allowed else "")
-    code = ' class="code"' if one.ran or one.stored else ""
+    lit = ' class="code"' if one.ran or one.stored else ""
     parts = [
         f'<g transform="translate({x} {y})"><title>{escape(said(one))}</title>'
         f'<rect class="{classes}"/>'
-        f"<text{code}>{escape(one.code)}</text>"
+        f"<text{lit}>{escape(one.code)}</text>"
     ]
     if one.ran:
         parts.append(f'<text class="ran">{_short(one.ran)}</text>')

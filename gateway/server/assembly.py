@@ -194,15 +194,13 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             WaitingResponses(responses.responses, pipeline),
         )  # fmt: skip
         responses.wakes.append(batches.worker.wake)
-        webhooks = _webhooks(base, parts)
         places = CasePlaces(base.database, _log_name(base))
-        follower = CaseFollower(places, installation.open_reader)
         packs = _packs(base, context)
         admin_context = _admin_context(base, parts, on_event, context, packs, places)
         admin = build_admin(admin_context)
         recurring = (
-            batches.worker.run, batches.retention.run, responses.retention.run, webhooks.run, follower.run,
-            Preparation(admin).run,
+            batches.worker.run, batches.retention.run, responses.retention.run, _webhooks(base, parts).run,
+            CaseFollower(places, installation.open_reader).run, Preparation(admin).run,
         )  # fmt: skip
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
@@ -227,14 +225,17 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         )  # fmt: skip
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
-        state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
             app, parts.directory, parts.log, base.telemetry,
             installation.inventory(base.database).has_operator,
-            tuple(configuration_warnings(settings, state)),
+            await asyncio.to_thread(_warnings, settings, installation, base.database),
             base.watches, parts.inspection, health, memory.bounds,
             _live_settings(settings, memory.bounds, parts.directory, operations), batches, responses,
         )  # fmt: skip
+
+
+def _warnings(settings: Settings, installation: Installation, database: Database) -> tuple[ConfigurationWarning, ...]:
+    return tuple(configuration_warnings(settings, observe(settings, installation, database)))
 
 
 @dataclass(slots=True)

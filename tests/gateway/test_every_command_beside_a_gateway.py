@@ -127,6 +127,10 @@ WORDS = {
     "audit incident notify": "acme noincident --clock c --authority a",
     "audit incident close": "acme noincident",
     "audit incident list": "acme",
+    "audit request create": "acme --right access --subject alice@example.com",
+    "audit request extend": "acme norequest --reason complexity",
+    "audit request close": "acme norequest --outcome withdrawn",
+    "audit request list": "acme",
     "audit oversight record": "acme stopped --system s",
     "audit model record": "acme --model small --what weights",
     "audit authority record": "acme received --authority c --country FR",
@@ -139,6 +143,7 @@ MUST_SUCCEED = {
     *("usage show", "usage export", "audit show", "audit verify", "audit export", "audit dsar", "audit read"),
     *("audit hold create", "audit hold list", "audit anchor", "audit clock", "audit selftest", "audit retention"),
     *("audit publish", "audit receipt verify", "audit breach", "audit incident create", "audit incident list"),
+    *("audit request create", "audit request list"),
     *("audit model record", "audit rotate", "retention run"),
 }
 LAST = ("secrets rotate", "secrets rewrap", "secrets retire", "secrets renew", "key rekey", "audit rotate")
