@@ -34,6 +34,8 @@ SUITES = [
     "tests/backend/models/decoders/test_variant_decoder.py",
     "tests/backend/engine/gpu/test_graph_runner.py",
     "tests/backend/engine/gpu/test_gpt_oss.py",
+    "tests/backend/engine/gpu/test_apart.py",
+    "tests/backend/engine/cache/test_pages.py",
     "tests/backend/engine/test_batch_invariance.py",
     "tests/backend/engine/test_adapters.py",
     "tests/backend/engine/embedding/test_gpu_pooling.py",
