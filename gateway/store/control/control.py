@@ -173,16 +173,9 @@ class Control(
             before = backend_record(row) if row else None
             if row is None:
                 row = BackendRow(
-                    id=backend.backend,
-                    tenant=backend.tenant,
-                    region=backend.region,
-                    uri=backend.uri,
-                    url=url,
-                    models=list(models),
-                    cost=cost,
-                    **facts,
-                    **change.stamp,
-                )
+                    id=backend.backend, tenant=backend.tenant, region=backend.region, uri=backend.uri, url=url,
+                    models=list(models), cost=cost, **facts, **change.stamp,
+                )  # fmt: skip
                 change.session.add(row)
             elif row.uri != backend.uri:
                 raise Duplicate(

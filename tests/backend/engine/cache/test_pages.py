@@ -121,3 +121,30 @@ def test_a_scrub_between_steps_leaves_out_blocks_that_a_sequence_has_taken_meanw
     assert residue == 0
     assert [tokens[0], tokens[1]] == alone
     assert engine.scrub() == 0
+
+
+def drawn(dtype: torch.dtype, widths: tuple[int, int] = (8, 8)) -> Pages:
+    """Of random content; on a card where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Pages(*(torch.randn(LAYERS, BLOCKS, 4, 2, width, device=device).to(dtype) for width in widths))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("widths", [(8, 8), (12, 4)], ids=["heads", "latents"])
+def test_blocks_are_read_and_written_byte_for_byte(dtype: torch.dtype, widths: tuple[int, int]) -> None:
+    source, target, untouched = (drawn(dtype, widths) for _ in range(3))
+    assert source.dtype == str(dtype).removeprefix("torch.")
+    assert source.block_bytes == tuple(4 * 2 * width * dtype.itemsize for width in widths)
+    keys, values = source.read(1, [7, 3], source.now()).take()
+    before = target.read(1, [8], target.now()).take(), target.read(0, [5, 9], target.now()).take()
+    target.write(1, [5, 9], keys, values)
+    assert target.read(1, [9, 5], target.now()).take() == source.read(1, [3, 7], source.now()).take()
+    assert (target.read(1, [8], target.now()).take(), target.read(0, [5, 9], target.now()).take()) == before
+    assert (keys, values) != untouched.read(1, [7, 3], untouched.now()).take()
+
+
+def test_the_buffer_that_blocks_were_read_through_is_zeroed() -> None:
+    read = drawn(torch.float32).read(0, [1, 2], drawn(torch.float32).now())
+    keys, _ = read.take()
+    assert any(keys)
+    assert not read.keys.any() and not read.values.any()
