@@ -88,7 +88,7 @@ class _Range:
         return self._handle is not None
 
     def map(self) -> None:
-        """Raises CardMemoryError, with nothing behind the addresses as before."""
+        """Raises GpuMemoryError, with nothing behind the addresses as before."""
         handle = ctypes.c_uint64()
         size, at = ctypes.c_size_t(self.size), ctypes.c_uint64(self.address)
         _call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(self._properties), _ZERO)

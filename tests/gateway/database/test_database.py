@@ -1,3 +1,5 @@
+import importlib
+import pkgutil
 import sqlite3
 import stat
 import subprocess
@@ -10,9 +12,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlmodel import select
 
+from gateway.database import tables
 from gateway.database.database import Database
 from gateway.database.errors import DatabaseUnavailable
 from gateway.database.tables.control import Row, TenantRow
+
+for each in pkgutil.iter_modules(tables.__path__, f"{tables.__name__}."):  # the model is that of all of them
+    importlib.import_module(each.name)
 
 ON_BOTH_DATABASES = True
 pytestmark = pytest.mark.usefixtures("migrations_run")
