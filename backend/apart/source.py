@@ -25,8 +25,7 @@ from backend.apart.wire import (
     of_asker,
     received,
 )
-from backend.engine.apart.exports import Further, blocks_of
-from backend.engine.apart.frame import FRAME_BYTES
+from backend.engine.apart.frame import FRAME_BYTES, Further, blocks_of
 from backend.engine.apart.statement import Statement
 from backend.engine.core.sampling import SamplingParams
 from backend.errors import BackendError

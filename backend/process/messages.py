@@ -11,8 +11,7 @@ import threading
 
 import msgspec
 
-from backend.engine.apart.exports import Further
-from backend.engine.apart.frame import BlockFrame
+from backend.engine.apart.frame import BlockFrame, Further
 from backend.engine.apart.statement import CacheLayout
 from backend.engine.core.progress import Progress, Stage, Stats
 from backend.engine.core.sampling import SamplingParams

@@ -94,7 +94,7 @@ def trained(head: HeadDecoder, base: Decoder, texts: list[list[int]], steps: int
         for ids, states in examples:
             head.features = head.combined(states[:-2])
             rows = torch.tensor([i for i, t in enumerate(ids[2:].tolist()) if t in number], dtype=torch.int64)
-            logits = head.begin(ids[1:-1], torch.arange(len(ids) - 2), one_prompt(head, len(ids) - 2), rows)
+            logits = head.begin(ids[1:-1], torch.arange(len(ids) - 2), one_prompt(head, len(ids) - 2), rows).logits
             losses.append(torch.nn.functional.cross_entropy(logits, ids[2:][rows]))
         optimizer.zero_grad()
         torch.autograd.backward(torch.stack(losses).mean())

@@ -8,9 +8,8 @@ of its own, while the next chunk is computed; a layer at a time inside a chunk w
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from backend.engine.apart.frame import FRAME_BYTES, BlockFrame, framed
+from backend.engine.apart.frame import FRAME_BYTES, BlockFrame, Further, blocks_of, framed
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.runner import BlockBytes, Moment, PendingBlocks
 from backend.engine.core.scheduler import Scheduled
@@ -18,14 +17,6 @@ from backend.engine.core.sequence import Sequence
 
 AHEAD = 2
 """Frames of a prompt that are read before they are asked for."""
-
-
-class Further(StrEnum):
-    """What follows the frames that were taken."""
-
-    MORE = "more"
-    NOTHING = "nothing"  # all of the prompt was taken, and was computed well
-    FAILED = "failed"  # what was taken is invalid: the prompt's logits were no numbers, or it was forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +119,6 @@ class Exports:
             layer, first, count, moment = export.to_read.popleft()
             ids = export.held[first - export.first :][:count]
             export.reading.append(_Reading(layer, first, count, pages.read(layer, ids, moment)))
-
-
-def blocks_of(num_prompt: int, block_size: int) -> int:
-    """Blocks that hold all tokens of a prompt but the last, which the backend that answers computes."""
-    return -(-(num_prompt - 1) // block_size)
 
 
 def _places(pages: BlockBytes, first: int, end: int) -> Iterator[tuple[int, int, int]]:

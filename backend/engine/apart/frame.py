@@ -6,6 +6,7 @@ whole way between two caches.
 
 import struct
 import zlib
+from enum import StrEnum
 
 import msgspec
 
@@ -13,6 +14,14 @@ FRAME_BYTES = 1 << 20
 """Keys and values of one frame, at most, unless one block of a layer is larger."""
 
 _HEAD = struct.Struct(">III")
+
+
+class Further(StrEnum):
+    """What follows the frames that were taken."""
+
+    MORE = "more"
+    NOTHING = "nothing"  # all of the prompt was taken, and was computed well
+    FAILED = "failed"  # what was taken is invalid: the prompt's logits were no numbers, or it was forgotten
 
 
 class BlockFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -44,3 +53,8 @@ def checksum(layer: int, first: int, count: int, keys: bytes, values: bytes) -> 
 
 def framed(layer: int, first: int, count: int, keys: bytes, values: bytes) -> BlockFrame:
     return BlockFrame(layer, first, count, keys, values, checksum(layer, first, count, keys, values))
+
+
+def blocks_of(num_prompt: int, block_size: int) -> int:
+    """Blocks that hold all tokens of a prompt but the last, which the backend that answers computes."""
+    return -(-(num_prompt - 1) // block_size)

@@ -9,8 +9,7 @@ itself: it never continues on a part.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from backend.engine.apart.exports import blocks_of
-from backend.engine.apart.frame import BlockFrame
+from backend.engine.apart.frame import BlockFrame, blocks_of
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.runner import BlockBytes
 from backend.engine.core.sequence import Sequence

@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 
 from audit.events.private_value import Private
 from audit.incidents.incident import open_incident
+from audit.incidents.subject_requests import receive
 from audit.pack.shelf import PackShelf
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import place_hold
@@ -66,7 +67,7 @@ def shelf(record, tmp_path):
 
 @pytest.fixture
 def recorded(record, shelf):
-    """A call of tenant acme with content, an incident and a hold on record: what stands in paths for them."""
+    """On record of tenant acme: a call with content, an incident, a hold, a request: what stands in paths for them."""
 
     async def work():
         await record.record(accepted("req-1"), Private({"input": "hello"}, SUBJECT))
@@ -75,7 +76,8 @@ def recorded(record, shelf):
         while shelf.pack("acme", pack.id).state == "making":
             await asyncio.sleep(0.02)
         hold = await place_hold(record, "acme")
-        return {"incident": incident, "hold": hold, "record_number": 0, "pack": pack.id}
+        matter = await receive(record, "acme", right="access", subject=SUBJECT)
+        return {"incident": incident, "hold": hold, "record_number": 0, "pack": pack.id, "matter": matter}
 
     return asyncio.run(work())
 
@@ -153,6 +155,9 @@ BODIES = {
     "answer_access": {"subject": SUBJECT},
     "erase_values": {"subject": SUBJECT},
     "restrict_person": {"subject": SUBJECT},
+    "create_request": {"subject": SUBJECT, "right": "access"},
+    "extend_request": {"reason": "complexity"},
+    "close_request": {"outcome": "answered_elsewhere"},
     "create_hold": {"first": 0, "last": 1},
     "create_pack": {"since": "2026-03", "reason": "audit"},
     "create_incident": {"laws": ["gdpr"]},

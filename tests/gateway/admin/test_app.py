@@ -22,7 +22,7 @@ ROLES = tuple(ROLE_TABLE)
 OPEN = {"login", "callback", "show_device_login", "device_login"}
 """Routes for who has no token yet."""
 UNASKED = {"bootstrap", "me", "logout", "list_sessions", "end_session", "list_regions", "show_region"} | OPEN
-ENDS_ONCE = {"end_hold", "close_incident", "notify_incident"}
+ENDS_ONCE = {"end_hold", "close_incident", "notify_incident", "extend_request", "close_request"}
 """Routes that have no state to be asked of: the second caller who may is told that it is over."""
 """Routes that ask for no permission: the first takes the bootstrap token, the next any valid one; the catalogue holds
 nothing of any tenant."""

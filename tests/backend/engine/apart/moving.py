@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from backend.engine.apart.exports import Further
-from backend.engine.apart.frame import BlockFrame
+from backend.engine.apart.frame import BlockFrame, Further
 from backend.engine.core.progress import Progress
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.engine import Engine

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from backend.engine.apart.exports import Further
-from backend.engine.apart.frame import BlockFrame, framed
+from backend.engine.apart.frame import BlockFrame, Further, framed
 from backend.engine.apart.statement import CacheLayout, Statement
 from backend.engine.core.sampling import SamplingParams
 from backend.errors import CannotSleep

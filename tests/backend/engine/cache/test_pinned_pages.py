@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from backend.engine.cache import pages as in_pieces
+from backend.engine.cache import pinned_pages
 from backend.engine.cache.host_pages import HostPages
 from backend.engine.cache.pinned_pages import PinnedPages
 from backend.engine.core.host_tier import HostClear, HostLoad, HostOperation, HostSettle, HostStore
-from backend.engine.gpu import pinned_pages
 from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.gpu.test_graph_runner import DEVICE, GRAPHS, ahead, assert_idle
 from tests.backend.tiny import generate, greedy, tiny_engine

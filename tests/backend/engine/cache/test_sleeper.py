@@ -136,7 +136,7 @@ def test_a_step_that_is_still_on_its_way_is_waited_for(model: Decoder, end: str)
         engine.step()
         if end == "aborted" and engine.stats.steps == 3:
             engine.abort(0)
-    engine._launched.extend([] if engine._launched else [([], Done([], [], []))])
+    engine._launched.extend([] if engine._launched else [([], Done([], [], [], []))])
     assert engine.has_work
     assert engine.sleep() == 1
     assert (sleeper.slept, engine.has_work) == (1, False)

@@ -112,7 +112,9 @@ def test_the_configuration_names_the_drafter(model: Decoder) -> None:
     assert generate(engine, loop, greedy(40)) == generate(tiny_engine(model), loop, greedy(40))
     assert engine.stats.draft_tokens > 0
     assert tiny_engine(model)._speculation is None
-    with pytest.raises(ConfigError, match="speculation 'eagle' is not known; set --speculation to ngram or model"):
+    with pytest.raises(
+        ConfigError, match="speculation 'eagle' is not known; set --speculation to one of ngram, model, eagle3"
+    ):
         tiny_engine(model, speculation="eagle")
 
 

@@ -3,7 +3,7 @@ own where there is one."""
 
 import pytest
 
-from backend.engine.apart.exports import Further
+from backend.engine.apart.frame import Further
 from backend.engine.core.sampling import SamplingParams
 from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.apart.moving import exported, fetched, finished, tokens_of

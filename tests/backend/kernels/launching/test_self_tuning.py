@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from triton.compiler.errors import CompilationError
-from triton.runtime.errors import OutOfResources
 
 from backend.kernels.launching import tuning
-from backend.kernels.launching.self_tuning import SECONDS, CardChoices, choices_of_host, first_start
-from backend.kernels.launching.tuning import Choice, Choices, Lookup
+from backend.kernels.launching.self_tuning import SECONDS, CardChoices, CompilationError, choices_of_host, first_start
+from backend.kernels.launching.tuning import Choice, Choices, Lookup, OutOfResources
 from backend.kernels.linear.narrow import candidates, narrow_linear, narrow_parts
 
 GPU = torch.cuda.is_available()

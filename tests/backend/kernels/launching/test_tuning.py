@@ -3,10 +3,9 @@ import re
 from pathlib import Path
 
 import pytest
-from triton.runtime.errors import OutOfResources
 
 from backend.kernels.launching import tuning
-from backend.kernels.launching.tuning import Choice, Choices
+from backend.kernels.launching.tuning import Choice, Choices, OutOfResources
 from backend.kernels.linear.int4_reference import GROUP
 
 SMALL, LARGE = Choice.of(4, 2, TILE=32), Choice.of(8, 3, TILE=128)

@@ -21,7 +21,7 @@ def data(tmp_path):
     open_control(tmp_path / "data").create_tenant("acme")
     models = tmp_path / "data" / "models"
     models.mkdir()
-    for name in ("m.gguf", "small.gguf", "other.gguf"):
+    for name in ("m.gguf", "small.gguf", "other.gguf", "large.gguf"):
         (models / name).touch()
     return tmp_path / "data"
 
@@ -151,7 +151,8 @@ def shown_in_the_document():
     return [shlex.split(line) for line in "".join(blocks).replace("\\\n", " ").splitlines()]
 
 
-def test_what_the_document_shows_works_in_its_order(run):
+def test_what_the_document_shows_works_in_its_order(run, monkeypatch):
+    monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0, 1, 2, 3]")
     lines = shown_in_the_document()
     assert len(lines) >= 7
     for program, *arguments in lines:
