@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from typing import Final
 
 from fastapi import FastAPI
 
@@ -10,7 +9,7 @@ from gateway.console.visit import compile_templates
 
 log = logging.getLogger("domicile.gateway")
 
-AFTER_S: Final = 3.0
+AFTER_S = 3.0
 """After the start: calls come first."""
 
 

@@ -83,6 +83,9 @@ class _NotNumbers:
     def prompt_logprobs(self) -> Any:
         return self._launched.prompt_logprobs()
 
+    def activations(self) -> Any:
+        return self._launched.activations()
+
 
 def _write_nowhere() -> None:
     import triton

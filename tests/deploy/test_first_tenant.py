@@ -56,7 +56,7 @@ def test_the_page_leads_to_an_answer(tmp_path):
         answer = shell(CALL.replace("8400", str(port)), tmp_path, environment)
         assert '"finish_reason"' in answer
         after = shell(AFTER, tmp_path, environment)
-        assert re.search(r"small-\w+ +eu-office +ready", after)
+        assert re.search(r"small-\w+ +mixed +eu-office +ready", after)
         assert "holds" in after
     finally:
         process.send_signal(signal.SIGTERM)

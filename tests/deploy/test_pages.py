@@ -104,7 +104,7 @@ async def test_a_dpo_answers_a_person_and_a_breach_by_the_page(tmp_path):
 
 
 async def test_an_auditor_checks_pack_log_and_receipt_by_the_page(tmp_path):
-    export, check, verify, receipt = blocks("for-the-auditor.md")
+    export, check, verify, receipt, challenge = blocks("for-the-auditor.md")
     async with lab(tmp_path, set_up=set_up) as made:
         answer = await call_about(made, "alice@example.com")
         key = made.data / "audit" / "signer.vkey"
@@ -113,6 +113,7 @@ async def test_an_auditor_checks_pack_log_and_receipt_by_the_page(tmp_path):
         assert "holds" in await paste(check, made, tmp_path, KEY=key)
         assert "holds" in await paste(verify, made, tmp_path, KEY=key)
         assert await paste(receipt, made, tmp_path, RECEIPT=answer.headers["x-domicile-receipt"])
+    assert "audit challenge acme REQUEST" in challenge  # run by tests/gateway/test_commitments.py, with a real engine
 
 
 async def test_an_operator_asks_a_gateway_how_it_is_by_the_page(tmp_path):
