@@ -47,7 +47,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         pipeline_parallel_size: stages of consecutive layers, each on `tensor_parallel_size` ranks of its own.
         expert_parallel: of a mixture each rank of a stage holds some experts as wholes, not a part of each.
             redundant_experts: and slots for so many copies of those of others that are taken most often.
-        self_tuning: a first start on a card that nobody measured times launch choices
+        self_tuning: on a card without shipped launch choices, the first start measures them
             (`backend.kernels.launching.self_tuning`).
         peer_memory: cards sum small tensors by reading each other's memory, not through NCCL.
         step_timeout_s: a step that takes longer counts as a hang.

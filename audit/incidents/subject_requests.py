@@ -1,8 +1,9 @@
 """Requests of persons: received, extended once with a reason, closed by the act that answers, each step on record.
 
-GDPR 12(3): an answer within one month of receipt, which two further months may extend where the person is told of it,
-with the reasons, within the first. The end is the same day of a later month; that a weekend or holiday moves it to the
-next working day (Regulation 1182/71 Art. 3(4)) is left out, so the earlier end is shown. The person is committed to.
+GDPR 12(3): the answer is due within one month of receipt. The period may be extended by two months if the person is
+informed of this and of the reasons within the first month. The end is the same day of a later month. Weekends and
+holidays would move it to the next working day (Regulation 1182/71 Art. 3(4)); this is not applied, so the earlier end
+is shown. The record holds a commitment to the person, not the identifier.
 """
 
 from collections.abc import Iterable, Mapping
@@ -214,7 +215,7 @@ async def settle(
             f" (--act) with the outcome 'answered', or one of {', '.join(OUTCOMES[1:])}"
         )
     if outcome == "refused" and reason is None:
-        raise AuditError("a person is told why a request is refused (GDPR 12(4)); give a reason")
+        raise AuditError("a refused request needs the reason that the person gets (GDPR 12(4)); give a reason")
     if act_seq is not None:
         await _require_answers(context, matter, act_seq)
     await context.record(

@@ -1,9 +1,9 @@
 """The commitment of one answer to the activations that its tokens were drawn from (after TOPLOC, Ong et al. 2025).
 
-For each CHUNK of tokens, the largest values of the states behind the prompt and behind each token but the last are the
-values of a polynomial, whose coefficients are stored: 266 bytes for 32 tokens. Whoever has the weights computes the
-states once more from the tokens, all at once, and compares. Digests of the tokens say whether these are the same ones,
-so that other tokens are told from other weights.
+For each CHUNK of tokens, a polynomial is fitted to the largest values of the states after the prompt and after each
+token but the last. Its coefficients are stored: 266 bytes for 32 tokens. A verifier with the weights computes the
+states again from the tokens in one pass and compares. Digests of the tokens show whether the tokens are the same, which
+distinguishes different tokens from different weights.
 
     version 1 byte | tokens 4 | width 2 | digest of the prompt 8 | per chunk: digest 8, modulus 2, coefficients 2 each
 """

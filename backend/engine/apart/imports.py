@@ -1,9 +1,9 @@
 """Prompts whose blocks another backend computes: room for them, their bytes, and what becomes of those that fail.
 
-A sequence whose blocks are to come is held in the queue. It gets its blocks as soon as there is room, which is told;
-frames are then written into them. Once all have come it is admitted as if it had computed all but the last token of its
-prompt. If anything is missing or does not fit, all of it is dropped and zeroed, and the sequence computes its prompt
-itself: it never continues on a part.
+A sequence that waits for blocks is held in the queue. As soon as there is room, blocks are allocated, `make_room`
+reports it, and frames are written into them. When all frames have arrived, the sequence is admitted with all but the
+last token of its prompt computed. If a frame is missing or does not fit, all blocks are dropped and zeroed, and the
+sequence computes its prompt itself: it never continues from a part.
 """
 
 from collections.abc import Callable, Collection

@@ -128,8 +128,11 @@ class HeadDrafter(ModelDrafter):
     def _advance(
         self, ids: list[int], kept: set[int], *, waits: bool = True
     ) -> tuple[dict[int, int | None], list[int]]:
-        """One step of the head, of the features that are ready. Returns the next tokens of those of which all are
-        computed, unless nobody waits for them, and those that cannot go on."""
+        """Run one step of the head on the features that are ready.
+
+        Returns the next token of each sequence whose features are all computed, if it `waits` for one, and the
+        sequences that cannot continue.
+        """
         batch: list[Scheduled] = []
         features: dict[int, Tensor] = {}
         stuck: list[int] = []

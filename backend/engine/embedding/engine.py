@@ -66,7 +66,7 @@ class EmbeddingEngine(Engine):
                 "an embedding model draws no tokens: speculation has nothing to guess; remove --speculation"
             )
         if config.host_cache_bytes:
-            raise ConfigError("texts of an embedding model are computed anew; leave --host-cache-bytes out")
+            raise ConfigError("an embedding model has no prefix cache to extend; leave --host-cache-bytes out")
         if config.ranks > 1 or team is not None:
             raise ConfigError("an embedding model is not divided among cards; set --tensor-parallel-size 1")
         if config.batch_invariant and not config.device.startswith("cuda"):
