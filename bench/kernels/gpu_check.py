@@ -28,9 +28,12 @@ import triton  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from backend.kernels.attention import paged_attention, paged_decode  # noqa: E402
+from backend.kernels.latent import attention as latent_attention  # noqa: E402
+from backend.kernels.latent.reference import decode_rows  # noqa: E402
 from backend.kernels.launching import tuning  # noqa: E402
 from backend.kernels.launching.launch import FP8  # noqa: E402
 from backend.kernels.launching.tuning import Choice, Choices  # noqa: E402
+from bench.kernels import latent  # noqa: E402
 from bench.kernels.attention import decode_case, prefill_case  # noqa: E402
 from bench.kernels.case import LLAMA_8B, Case  # noqa: E402
 from bench.kernels.run import cases  # noqa: E402
@@ -73,7 +76,7 @@ def main() -> int:
     report: dict[str, Any] = {"machine": machine()}
     report["tests"] = run_tests() if options.tests else None
     if options.tune:
-        report["tuned"] = tune(options.tune, options.tune_seconds)
+        report["tuned"] = tune(options.tune, options.tune_seconds, options.only)
     options.out.write_text(json.dumps(report, indent=1))  # after each part: what was found survives a later crash
     ceilings = measure_ceilings()
     report |= {"ceilings": asdict(ceilings), "results": [], "properties": {}}
@@ -252,13 +255,21 @@ def chunks_agree(device: torch.device) -> bool:
     return all(torch.equal(attend(begin, end), whole[begin:end]) for begin, end in chunks)
 
 
-def tune(path: Path, budget: float) -> dict[str, Any]:
-    """Time the candidates of both attention kernels at the 8B shape until the budget is spent; keep the winners."""
+def tune(path: Path, budget: float, only: str = "") -> dict[str, Any]:
+    """Time the candidates of the attention kernels until the budget is spent; keep the winners.
+
+    At the 8B shape, and those of latent attention at DeepSeek-V3's, whole and on eight ranks.
+    """
     choices = Choices.load(path, torch.cuda.get_device_name(0), triton.__version__)
     device, bf16 = torch.device("cuda"), torch.bfloat16
     decodes = [(decode_case(LLAMA_8B, 64, 1024, 1, bf16, kv, device), kv) for kv in (bf16, FP8)]
     jobs = [(case, paged_decode.candidates(128, kv.itemsize)) for case, kv in decodes]
     jobs.append((prefill_case(LLAMA_8B, 4096, 0, 1, bf16, bf16, device), paged_attention.candidates(128, 4)))
+    for name, heads in latent.HEADS.items():
+        candidates = latent_attention.candidates(latent.RANK, decode_rows(heads, bf16.itemsize))
+        jobs.append((latent.decode_case(name, 32, 1024, bf16, device), candidates))
+        jobs.append((latent.prompt_case(name, 512, 1536, 1, bf16, device), candidates))
+    jobs = [(case, candidates) for case, candidates in jobs if only in case.name]
     timings = {}
     for case, candidates in jobs:
         timings[case.name] = tune_case(case, candidates, choices, time.monotonic() + budget / len(jobs))

@@ -31,9 +31,11 @@ SUITES = [
     "tests/backend/models/adapters",
     "tests/backend/models/decoders/test_fused_decoder.py",
     "tests/backend/models/decoders/test_mixture.py",
+    "tests/backend/models/decoders/test_latent_decoder.py",
     "tests/backend/models/decoders/test_variant_decoder.py",
     "tests/backend/engine/gpu/test_graph_runner.py",
     "tests/backend/engine/gpu/test_gpt_oss.py",
+    "tests/backend/engine/gpu/test_deepseek.py",
     "tests/backend/engine/cache/test_pinned_pages.py",
     "tests/backend/engine/gpu/test_apart.py",
     "tests/backend/engine/cache/test_pages.py",
@@ -49,6 +51,8 @@ SUITES = [
     "tests/backend/engine/gpu/test_paged_layers.py",
     "tests/backend/engine/core/test_h2d.py",
     "tests/backend/engine/drafting/test_head_drafter.py",
+    "tests/backend/engine/drafting/test_model_drafter.py",
+    "tests/backend/engine/test_marks.py",
     "tests/backend/models/decoders/test_exposure.py",
 ]
 ALONE = [

@@ -32,6 +32,11 @@ TRITON_INTERPRET=0 python -m tests.backend.kernels.hopper --sample 0 --write {}"
 PINNED = f"triton=={version('triton')}\n" in (ROOT / "constraints.txt").read_text()
 
 
+def environment(kernel_cache):
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(kernel_cache), "PYTHONPATH": path}
+
+
 def check(found):
     """What must be true of a compiled kernel."""
     on_tensor_cores = (
@@ -56,10 +61,10 @@ def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory
 
     Otherwise a variant is compiled only if something that it depends on is not as it was when `KNOWN` was written.
     """
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": path}
     script = ["-m", "tests.backend.kernels.hopper", *(() if CAMPAIGN else ("--sample", "0", "--known", str(KNOWN)))]
-    done = subprocess.run([sys.executable, *script], env=environment, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *script], env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = [json.loads(line) for line in done.stdout.splitlines()]
     assert {found["kernel"] for found in compiled} == KERNELS
@@ -81,11 +86,10 @@ KNOWN_ELSEWHERE = Path(__file__).with_name("other_cards_sample.jsonl")
 def test_every_kernel_compiles_for_other_cards_or_is_of_what_they_do_not_have(tmp_path, target):
     """Variants whose digest is in `KNOWN_ELSEWHERE` are not compiled again. To renew it, run with ``--write`` for each
     target and put the lines together, without those that another has."""
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     words = ["--sample", "0", "--known", str(KNOWN_ELSEWHERE), "--target", str(target)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.backend.kernels.hopper", *words],
-        env=environment, cwd=ROOT, capture_output=True, text=True,
+        env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -12,10 +12,16 @@ from backend.engine.cache.host_pages import HostPages
 from backend.engine.cache.pinned_pages import PinnedPages
 from backend.engine.core.host_tier import HostClear, HostLoad, HostOperation, HostSettle, HostStore
 from backend.models.decoders.decoder import Decoder
-from tests.backend.engine.gpu.test_graph_runner import DEVICE, GRAPHS, ahead, assert_idle
-from tests.backend.tiny import generate, greedy, tiny_engine
+from tests.backend.engine.gpu.test_graph_runner import DEVICE, GRAPHS, SHAPES, ahead, assert_idle
+from tests.backend.tiny import generate, greedy, tiny_engine, tiny_model
 
 BLOCKS, SLOTS = 12, 9
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2 with a window above"])
+def model(request: pytest.FixtureRequest) -> Decoder:
+    """Of a head size that the kernels have."""
+    return tiny_model(**SHAPES[request.param])
 
 
 def cache(widths: tuple[int, int], device: torch.device) -> SimpleNamespace:
@@ -65,6 +71,12 @@ def test_a_piece_is_what_other_copies_of_the_cache_take() -> None:
     assert pinned_pages.PIECE_BYTES == in_pieces.PIECE_BYTES
 
 
+def block_bytes(model: Decoder) -> int:
+    """Of 16 tokens of keys and values in float32."""
+    shape = model.config
+    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 4 * 16
+
+
 @GRAPHS
 @pytest.mark.parametrize("host", [60, 6])
 def test_an_engine_ahead_with_few_blocks_says_the_same_again_and_again(model: Decoder, graphs: str, host: int) -> None:
@@ -72,7 +84,7 @@ def test_an_engine_ahead_with_few_blocks_says_the_same_again_and_again(model: De
     asked = [[draw.randrange(3, 320) for _ in range(draw.randrange(20, 90))] for _ in range(6)]
     params = greedy(20)
     expected = generate(tiny_engine(model), asked, params)
-    engine = ahead(model, graphs=graphs, num_blocks=20, block_size=16, host_cache_bytes=host * 2 * 2 * 2 * 8 * 4 * 16)
+    engine = ahead(model, graphs=graphs, num_blocks=20, block_size=16, host_cache_bytes=host * block_bytes(model))
     assert engine.blocks.tier is not None
     engine.blocks.tier.pays = lambda copies=1: True  # type: ignore[method-assign]  # whatever is measured here
     for _ in range(2):
