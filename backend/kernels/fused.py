@@ -1,5 +1,6 @@
 """The Triton kernels, as one set that satisfies `interface.Kernels`."""
 
+from backend.kernels.attention.joined import dense_attention, join_parts
 from backend.kernels.attention.paged_attention import paged_attention
 from backend.kernels.attention.paged_decode import paged_decode
 from backend.kernels.attention.rotary_kv import rotary_kv
@@ -28,12 +29,14 @@ __all__ = [
     "apply_penalties",
     "commit_step",
     "count_outputs",
+    "dense_attention",
     "fp8_linear",
     "fp8_product",
     "gather_draws",
     "gather_marks",
     "invariant_linear",
     "invariant_parts",
+    "join_parts",
     "largest_activations",
     "mark_prompt",
     "narrow_linear",

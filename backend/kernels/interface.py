@@ -66,6 +66,12 @@ class Kernels(Protocol):
         sinks: Tensor | None = None, out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 
+    def dense_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def join_parts(self, first: Tensor, first_sum: Tensor, second: Tensor, second_sum: Tensor, out: Tensor) -> None: ...
+
     def paged_decode(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
         workspace: DecodeWorkspace, *, scale: float, window: int | None = None, cap: float | None = None,

@@ -168,6 +168,22 @@ def paged_attention(
     return out
 
 
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    k, v = (part.float().repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
+    scores = q.float() @ k.transpose(-1, -2) * scale
+    if causal:
+        scores = scores.masked_fill(~torch.ones_like(scores[0, 0], dtype=torch.bool).tril(), float("-inf"))
+    return (scores.softmax(-1) @ v).to(q.dtype), scores.logsumexp(-1)[0]
+
+
+def join_parts(first: Tensor, first_sum: Tensor, second: Tensor, second_sum: Tensor, out: Tensor) -> None:
+    rows = len(first)
+    sums = torch.stack((first_sum[:, :rows], second_sum[:, :rows]))
+    shares = sums.softmax(0).transpose(1, 2)[..., None]
+    out.copy_(first.float() * shares[0] + second.float() * shares[1])
+    first_sum[:, :rows] = sums.logsumexp(0)
+
+
 def _capped(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, cap: float | None, sinks: Tensor | None
 ) -> Tensor:

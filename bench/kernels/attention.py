@@ -173,3 +173,48 @@ def shared_case(
         flops=4 * sequences * (prefix + own) * shape.q_heads * dim,
         peer=lambda _: fused.paged_decode(*arguments, scale=dim**-0.5), peer_name="each sequence by itself",
     )  # fmt: skip
+
+
+def resumed_case(shape: Shape, rows: int, history: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """A part of a prompt behind its history: dense attention of both, joined; beside the kernel that reads pages."""
+    dim, length = shape.head_dim, rows + history
+    cache = PagedHistory(shape, 1, length, 1, dtype, device)
+    q = torch.randn(1, rows, shape.q_heads, dim, device=device).to(dtype).transpose(1, 2)
+    own = [torch.randn(1, rows, shape.kv_heads, dim, device=device).to(dtype).transpose(1, 2) for _ in range(2)]
+    starts = torch.tensor([0, rows], dtype=torch.int32, device=device)
+
+    def run(kernels: Any) -> tuple[Tensor, ...]:
+        found, sums = kernels.dense_attention(q, *own, scale=dim**-0.5, causal=True)
+        k, v = (c[cache.tables[0, : history // BLOCK_SIZE].long()].flatten(0, 1).transpose(0, 1)[None]
+                for c in cache.caches[0])  # fmt: skip
+        part, part_sums = kernels.dense_attention(q, k, v, scale=dim**-0.5, causal=False)
+        out = torch.empty(rows, shape.q_heads, dim, device=device, dtype=dtype)
+        kernels.join_parts(found[0].transpose(0, 1), sums, part[0].transpose(0, 1), part_sums, out)
+        return (out,)
+
+    def paged(_: int) -> Tensor:
+        keys, values = cache.caches[0]
+        flat = q[0].transpose(0, 1).contiguous()
+        return fused.paged_attention(flat, keys, values, cache.tables, starts, cache.seq_lens, scale=dim**-0.5)
+
+    pairs = rows * history + rows * (rows + 1) / 2
+    size = (2 * length * shape.kv_heads + 2 * rows * shape.q_heads) * dim * dtype.itemsize
+    return Case(
+        label("resumed", shape.name, f"{rows}+{history}", dtype), 1, size, lambda _: run(fused),
+        lambda _: run(reference), 1e-2, flops=4 * pairs * shape.q_heads * dim, peer=paged, peer_name="paged attention",
+    )  # fmt: skip
+
+
+def joined_case(shape: Shape, rows: int, dtype: torch.dtype, device: torch.device) -> Case:
+    parts = [torch.randn(rows, shape.q_heads, shape.head_dim, device=device).to(dtype) for _ in range(2)]
+    sums = [torch.randn(shape.q_heads, rows, device=device) for _ in range(2)]
+
+    def run(kernels: Any) -> tuple[Tensor, ...]:
+        out, total = torch.empty_like(parts[0]), sums[0].clone()
+        kernels.join_parts(parts[0], total, parts[1], sums[1], out)
+        return out, total
+
+    return Case(
+        label("join_parts", shape.name, f"m{rows}", dtype), 1, 3 * parts[0].numel() * dtype.itemsize,
+        lambda _: run(fused), lambda _: run(reference), 1e-2,
+    )  # fmt: skip

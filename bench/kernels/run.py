@@ -9,7 +9,14 @@ import torch
 
 from backend.kernels.launching.launch import FP8
 from bench.kernels import formats, latent
-from bench.kernels.attention import decode_case, prefill_case, shared_case, uneven_case
+from bench.kernels.attention import (
+    decode_case,
+    joined_case,
+    prefill_case,
+    resumed_case,
+    shared_case,
+    uneven_case,
+)
 from bench.kernels.case import LLAMA_8B, QWEN3_06B, WIDE, Case
 from bench.kernels.layers import gate_cases, narrow_cases, norm_cases, quantise_case, rotary_case, row_cases
 from bench.kernels.steps import sampling_cases, step_cases
@@ -30,6 +37,10 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
     for queries, context, count in ((4096, 0, 1), (1024, 0, 8), (2048, 6144, 1)):
         yield prefill_case(LLAMA_8B, queries, context, count, dtype, dtype, device)
     yield prefill_case(LLAMA_8B, 4096, 0, 1, dtype, FP8, device)
+    yield joined_case(LLAMA_8B, 8192, dtype, device)
+    if device.type == "cuda":  # the library cannot be asked elsewhere, not even for shapes
+        for rows, history in ((2048, 2048), (8192, 8192), (8192, 16384)):
+            yield resumed_case(LLAMA_8B, rows, history, dtype, device)
     yield prefill_case(QWEN3_06B, 4096, 0, 1, dtype, dtype, device)
     for sequences, context in ((1, 256), (1, 8192), (32, 256), (32, 1024), (128, 1024), (256, 768)):
         for cache_dtype in (dtype, FP8):

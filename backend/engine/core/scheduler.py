@@ -26,6 +26,7 @@ from backend.engine.core.block_manager import BlockManager, Recall
 from backend.engine.core.fairness import FairShare
 from backend.engine.core.sequence import Sequence, Status
 
+PART_STEP = 1024  # tokens: see `_part`
 PROMPT_ROWS = 512
 
 
@@ -114,7 +115,7 @@ class Scheduler:
             sequence = self.running[at]
             runnable = sequence.num_runnable
             decodes_left -= runnable == 1
-            num_tokens = min(runnable, budget - decodes_left, _most(sequence))
+            num_tokens = _part(sequence, runnable, min(budget - decodes_left, _most(sequence)))
             if num_tokens <= 0:
                 at += 1
                 continue
@@ -187,7 +188,7 @@ class Scheduler:
         """Run those whose blocks have come from the host."""
         batch: list[Scheduled] = []
         for sequence in [s for s in self.loading if s.load is not None and s.load.over]:
-            num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
+            num_tokens = _part(sequence, sequence.num_uncomputed, min(budget, _most(sequence)))
             if num_tokens <= 0:
                 break
             self.loading.remove(sequence)
@@ -207,7 +208,7 @@ class Scheduler:
         if forks and leader is not None and not self.blocks.fork(leader, sequence):
             return None
         found = sequence.num_computed if forks else self._found(sequence)
-        num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
+        num_tokens = _part(sequence, sequence.num_uncomputed, min(budget, _most(sequence)))
         cut = self.whole and num_tokens < sequence.num_uncomputed
         if cut or not self.blocks.grow(sequence, num_tokens):
             self.blocks.release(sequence)
@@ -280,6 +281,14 @@ class Scheduler:
         if sequence.row is not None:
             self._free_rows.append(sequence.row)
             sequence.row = None
+
+
+def _part(sequence: Sequence, left: int, most: int) -> int:
+    """Tokens that a step computes of the `left` ones. A large part that is not the last ends at a multiple of
+    PART_STEP: a card has a faster kernel for what follows such a history (`gpu.paged_layers`)."""
+    if left <= most or most < 2 * PART_STEP:
+        return min(left, most)
+    return most - (sequence.num_computed + most) % PART_STEP
 
 
 def _most(sequence: Sequence) -> int:

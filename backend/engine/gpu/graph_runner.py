@@ -29,7 +29,16 @@ from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_siz
 from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
-from backend.engine.gpu.paged_layers import DENSE_STEP, StepShape, dense_lengths, dense_prompts
+from backend.engine.gpu.paged_layers import (
+    DENSE_STEP,
+    HISTORY_PART,
+    HISTORY_STEP,
+    StepShape,
+    dense_lengths,
+    dense_prompts,
+    is_resumed,
+    resumed_prompts,
+)
 from backend.engine.gpu.piecewise import PiecewiseBody
 from backend.engine.gpu.shaping import DeviceShaping, PendingLogprobs, prompt_places
 from backend.engine.gpu.tables import DeviceTables, Words, row_of
@@ -326,11 +335,21 @@ class GraphRunner:
     def profile_run(self) -> None:
         """Dummy forward pass of the largest step: its memory is the most that any step takes."""
         self._dummy_step(self.max_num_batched_tokens)
+        rows = self.max_num_batched_tokens // DENSE_STEP * DENSE_STEP
+        room = self._inputs.block_tables.shape[1] * self.block_size // HISTORY_STEP * HISTORY_STEP
+        history = min(HISTORY_PART, room)
+        if self._has_dense and not HISTORY_STEP % self.block_size and is_resumed(rows, history):
+            self._dummy_step(rows, history)
 
-    def _dummy_step(self, tokens: int) -> None:
+    def _dummy_step(self, tokens: int, history: int = 0) -> None:
+        """history: tokens behind which all are computed by the dense kernel; 0: by the kernel that reads the cache."""
         self._clear_step()
         starts = self.tables.query_start
-        self._step(starts, StepShape(0, chunks=1, chunk_rows=tokens), tokens, starts[:2])()
+        if history:
+            shape = StepShape(0, resumed=resumed_prompts(0, [(tokens, history)]))
+        else:
+            shape = StepShape(0, chunks=1, chunk_rows=tokens)
+        self._step(starts, shape, tokens, starts[:2])()
 
     def _in_pieces(self, tokens: int) -> bool:
         return tokens * self._layer_bytes < IN_PIECES
@@ -456,15 +475,20 @@ class GraphRunner:
         whole = [s for s in prefills if not s.sequence.num_computed and self._has_dense]
         lengths = dense_lengths([s.num_tokens for s in whole])
         dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
-        chunks = [s for s in prefills if s not in dense]
+        resumed = [s for s in prefills if self._is_resumed(s)]
+        chunks = [s for s in prefills if s not in dense and s not in resumed]
         decodes = longest_first(decodes)
-        ordered = decodes + chunks + dense
+        ordered = decodes + chunks + resumed + dense
         self._place(ordered)
         starts = _starts(ordered)
         chunk_rows = sum(s.num_tokens for s in chunks)
-        prompts = dense_prompts(len(decodes) + chunk_rows, [s.num_tokens for s in dense])
-        tokens = max([int(starts[-1])] + [p.start + p.padded for p in prompts if p.count == 1])
-        shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, dense=prompts)
+        parts = resumed_prompts(
+            len(decodes) + chunk_rows, [(s.num_tokens, s.sequence.num_computed) for s in resumed]
+        )  # fmt: skip
+        prompts = dense_prompts(int(starts[len(ordered) - len(dense)]), [s.num_tokens for s in dense])
+        padded = [p.start + p.padded for p in prompts if p.count == 1] + [p.start + p.padded for p in parts]
+        tokens = max([int(starts[-1]), *padded])
+        shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, resumed=parts, dense=prompts)
         pieces = self._captured_pieces(tokens)
         tables = self.tables
         tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
@@ -487,6 +511,10 @@ class GraphRunner:
             and self.device.type == "cuda"
             and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
         )
+
+    def _is_resumed(self, scheduled: Scheduled) -> bool:
+        history = scheduled.sequence.num_computed
+        return self._has_dense and not HISTORY_STEP % self.block_size and is_resumed(scheduled.num_tokens, history)
 
     def _step(
         self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor,

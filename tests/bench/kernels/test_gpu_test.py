@@ -8,7 +8,10 @@ from bench.kernels.gpu_test import ALONE, DIVIDED, SUITES
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = ROOT / "tests" / "backend"
 REACHES_A_CARD = re.compile(r"\bDEVICE\b|\bahead\(|torch\.cuda\.is_available\(\)")
-ON_CPUS = {"engine/cache/test_sleeper.py": "of a CPU's pages; engine/gpu/test_sleeper.py is the card's"}
+ON_CPUS = {
+    "engine/cache/test_sleeper.py": "of a CPU's pages; engine/gpu/test_sleeper.py is the card's",
+    "engine/gpu/test_resumed.py": "float32, which the library does not have; test_paged_layers.py stands for it",
+}
 
 
 def listed(path: str) -> bool:

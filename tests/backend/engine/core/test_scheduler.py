@@ -1,5 +1,7 @@
+import pytest
+
 from backend.engine.core.block_manager import BlockManager
-from backend.engine.core.scheduler import Scheduler
+from backend.engine.core.scheduler import PART_STEP, Scheduler
 from backend.engine.core.sequence import Sequence, Status
 from tests.backend.tiny import greedy
 
@@ -159,3 +161,24 @@ def test_finishing_is_harmless_twice_and_in_any_state() -> None:
         s.finish(sequence)
     assert (s.running, s.waiting, s.blocks.num_used) == ([], [], 0)
     assert step(s) == {}
+
+
+@pytest.mark.parametrize("budget", [2047, 2048, 3000, 8192])
+@pytest.mark.parametrize("length", [2049, 9000, 20_000])
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_large_parts_of_a_prompt_end_at_whole_steps_beside_any_number_of_decodes(
+    budget: int, length: int, others: int
+) -> None:
+    s = scheduler(blocks=6000, budget=budget, seqs=16)
+    for _ in range(others):
+        add(s, 3)
+    if others:
+        step(s)
+    long = add(s, length)
+    large = budget - others >= 2 * PART_STEP
+    while long.num_computed < length:
+        batch = step(s)
+        assert sum(batch.values()) <= budget
+        assert len(batch) == others + 1
+        assert long.num_computed == length or not large or long.num_computed % PART_STEP == 0
+        assert long.num_computed == length or batch[long] >= budget - others - PART_STEP * large

@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.engine.gpu.paged_layers import DensePrompts, PagedLayers, StepShape, dense_lengths, dense_prompts
+from backend.engine.gpu import paged_layers
+from backend.engine.gpu.paged_layers import (
+    DensePrompts,
+    PagedLayers,
+    ResumedPrompt,
+    StepShape,
+    dense_lengths,
+    dense_prompts,
+    is_resumed,
+    resumed_prompts,
+)
 from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.paged_decoder import PagedCache
@@ -19,7 +29,7 @@ BLOCK_SIZE = 16
 class Step:
     """Sequences of (queries, total) tokens with their keys and values in a cache, and the rows of one step."""
 
-    def __init__(self, lengths: list[tuple[int, int]], padding: int = 0) -> None:
+    def __init__(self, lengths: list[tuple[int, int]], padding: int = 0, cache_dtype: torch.dtype = DTYPE) -> None:
         heads, kv_heads, dim = CONFIG.num_heads, CONFIG.num_kv_heads, CONFIG.head_dim
         rows = sum(queries for queries, _ in lengths) + padding
         self.lengths = lengths
@@ -42,7 +52,18 @@ class Step:
             padded[:, :total] = kv
             pages[:, 0, blocks] = padded.view(2, count, BLOCK_SIZE, kv_heads, dim)
             row += queries
-        self.cache = PagedCache(pages[0], pages[1])
+        scales = None
+        if cache_dtype != DTYPE:  # keys and values as the cache holds them are what exact attention is of
+            scales = [torch.rand(1, kv_heads, device=DEVICE) * 0.02 + 0.01 for _ in range(2)]
+            stored = [(pages[i].float() / scales[i][0][:, None]).to(cache_dtype) for i in range(2)]
+            held = [(stored[i].double() * scales[i][0][:, None]).cpu()[0] for i in range(2)]
+            for i, (queries, total) in enumerate(lengths):
+                blocks, old = self.tables[i, : needed[i]].long().cpu(), total - queries
+                for kv in range(2):
+                    self.history[i][kv][:old] = held[kv][blocks].flatten(0, 1)[:old]
+            self.cache = PagedCache(stored[0], stored[1], scales[0], scales[1])
+        else:
+            self.cache = PagedCache(pages[0], pages[1])
         self.seq_lens = torch.tensor([total for _, total in lengths], dtype=torch.int32, device=DEVICE)
 
     def attend(self, shape: StepShape) -> Tensor:
@@ -98,6 +119,49 @@ def test_a_prompt_runs_the_dense_kernel_over_what_follows_it_without_a_trace() -
     before = step.attend(shape)[:10].clone()
     step.qkv[10:], step.q[10:] = 1e3, 1e3
     assert torch.equal(step.attend(shape)[:10], before)
+
+
+@pytest.mark.parametrize("cache_dtype", [DTYPE, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("part", [64, 96, 16384])
+def test_a_part_of_a_prompt_is_joined_with_its_history_in_parts(
+    part: int, cache_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged_layers, "HISTORY_PART", part)
+    step = Step([(90, 90 + 192), (40, 40 + 64), (30, 30)], padding=400, cache_dtype=cache_dtype)
+    resumed = resumed_prompts(0, [(90, 192), (40, 64)])
+    assert resumed == (ResumedPrompt(0, 90, 256, 192), ResumedPrompt(90, 40, 256, 64))
+    shape = StepShape(0, resumed=resumed, dense=(DensePrompts(130, 30, 256),))
+    assert shape.tokens == 160
+    assert_exact(step, step.attend(shape))
+
+
+def test_every_kind_of_row_in_one_step() -> None:
+    step = Step([(1, 25), (1, 9), (5, 60), (70, 70 + 128), (300, 300)], padding=300)
+    shape = StepShape(
+        2, chunks=1, chunk_rows=5, resumed=resumed_prompts(7, [(70, 128)]), dense=(DensePrompts(77, 300, 512),)
+    )
+    assert_exact(step, step.attend(shape))
+    assert PagedLayers(
+        CONFIG, kernels_for(DEVICE), step.cache, None, shape, step.tables, step.seq_lens, step.seq_lens  # type: ignore[arg-type]
+    ).keys_in_place  # fmt: skip
+
+
+def test_what_follows_a_part_of_a_prompt_leaves_no_trace() -> None:
+    step = Step([(40, 40 + 64)], padding=216)
+    shape = StepShape(0, resumed=resumed_prompts(0, [(40, 64)]))
+    before = step.attend(shape)[:40].clone()
+    step.qkv[40:], step.q[40:] = 1e3, 1e3
+    assert torch.equal(step.attend(shape)[:40], before)
+
+
+def test_a_part_of_a_prompt_takes_the_dense_kernel_if_it_and_its_history_are_long_and_the_latter_whole_steps() -> None:
+    assert is_resumed(2048, 2048)
+    assert is_resumed(1024, 120 * 1024)
+    assert not is_resumed(2048, 2049)
+    assert not is_resumed(2048, 2048 - 16)
+    assert not is_resumed(1023, 120 * 1024)
+    assert not is_resumed(1024, 1024)
+    assert not is_resumed(8192, 0)
 
 
 def test_long_prompts_are_dense_and_short_ones_if_enough_are_equally_long() -> None:
