@@ -276,11 +276,12 @@ def _lookup(kernel: str, rank: int, rotary: int, rows: int, q: Tensor) -> tuning
 
 
 def default_choice(rank: int, rows: int, item_size: int) -> tuning.Choice:
-    """Return the tile and warps. Tiles of 64 keys and eight warps were the fastest on an H200 at 16 and at 64 rows; the
-    accumulators of 64 rows and a rank of 512 take 128 registers of each thread then."""
+    """Return the tile and warps. Accumulators of 64 rows and a rank of 512 take 128 registers of each thread with eight
+    warps. Tiles of 64 keys were the fastest on an H200 (`choices.json`), at 64 rows although registers spill there, and
+    far more of them do on older cards."""
     if item_size == 4:
         return tuning.Choice.of(8 if rows * rank > 16 * 256 else 4, 2, TILE=16)
-    return tuning.Choice.of(8, 2, TILE=64)
+    return tuning.Choice.of(8, 2, TILE=32 if rows * rank > 16 * 512 else 64)
 
 
 def candidates(rank: int, rows: int) -> list[tuning.Choice]:

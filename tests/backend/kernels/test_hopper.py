@@ -45,8 +45,8 @@ def check(found):
         "_latent_decode", "_narrow_linear", "_paged_attention", "_paged_decode", "_per_head_linear",
         "_shared_prefix",
     )  # fmt: skip
-    # 64 rows of a rank of 512 fill the registers; tiles that spill a little were still the fastest on a card
-    assert found["spilled"] <= (512 if found["kernel"] == "_latent_decode" else 0), found
+    # Accumulators of 64 rows and a rank of 512 fill the registers: Triton 3.6 spills 76 bytes, 3.7 none.
+    assert found["spilled"] <= (128 if found["kernel"] == "_latent_decode" else 0), found
     assert found["tensor_cores"] == (found["kernel"] in on_tensor_cores), found
     assert found["shared"] <= SHARED_MEMORY, found
     if found["kernel"] == "_skinny_linear":  # for sums at its end, and not for x on its way to the weights
