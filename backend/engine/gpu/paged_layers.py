@@ -24,7 +24,7 @@ from backend.models.decoders.paged_decoder import PagedCache
 DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
 DENSE_STEP = 256  # it plans again for every length, so lengths are rounded up to this
 HISTORY_STEP = PART_STEP  # a history is whole steps of so many tokens
-HISTORY_PART = 16384  # tokens of it that are gathered at once: memory, and lengths that the library plans for
+HISTORY_PART = 32768  # tokens of it that are gathered at once: memory, and lengths that the library plans for
 RESUMED_PAIRS = 4 << 20  # of rows and tokens of history, from which gathering and joining are worth it
 DENSE_TOGETHER = 2048  # rows of equally long prompts that one call of it is worth, however short each is
 
