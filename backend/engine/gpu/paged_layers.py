@@ -87,9 +87,10 @@ class StepShape:
 class PagedLayers:
     """`models.paged_decoder.CachedAttention` of one step.
 
-    block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
-    begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed tiles, so that the
-    bits of a row depend on its own sequence alone; the shape has no dense prompts, and chunk_start all sequences.
+    block_tables, seq_lens: of the decodes' and the chunks' sequences; the former as in `StepInputs`. chunk_start:
+    [chunks + 1] int32, where each chunk begins among their rows. batch_invariant: decodes and chunks alike take one
+    kernel with fixed tiles, so that the bits of a row depend on its own sequence alone; the shape has no dense prompts,
+    and chunk_start all sequences.
     sinks: float32 [heads] of each layer, where it has them.
     """
 
@@ -114,14 +115,15 @@ class PagedLayers:
         """out: [tokens, heads, head_dim], where to leave the result; None: in new memory. Rows of padding tokens get
         zeros in new memory, and are left alone in what was given."""
         cache, shape = self.cache, self.shape
-        keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
+        (keys, values), tables_of_layer = cache.of(layer), cache.by_table(layer, self.block_tables)
+        decodes, chunks = shape.decodes, shape.chunks
         windows = self.config.windows
         scales: dict[str, Any] = {
             "scale": self.scale, "window": windows[layer] if windows else None, "cap": self.config.attention_cap,
             "sinks": self.sinks[layer] if self.sinks else None, **cache.scales(layer),
         }  # fmt: skip
         if self.batch_invariant:
-            tables, lengths = self.block_tables, self.seq_lens
+            tables, lengths = tables_of_layer, self.seq_lens
             return self.kernels.paged_attention(
                 q, keys, values, tables, self.chunk_start, lengths, batch_invariant=True, out=out, **scales
             ).view(len(q), -1)
@@ -131,14 +133,14 @@ class PagedLayers:
             out = torch.empty_like(q)
             out[self.shape.tokens :] = 0
         if decodes:
-            tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
+            tables, lengths = tables_of_layer[:decodes], self.seq_lens[:decodes]
             self.kernels.paged_decode(
                 q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, out=out[:decodes],
                 **scales,
             )  # fmt: skip
         if chunks:
             rows = slice(decodes, decodes + shape.chunk_rows)
-            tables, lengths = self.block_tables[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
+            tables, lengths = tables_of_layer[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
             self.kernels.paged_attention(
                 q[rows], keys, values, tables, self.chunk_start, lengths, out=out[rows], **scales
             )  # fmt: skip

@@ -22,7 +22,7 @@ from backend.engine.gpu import graph_runner
 from backend.engine.gpu.captures import graph_sizes, piece_size
 from backend.engine.gpu.d2h import PendingTokens
 from backend.engine.gpu.graph_runner import GraphRunner
-from backend.engine_config import EngineConfig, size_cache
+from backend.engine_config import EngineConfig, groups_of, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.kinds import kind_of
@@ -72,7 +72,8 @@ def ahead(
     config = EngineConfig(**{**settings, **changes})
     cache = size_cache(config, model.config, 4)
     on_device = copy.deepcopy(model).to(DEVICE, dtype) if quantization is NONE else model  # packed is taken over
-    pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
+    groups = groups_of(config, model.config)
+    pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE), groups=groups)
     runner = runs_on(
         kind_of(model.config, batch_invariant=invariant)(on_device, kernels_for(DEVICE), quantization),
         pages,
