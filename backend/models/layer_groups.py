@@ -44,22 +44,25 @@ class LayerGroups:
         """Blocks that a sequence of so many tokens holds at most, of which no step computes more than `step`."""
         return sum(self._held(window, tokens, step, block_size) for window in self.windows)
 
-    def longest(self, blocks: int, step: int, block_size: int, most: int) -> int:
-        """Tokens, up to `most`, of the longest sequence for which so many blocks are enough."""
+    def longest(self, blocks: int, step: int, block_size: int, most: int, count: int = 1) -> int:
+        """Tokens, up to `most`, of the longest sequence of which so many blocks hold `count` at once."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self.blocks_of(middle, step, block_size) <= blocks:
+            if self.blocks_of_all(count, middle, step, block_size) <= blocks:
                 low = middle
             else:
                 high = middle - 1
         return low
 
     def at_once(self, blocks: int, tokens: int, step: int, block_size: int) -> int:
-        """Sequences of so many tokens for which so many blocks are enough, one of which is in a step of `step` tokens
-        while the others decode."""
+        """Sequences of so many tokens that so many blocks hold."""
         left = blocks - self.blocks_of(tokens, step, block_size)
         return 0 if left < 0 else 1 + left // self.blocks_of(tokens, 1, block_size)
+
+    def blocks_of_all(self, count: int, tokens: int, step: int, block_size: int) -> int:
+        """Blocks that `count` such sequences hold: one is in a step of `step` tokens while the others decode."""
+        return self.blocks_of(tokens, step, block_size) + (count - 1) * self.blocks_of(tokens, 1, block_size)
 
     @staticmethod
     def _held(window: int | None, tokens: int, step: int, block_size: int) -> int:

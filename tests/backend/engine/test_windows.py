@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from backend.engine.apart.frame import BlockFrame
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.host_pages import HostPages
 from backend.engine.core.progress import Finish
@@ -245,9 +246,14 @@ def test_a_prompt_that_another_backend_computes_brings_of_a_window_what_it_reach
 ) -> None:
     model = made(name, tmp_path)
     source, engine = windowed(model, max_num_batched_tokens=16, max_num_seqs=4), windowed(model)
-    frames: list[Any] = []
+    frames: list[BlockFrame] = []
+
+    def noted(frame: BlockFrame) -> BlockFrame:
+        frames.append(frame)
+        return frame
+
     for id, prompt in enumerate(prompts[1:]):
-        assert fetched(source, engine, prompt, greedy(14), id=id, through=lambda f: frames.append(f) or f)
+        assert fetched(source, engine, prompt, greedy(14), id=id, through=noted)
         assert tokens_of(finished(engine), id) == generate(plain(model), [prompt], greedy(14))[0]
     window = min(w for w in model.config.windows if w is not None)
     layer = model.config.windows.index(window)
