@@ -98,8 +98,8 @@ def test_a_second_kind_of_positions_takes_a_second_table() -> None:
 
 def gpt_oss(context: int = 8192) -> ModelConfig:
     """The cache of gpt-oss-20b, and little beside."""
-    changes: dict[str, Any] = {"num_layers": 24, "num_heads": 8, "num_kv_heads": 8, "head_dim": 64}
-    return tiny_config(**changes, windows=(128, None) * 12, max_position=131072).within(context)
+    shape: dict[str, Any] = {"num_layers": 24, "num_heads": 8, "num_kv_heads": 8, "head_dim": 64}
+    return tiny_config(**shape, windows=(128, None) * 12, max_position=131072).within(context)
 
 
 def test_layers_with_a_window_leave_room_for_about_twice_as_many_requests() -> None:
