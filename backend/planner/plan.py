@@ -34,6 +34,7 @@ class Plan:
         cards: that the model is divided among; `memory` and `kv_bytes_per_token` are of each.
         parameters, active_parameters: of the model; those that a token has to do with, which are fewer where it takes
             some experts of many.
+        block_tables: of a request, each of some layers; those of layers with a window keep what it reaches.
         max_concurrency: requests of a whole `context` that the cache holds at once.
         first_token_ms: of a prompt of `prompt` tokens that comes alone. tokens_per_s: of all, with `concurrency`
             requests of `prompt` tokens in and `answer` out at once, their prompts included. step_ms: of a decode step
@@ -54,6 +55,7 @@ class Plan:
     active_parameters: int
     memory: Memory
     kv_bytes_per_token: int
+    block_tables: int
     max_concurrency: int
     first_token_ms: float
     step_ms: float
@@ -113,6 +115,7 @@ def plan(
         active_parameters=weights.active,
         memory=replace(memory, reserved=reserved, draft=guessing),
         kv_bytes_per_token=kv_bytes_per_token(share, config),
+        block_tables=len(groups.windows),
         max_concurrency=max_concurrency,
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
         step_ms=roof.seconds(step) * 1e3,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from backend.cli.plan import table
 from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
@@ -109,6 +110,9 @@ def test_layers_with_a_window_leave_room_for_about_twice_as_many_requests() -> N
     )
     assert several.memory.blocks == pytest.approx(2 * one.memory.blocks, rel=0.01)
     assert several.memory.cache == pytest.approx(one.memory.cache, rel=0.01)
+    assert (one.block_tables, several.block_tables) == (1, 2)
+    assert "bytes a token in 2 tables" in table(several)
+    assert "tables, of" not in table(one)
     assert 1.8 * one.max_concurrency < several.max_concurrency < 2 * one.max_concurrency
 
 
