@@ -6,6 +6,7 @@ import msgspec
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
+from backend.models.layer_groups import LayerGroups, grouped, one_table
 from backend.quantization import chosen, of_name
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
@@ -36,6 +37,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             cache has `draft_memory` bytes. On several ranks the first has it.
         batch_invariant: a sequence's tokens do not depend on the other sequences of its batch; slower. On the CPU a
             prompt is then computed one token at a time.
+        window_tables: layers with a window keep the blocks that it reaches, not those of the whole sequence, unless
+            there are several stages.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
         host_cache_bytes: of the host's memory, for prefix blocks that the KV cache evicts and for sequences that are
             preempted; of each rank; 0: they are computed again.
@@ -69,6 +72,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: float = 0.92
     host_cache_bytes: int = 0
     graphs: bool = True
+    window_tables: bool = True
     max_model_len: int | None = None
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 32
@@ -258,8 +262,22 @@ def require_cache(config: EngineConfig, model: ModelConfig) -> None:
         raise ConfigError("latents in FP8 are not computed; leave --kv-dtype out")
 
 
+def groups_of(config: EngineConfig, model: ModelConfig) -> LayerGroups:
+    """Which layers of this model, or of a rank's share of it, share a block table. Stages have unlike layers and the
+    tables of the first, so all of theirs share one."""
+    if not config.window_tables or config.pipeline_parallel_size > 1:
+        return one_table(model.num_layers)
+    return grouped(model)
+
+
+def block_bytes_of(config: EngineConfig, model: ModelConfig, element_size: int) -> int:
+    """Of a KV block, of whichever table."""
+    return config.block_size * groups_of(config, model).depth * model.kv_bytes_of_layer(element_size)
+
+
 class CacheSize(msgspec.Struct, frozen=True):
-    """KV blocks, the longest sequence they are promised to hold, and blocks that the host has room for beside."""
+    """KV blocks, the longest sequence they are promised to hold, and blocks that the host has room for beside. Layers
+    with a window have blocks of their own (`LayerGroups`)."""
 
     num_blocks: int
     max_model_len: int
@@ -277,7 +295,7 @@ def size_cache(config: EngineConfig, model: ModelConfig, element_size: int) -> C
 
 def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, element_size: int) -> CacheSize:
     """`size_cache` for ``memory`` bytes of KV cache."""
-    block_bytes = config.block_size * model.kv_bytes_per_token(element_size)
+    groups, block_bytes = groups_of(config, model), block_bytes_of(config, model, element_size)
     num_blocks = config.num_blocks or max(0, memory) // block_bytes
     if num_blocks == 0:
         raise ConfigError(f"{memory} bytes of KV cache hold no block; one takes {block_bytes}")
@@ -287,16 +305,23 @@ def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, ele
             f"{config.host_cache_bytes} bytes of host cache hold no block; set --host-cache-bytes to at least "
             f"{block_bytes}, or to 0"
         )
-    room = num_blocks * config.block_size
+    step = config.max_num_batched_tokens
+    room = groups.longest(num_blocks, step, config.block_size, model.max_position)
+    if config.max_model_len is None and room:
+        return CacheSize(num_blocks, room, host_blocks)
     if config.max_model_len is None:
-        return CacheSize(num_blocks, min(model.max_position, room), host_blocks)
+        needed = groups.blocks_of(1, step, config.block_size)
+        raise ConfigError(
+            f"a sequence needs {needed} KV blocks at least ({needed * block_bytes} bytes), there are {num_blocks}; "
+            "raise kv_blocks or kv_memory"
+        )
     if config.max_model_len > model.max_position:
         raise ConfigError(
             f"max_model_len {config.max_model_len} is beyond the model's context, {model.max_position}"
             "; lower --max-model-len"
         )
     if config.max_model_len > room:
-        needed = -(-config.max_model_len // config.block_size)
+        needed = groups.blocks_of(config.max_model_len, step, config.block_size)
         raise ConfigError(
             f"max_model_len {config.max_model_len} needs {needed} KV blocks ({needed * block_bytes} bytes), there are "
             f"{num_blocks}; raise kv_blocks or kv_memory, or lower max_model_len to {room}"

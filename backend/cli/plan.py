@@ -121,6 +121,15 @@ def cards_in_words(made: "Plan") -> str:
     return made.card + ("" if made.calibrated else " (scaled from an H100, not measured)")
 
 
+def cache_in_words(made: "Plan") -> str:
+    from backend.planner.plan import gib
+
+    held = f"{gib(made.memory.cache)}: {made.memory.blocks} blocks, {made.kv_bytes_per_token} bytes a token"
+    if made.block_tables == 1:
+        return held
+    return f"{held} in {made.block_tables} tables, of which those of windows keep what these reach"
+
+
 def host_cache_in_words(made: "Plan") -> str:
     from backend.planner.plan import gib
 
@@ -146,7 +155,7 @@ def table(made: "Plan") -> str:
             if memory.draft
             else []
         ),
-        ("KV cache", f"{gib(memory.cache)}: {memory.blocks} blocks, {made.kv_bytes_per_token} bytes a token"),
+        ("KV cache", cache_in_words(made)),
         *([("host cache", host_cache_in_words(made))] if memory.host else []),
         ("peak", gib(memory.peak)),
         ("requests at once", f"{made.max_concurrency} of {made.context} tokens; asked for {made.concurrency}"),

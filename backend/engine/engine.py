@@ -38,7 +38,7 @@ from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.computing import computing
 from backend.engine.parallel.leader import Followers, LeadingHostPages, LeadingRunner, LeadingSleeper
-from backend.engine_config import CacheSize, EngineConfig
+from backend.engine_config import CacheSize, EngineConfig, groups_of
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
@@ -87,17 +87,23 @@ class Engine:
         self.hidden_size = model.config.hidden_size
         if runner is None:
             assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
-            pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
+            pages = KVCache(
+                model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device,
+                groups=groups_of(config, model.config),
+            )  # fmt: skip
             runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
             sleeper = HostSleeper(runner, reload)
             host = OwnHostPages(pages, cache.host_blocks) if cache.host_blocks else None
         self.runner: Runner = runner
         self._sleeper = sleeper
         self._host = host
-        tier = HostTier(cache.host_blocks, host.slot_bytes, config.block_size) if host else None
+        windows = runner.windows
+        whole_tables = sum(window is None for window in windows) or len(windows)
+        tier = HostTier(cache.host_blocks, host.slot_bytes, config.block_size, tables=whole_tables) if host else None
         self.blocks = BlockManager(
-            cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt, tier=tier
-        )
+            cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt, tier=tier,
+            windows=windows,
+        )  # fmt: skip
         self.scheduler = Scheduler(
             self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             whole=whole,
@@ -160,7 +166,7 @@ class Engine:
         keys, values = pages.block_bytes
         return CacheLayout(
             layers=pages.layers, block_size=self.blocks.block_size, key_bytes=keys, value_bytes=values,
-            dtype=pages.dtype,
+            dtype=pages.dtype, windows=pages.groups.kept_windows(),
         )  # fmt: skip
 
     @property

@@ -154,6 +154,9 @@ def paged_attention(
     for table, begin, end, length in zip(block_tables, bounds[:-1], bounds[1:], seq_lens.tolist(), strict=True):
         if end == begin:
             continue
+        if window is not None:  # blocks that it has passed may be another sequence's by now
+            passed = max(0, length - (end - begin) - window + 1) // key_cache.shape[1]
+            table, length = table[passed:], length - passed * key_cache.shape[1]
         k = _gathered(key_cache, table, length, k_scale)
         v = _gathered(value_cache, table, length, v_scale)
         position = torch.arange(length - (end - begin), length, device=q.device)[:, None]

@@ -93,7 +93,11 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, element_size: int) -> int:
         """Bytes that one token's keys and values take, all layers."""
-        return self.num_layers * self.num_kv_heads * sum(self.cached_widths) * element_size
+        return self.num_layers * self.kv_bytes_of_layer(element_size)
+
+    def kv_bytes_of_layer(self, element_size: int) -> int:
+        """The same, of one layer."""
+        return self.num_kv_heads * sum(self.cached_widths) * element_size
 
     @property
     def cached_widths(self) -> tuple[int, int]:

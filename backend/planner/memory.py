@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from backend.engine_config import EngineConfig, weight_format
+from backend.engine_config import EngineConfig, block_bytes_of, groups_of, weight_format
 from backend.models.adapters.places import adapter_bytes
 from backend.models.config import ModelConfig
 from backend.models.families.family import Experts
@@ -166,6 +166,10 @@ def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
     return model.kv_bytes_per_token(1 if config.kv_dtype else BYTES[config.dtype])
 
 
+def kv_block_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    return block_bytes_of(config, model, 1 if config.kv_dtype else BYTES[config.dtype])
+
+
 def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
     logits = config.max_num_seqs * model.vocab_size * BYTES[config.dtype]
@@ -207,9 +211,10 @@ def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Rows of requests, sines and cosines of each kind of positions (in both forms), scratch of split attention."""
     length = min(config.max_model_len or model.max_position, model.max_position)
     blocks = -(-length // config.block_size)
-    rows = config.max_num_seqs * (length + 2 * blocks + 16) * 4
-    tables = 1 if model.variant is None or model.variant.local_rope is None else 2
-    rotary = tables * model.max_position * model.rotary_dim * (4 + BYTES[config.dtype])
+    tables = len(groups_of(config, model).windows)
+    rows = config.max_num_seqs * (length + 2 * tables * blocks + 16) * 4
+    kinds = 1 if model.variant is None or model.variant.local_rope is None else 2
+    rotary = kinds * model.max_position * model.rotary_dim * (4 + BYTES[config.dtype])
     scratch = 2048 * 16 * (model.attended_dim + 2) * 4
     return rows + rotary + scratch
 
@@ -266,7 +271,7 @@ def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:
 
 def memory_of(model: ModelConfig, config: EngineConfig, card: Card) -> Memory:
     """At the engine's peak, with the cache it will have: `num_blocks`, or what fits."""
-    block = config.block_size * kv_bytes_per_token(model, config)
+    block = kv_block_bytes(model, config)
     blocks = config.num_blocks or max(0, room_for_cache(model, config, card)) // block
     return Memory(
         reserved=card.reserved,

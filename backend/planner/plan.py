@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from backend.engine_config import EngineConfig, require_cache, weight_format
+from backend.engine_config import EngineConfig, groups_of, require_cache, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.models.sharding import of_rank, possible_sizes
@@ -12,6 +12,7 @@ from backend.planner.cards import GIB, Card
 from backend.planner.memory import (
     Memory,
     draft_bytes,
+    kv_block_bytes,
     kv_bytes_per_token,
     memory_of,
     parameters,
@@ -33,6 +34,7 @@ class Plan:
         cards: that the model is divided among; `memory` and `kv_bytes_per_token` are of each.
         parameters, active_parameters: of the model; those that a token has to do with, which are fewer where it takes
             some experts of many.
+        block_tables: of a request, each of some layers; those of layers with a window keep what it reaches.
         max_concurrency: requests of a whole `context` that the cache holds at once.
         first_token_ms: of a prompt of `prompt` tokens that comes alone. tokens_per_s: of all, with `concurrency`
             requests of `prompt` tokens in and `answer` out at once, their prompts included. step_ms: of a decode step
@@ -53,6 +55,7 @@ class Plan:
     active_parameters: int
     memory: Memory
     kv_bytes_per_token: int
+    block_tables: int
     max_concurrency: int
     first_token_ms: float
     step_ms: float
@@ -85,8 +88,10 @@ def plan(
     card = replace(card, reserved=reserved + guessing)  # what the model cannot have
     share, weights = of_rank(model, Shard(0, size), format), parameters(model)
     memory = memory_of(share, config, card)
-    tokens = memory.blocks * config.block_size
-    max_concurrency = memory.blocks // -(-context // config.block_size)
+    pool = memory.blocks, config.max_num_batched_tokens, config.block_size
+    groups = groups_of(config, share)
+    tokens = groups.longest(*pool, model.max_position)
+    max_concurrency = groups.at_once(memory.blocks, context, *pool[1:])
     roof = Roofline(share, config, card)
     fits = memory.blocks > 0
     step = Step(concurrency, concurrency * (prompt + answer // 2))
@@ -110,6 +115,7 @@ def plan(
         active_parameters=weights.active,
         memory=replace(memory, reserved=reserved, draft=guessing),
         kv_bytes_per_token=kv_bytes_per_token(share, config),
+        block_tables=len(groups.windows),
         max_concurrency=max_concurrency,
         first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
         step_ms=roof.seconds(step) * 1e3,
@@ -134,7 +140,7 @@ def _require_lengths(model: ModelConfig, context: int, concurrency: int, prompt:
 
 def _require_host_cache(model: ModelConfig, config: EngineConfig) -> None:
     """Raises ConfigError for a host cache that holds no block of the whole model."""
-    block = config.block_size * kv_bytes_per_token(model, config)
+    block = kv_block_bytes(model, config)
     if 0 < config.host_cache_bytes < block:
         raise ConfigError(
             f"{config.host_cache_bytes} bytes of host cache hold no block; set --host-cache-bytes to at least {block}, "
@@ -170,18 +176,20 @@ def _refusal(
         weights = weight_bytes(model, config.dtype, config.quantization)
         other = _smaller_weights(model, config, card)
         return f"the weights take {gib(weights)} of the {gib(share)} that the engine may have, and leave no room{other}"
-    tokens = memory.blocks * config.block_size
-    if tokens < context * concurrency:
-        most, longest = tokens // context, tokens // concurrency
+    groups, step = groups_of(config, model), (config.max_num_batched_tokens, config.block_size)
+    needed = groups.blocks_of_all(concurrency, context, *step)
+    if memory.blocks < needed:
+        most = groups.at_once(memory.blocks, context, *step)
+        longest = groups.longest(memory.blocks, *step, model.max_position, concurrency)
         offers = [f"{most} at once would do"] if most else []
         offers.append(f"a context of {longest} would do")
         if config.kv_dtype is None and FP8 in card.units and model.latent is None:
             half = memory_of(model, _with_fp8_cache(config), card)
-            if half.blocks * config.block_size >= context * concurrency:
+            if half.blocks >= needed:
                 offers.append("so would an FP8 cache")
         return (
-            f"{concurrency} requests of {context} tokens need {context * concurrency} tokens of KV cache, and {tokens} "
-            f"fit; {', '.join(offers)}"
+            f"{concurrency} requests of {context} tokens need {needed} KV blocks of {config.block_size} tokens, and "
+            f"{memory.blocks} fit; {', '.join(offers)}"
         )
     return None
 
@@ -224,12 +232,13 @@ def require_room(model: ModelConfig, config: EngineConfig, card: Card, *, memory
     present = replace(card, memory=memory, reserved=used)
     slack = memory // 20
     left = room_for_cache(model, config, present) + slack
-    block = config.block_size * kv_bytes_per_token(model, config)
-    length = config.max_model_len or 0
-    needed = max(config.num_blocks or 0, -(-length // config.block_size), 1) * block
+    block, groups = kv_block_bytes(model, config), groups_of(config, model)
+    step = config.max_num_batched_tokens, config.block_size
+    needed = max(config.num_blocks or 0, groups.blocks_of(config.max_model_len or 1, *step)) * block
     if needed > left:
         would = max(0, left - slack) // block
+        longest = groups.longest(would, *step, model.max_position)
         raise ConfigError(
             f"{needed // block} KV blocks take {needed} bytes, and about {max(0, left - slack)} will be left beside "
-            f"weights, activations and graphs; {would} blocks ({would * config.block_size} tokens) would fit"
+            f"weights, activations and graphs; {would} blocks ({longest} tokens) would fit"
         )

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.speculation import Drafter
 from backend.engine.engine import Engine
-from backend.engine_config import EngineConfig, size_cache
+from backend.engine_config import EngineConfig, groups_of, size_cache
 from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
 
@@ -48,11 +49,17 @@ def tiny_model(seed: int = 0, **changes: Any) -> Decoder:
     return model.eval()
 
 
+def in_whole_blocks(config: EngineConfig, model: ModelConfig) -> EngineConfig:
+    """The same with as much memory as `num_blocks` take that hold tokens in all layers."""
+    whole = (config.num_blocks or 0) * model.num_layers
+    return msgspec.structs.replace(config, num_blocks=whole // groups_of(config, model).depth or None)
+
+
 def tiny_engine(
     model: Decoder, eos_ids: frozenset[int] = frozenset(), drafter: Drafter | None = None, **changes: Any
 ) -> Engine:
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
-    config = EngineConfig(**{**settings, **changes})
+    config = in_whole_blocks(EngineConfig(**{**settings, **changes}), model.config)
     return Engine(model, config, size_cache(config, model.config, 4), eos_ids, drafter=drafter)
 
 

@@ -14,6 +14,7 @@ from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.runner import BlockBytes, Moment, PendingBlocks
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
+from backend.models.layer_groups import reached_from
 
 AHEAD = 2
 """Frames of a prompt that are read before they are asked for."""
@@ -29,19 +30,17 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Export:
-    """One prompt. first: block from which on it is exported. end: behind the last. held: ids from `first` on, as far
-    as they are computed. ended: how its sequence has, None before."""
+    """One prompt. first: block from which on it is exported, of each table: of a window from where it reaches from the
+    prompt's last token. end: behind the last. held: of each table ids from `first` on, as far as they are computed.
+    ended: how its sequence has, None before."""
 
-    first: int
+    first: list[int]
     end: int
-    held: list[int] = field(default_factory=list)
+    computed: int
+    held: list[list[int]]
     to_read: deque[tuple[int, int, int, Moment]] = field(default_factory=deque)  # layer, first, count
     reading: deque[_Reading] = field(default_factory=deque)
     ended: bool | None = None
-
-    @property
-    def computed(self) -> int:
-        return self.first + len(self.held)
 
 
 class Exports:
@@ -57,7 +56,10 @@ class Exports:
     def begin(self, sequence: Sequence, first: int) -> None:
         """``first``: block of the prompt from which on it is exported; the last block is that of the token before the
         prompt's last one."""
-        self._exports[sequence.id] = _Export(first, blocks_of(sequence.num_prompt, self._blocks.block_size))
+        windows, size = self._blocks.windows, self._blocks.block_size
+        firsts = [max(first, reached_from(window, sequence.num_prompt - 1, size)) for window in windows]
+        end = blocks_of(sequence.num_prompt, size)
+        self._exports[sequence.id] = _Export(firsts, end, first, [[] for _ in windows])
 
     def launched(self, batch: list[Scheduled]) -> None:
         """A step was launched, and ``num_computed`` of its sequences raised: hold what it completes."""
@@ -74,11 +76,12 @@ class Exports:
             if until <= export.computed:
                 continue
             moment = moment or pages.now()
-            first = export.computed
-            ids = sequence.block_table[first:until]
-            self._blocks.hold(ids)
-            export.held += ids
-            export.to_read.extend((*place, moment) for place in _places(pages, first, until))
+            begin, export.computed = export.computed, until
+            for first, own, held in zip(export.first, sequence.block_tables, export.held, strict=True):
+                ids = own[max(first, begin) : until]
+                self._blocks.hold(ids)
+                held += ids
+            export.to_read.extend((*place, moment) for place in _places(pages, export.first, begin, until))
             self._read_ahead(export, pages)
 
     def ended(self, id: int, *, well: bool) -> None:
@@ -112,18 +115,20 @@ class Exports:
             return
         for read in export.reading:
             read.pending.take()  # waits: the block may be zeroed next
-        self._blocks.let_go(export.held)
+        for held in export.held:
+            self._blocks.let_go(held)
 
     def _read_ahead(self, export: _Export, pages: BlockBytes) -> None:
         while export.to_read and len(export.reading) < AHEAD:
             layer, first, count, moment = export.to_read.popleft()
-            ids = export.held[first - export.first :][:count]
+            table = pages.groups.tables[layer]
+            ids = export.held[table][first - export.first[table] :][:count]
             export.reading.append(_Reading(layer, first, count, pages.read(layer, ids, moment)))
 
 
-def _places(pages: BlockBytes, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Layer, first block and number of blocks of each frame."""
+def _places(pages: BlockBytes, firsts: list[int], begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Layer, first block and number of blocks of each frame. firsts: of each table."""
     step = max(1, FRAME_BYTES // sum(pages.block_bytes))
-    for layer in range(pages.layers):
-        for at in range(first, end, step):
+    for layer, table in enumerate(pages.groups.tables):
+        for at in range(max(begin, firsts[table]), end, step):
             yield layer, at, min(step, end - at)

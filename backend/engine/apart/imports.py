@@ -13,12 +13,13 @@ from backend.engine.apart.frame import BlockFrame, blocks_of
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.runner import BlockBytes
 from backend.engine.core.sequence import Sequence
+from backend.models.layer_groups import reached_from
 
 
 @dataclass(slots=True)
 class _Import:
     """first, end: blocks of the prompt that are to come; known with the room for them. next: in each layer, the block
-    that is to come next."""
+    that is to come next; of one with a window the first is the one where it begins at the prompt's last token."""
 
     sequence: Sequence
     first: int = 0
@@ -77,14 +78,14 @@ class Imports:
             one.next = []
             return Room(sequence.id, 0, 0)
         cached = self._blocks.adopt_prefix(sequence)
-        missing = sequence.num_uncomputed
-        if self._blocks.missing(sequence, missing) + running > self._blocks.num_free:
+        if not self._blocks.reserve(sequence, running * len(self._blocks.windows)):
             self._blocks.release(sequence)
             return None
-        self._blocks.grow(sequence, missing)
-        one.first = cached // self._blocks.block_size
-        one.end = max(one.first, blocks_of(sequence.num_prompt, self._blocks.block_size))
-        one.next = [one.first] * pages.layers
+        windows, size = self._blocks.windows, self._blocks.block_size
+        one.first = cached // size
+        one.end = max(one.first, blocks_of(sequence.num_prompt, size))
+        firsts = [max(one.first, reached_from(window, sequence.num_prompt - 1, size)) for window in windows]
+        one.next = [min(one.end, firsts[table]) for table in pages.groups.tables]
         return Room(sequence.id, one.first, one.end)
 
     def write(self, id: int, frame: BlockFrame) -> str:
@@ -105,7 +106,8 @@ class Imports:
         )
         if not fits:
             return "a frame is not the one that is due"
-        ids = one.sequence.block_table[frame.first : frame.first + frame.count]
+        table = one.sequence.block_tables[pages.groups.tables[frame.layer]]
+        ids = table[frame.first : frame.first + frame.count]
         pages.write(frame.layer, ids, frame.keys, frame.values)
         one.next[frame.layer] += frame.count
         return ""

@@ -4,13 +4,15 @@ import msgspec
 
 
 class CacheLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine keeps keys and values. key_bytes, value_bytes: of one block in one layer. dtype: of the cache."""
+    """How an engine keeps keys and values. key_bytes, value_bytes: of one block in one layer. dtype: of the cache.
+    windows: of each layer, how many of the newest tokens it keeps; 0 for all."""
 
     layers: int
     block_size: int
     key_bytes: int
     value_bytes: int
     dtype: str
+    windows: list[int] = []
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):

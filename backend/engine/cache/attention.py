@@ -5,6 +5,7 @@ head_dim]`` for keys and for values.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.models.config import ModelConfig
+from backend.models.layer_groups import LayerGroups, one_table
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]  # shape and type -> memory of any content
 
@@ -33,6 +35,8 @@ class Softness:
 
 class KVCache:
     """Keys and values of all layers; zeroed at birth, so that unused slots are finite. allocate: by default torch's.
+    groups: which layers share a block table; by default all. ``keys`` and ``values`` are [places, blocks, …]: a block
+    is of one table, and has a place for each of its layers.
 
     With latent attention (`LatentAttention`) ``keys`` hold the latents, which are the values as well, and ``values``
     the rotary keys: each token has one of both, and all heads attend to them.
@@ -40,9 +44,10 @@ class KVCache:
 
     def __init__(
         self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str,
-        allocate: Allocate | None = None,
+        allocate: Allocate | None = None, groups: LayerGroups | None = None,
     ) -> None:  # fmt: skip
-        rows = (model.num_layers, num_blocks, block_size, model.num_kv_heads)
+        self.groups = groups or one_table(model.num_layers)
+        rows = (self.groups.depth, num_blocks, block_size, model.num_kv_heads)
         self._shapes = [(*rows, width) for width in model.cached_widths]
         self.latent = model.latent is not None
         self.block_size = block_size
@@ -62,6 +67,11 @@ class KVCache:
     def restore(self) -> None:
         """As at birth."""
         self.keys, self.values = (self.keys.new_zeros(shape) for shape in self._shapes)
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, [blocks, block_size, kv_heads, width] each."""
+        place = self.groups.places[layer]
+        return self.keys[place], self.values[place]
 
     def attended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values that queries meet, of what the two parts of the cache hold. [..., width] each."""
@@ -128,29 +138,41 @@ class Decodes:
         return self._biases[window]
 
 
-class PagedAttention:
-    """`models.decoder.Attention` for one step. slots: [tokens], int64: block * block_size + offset of each row."""
+@dataclass(frozen=True, slots=True)
+class TableStep:
+    """What a step reads and writes by one block table. slots: [tokens], int64: block * block_size + offset of each
+    row."""
 
-    def __init__(self, cache: KVCache, slots: Tensor, decodes: Decodes | None, prefills: list[Prefill]) -> None:
+    slots: Tensor
+    decodes: Decodes | None
+    prefills: list[Prefill]
+
+
+class PagedAttention:
+    """`models.decoder.Attention` for one step. others: by the tables behind the first."""
+
+    def __init__(
+        self, cache: KVCache, slots: Tensor, decodes: Decodes | None, prefills: list[Prefill],
+        others: Items[TableStep] = (),
+    ) -> None:  # fmt: skip
         self.cache = cache
-        self.slots = slots
-        self.decodes = decodes
-        self.prefills = prefills
+        self.steps = (TableStep(slots, decodes, prefills), *others)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
-        keys, values, window = self.cache.keys[layer], self.cache.values[layer], self.cache.windows[layer]
+        (keys, values), window = self.cache.of(layer), self.cache.windows[layer]
+        step = self.steps[self.cache.groups.tables[layer]]
         softness = replace(self.cache.softness, sinks=sinks)
-        keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
-        values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
-        decodes = None if self.decodes is None else self.decodes.near(window, self.cache.block_size)
-        if decodes is not None and not self.prefills:
+        keys.view(-1, *k.shape[1:]).index_copy_(0, step.slots, k)
+        values.view(-1, *v.shape[1:]).index_copy_(0, step.slots, v)
+        decodes = None if step.decodes is None else step.decodes.near(window, self.cache.block_size)
+        if decodes is not None and not step.prefills:
             return _decode(q, *self._gathered(keys, values, decodes.blocks), decodes, window, softness)
         k, v = self.cache.attended(k, v)
         out = q.new_empty(*q.shape[:2], v.shape[2])
         if decodes is not None:
             found = self._gathered(keys, values, decodes.blocks)
             out[: decodes.count] = _decode(q[: decodes.count], *found, decodes, window, softness)
-        for prefill in self.prefills:
+        for prefill in step.prefills:
             p = prefill.near(window, self.cache.block_size)
             rows = slice(p.start, p.end)
             context = self._gathered(keys, values, p.blocks) if p.context else None
@@ -164,17 +186,23 @@ class PagedAttention:
 
 class HeadwiseAttention(PagedAttention):
     """The same for one token of one sequence, `together` query heads at a time that attend to one KV head: the bits do
-    not depend on how many heads there are."""
+    not depend on how many heads there are. Of a window exactly its keys are taken, so that the bits do not depend on
+    where blocks begin either."""
 
-    def __init__(self, cache: KVCache, slots: Tensor, token: Prefill, together: int) -> None:
-        super().__init__(cache, slots, None, [token])
+    def __init__(self, cache: KVCache, steps: list[TableStep], together: int) -> None:
+        super().__init__(cache, steps[0].slots, None, steps[0].prefills, steps[1:])
         self._together = together
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
-        keys, values, window = self.cache.keys[layer], self.cache.values[layer], self.cache.windows[layer]
-        keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
-        values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
-        shared, softness, (token,) = q.shape[1] // k.shape[1], self.cache.softness, self.prefills
+        (keys, values), window = self.cache.of(layer), self.cache.windows[layer]
+        step = self.steps[self.cache.groups.tables[layer]]
+        keys.view(-1, *k.shape[1:]).index_copy_(0, step.slots, k)
+        values.view(-1, *v.shape[1:]).index_copy_(0, step.slots, v)
+        shared, softness, (whole,) = q.shape[1] // k.shape[1], self.cache.softness, step.prefills
+        token, hidden = whole.near(window, self.cache.block_size), 0
+        if window is not None and token.context >= window:
+            hidden = token.context - window + 1
+            token = replace(token, context=window - 1)
         k, v = self.cache.attended(k, v)
         found = []
         for first in range(0, q.shape[1], self._together):
@@ -182,7 +210,10 @@ class HeadwiseAttention(PagedAttention):
             own, key, value = q[:, first : first + self._together].clone(), k[:, kv].clone(), v[:, kv].clone()
             part = None if sinks is None else sinks[first : first + self._together]
             soft = replace(softness, sinks=part)
-            context = self._gathered(keys[:, :, kv], values[:, :, kv], token.blocks) if token.context else None
+            context = None
+            if token.context:
+                gathered = self._gathered(keys[:, :, kv], values[:, :, kv], token.blocks)
+                context = gathered[0][hidden:], gathered[1][hidden:]
             found.append(_prefill(own, key, value, context, token, window, soft))
         return torch.cat(found, 1)
 

@@ -12,15 +12,18 @@ from torch import Tensor
 
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.runner import Moment
+from backend.models.layer_groups import LayerGroups, one_table
 
 PIECE_BYTES = 16 << 20
 """What one piece copies; `count_nonzero` takes up to eight times as much on a GPU."""
 
 
 class Pages:
-    """Keys and values, [layers, num_blocks, block_size, kv_heads, head_dim] each. Also a `runner.BlockBytes`."""
+    """Keys and values, [places, num_blocks, block_size, kv_heads, head_dim] each; a block has a place for each layer of
+    its table (`LayerGroups`, by default one table of all). Also a `runner.BlockBytes`."""
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, groups: LayerGroups | None = None) -> None:
+        self.groups = groups or one_table(len(keys))
         self._parts = keys.view(torch.uint8), values.view(torch.uint8)
         self._device = keys.device
         self.dtype = str(keys.dtype).removeprefix("torch.")
@@ -29,7 +32,7 @@ class Pages:
 
     @property
     def layers(self) -> int:
-        return len(self._parts[0])
+        return len(self.groups.places)
 
     @property
     def block_bytes(self) -> tuple[int, int]:
@@ -47,15 +50,16 @@ class Pages:
     @torch.inference_mode()
     def read(self, layer: int, blocks: list[int], moment: Moment) -> "ReadBlocks":
         """On a GPU by a stream of its own, so that what computes meanwhile does not wait for it."""
+        place = self.groups.places[layer]
         if self._device.type != "cuda":
-            keys, values = (part[layer].index_select(0, torch.tensor(blocks)) for part in self._parts)
+            keys, values = (part[place].index_select(0, torch.tensor(blocks)) for part in self._parts)
             return ReadBlocks(keys, values, None)
         if self._reads is None:
             self._reads = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._reads):
             self._reads.wait_event(moment)
             chosen = self._ids(blocks)
-            there = [part[layer].index_select(0, chosen) for part in self._parts]
+            there = [part[place].index_select(0, chosen) for part in self._parts]
             here = [torch.empty(each.shape, dtype=torch.uint8, pin_memory=True) for each in there]
             for host, device in zip(here, there, strict=True):
                 host.copy_(device, non_blocking=True)
@@ -66,13 +70,13 @@ class Pages:
 
     @torch.inference_mode()
     def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:
-        chosen = self._ids(blocks)
+        chosen, place = self._ids(blocks), self.groups.places[layer]
         for part, content in zip(self._parts, (keys, values), strict=True):
             host = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(len(blocks), *part.shape[2:])
             if self._device.type == "cuda":
-                part[layer].index_copy_(0, chosen, self._through_pinned(host))
+                part[place].index_copy_(0, chosen, self._through_pinned(host))
             else:
-                part[layer].index_copy_(0, chosen, host)
+                part[place].index_copy_(0, chosen, host)
             host.zero_()
 
     def _through_pinned(self, host: Tensor) -> Tensor:

@@ -110,13 +110,16 @@ class HostTier:
     """Names of `slots` blocks, the least recently used of which makes room for another.
 
     Args:
-        block_bytes: of one block, on one rank. block_size: tokens of one. now: seconds, monotonic.
+        block_bytes: of one block, on one rank. block_size: tokens of one. now: seconds, monotonic. tables: blocks for
+            the same tokens, of layers that keep them all.
     """
 
     def __init__(
-        self, slots: int, block_bytes: int, block_size: int, now: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, slots: int, block_bytes: int, block_size: int, now: Callable[[], float] = time.monotonic, *,
+        tables: int = 1,
+    ) -> None:  # fmt: skip
         self.slots, self.block_bytes, self.block_size = slots, block_bytes, block_size
+        self._bytes_of_tokens = tables * block_bytes  # of `block_size` tokens, where they are many
         self.todo: list[HostOperation] = []  # before the next step, in order
         self.loads: dict[int, Load] = {}  # under way
         self.stored = self.loaded = 0  # blocks copied, out and in
@@ -158,7 +161,7 @@ class HostTier:
         copying, computing = self.copying.value, self.computing.value
         if copying is None or computing is None:
             return True
-        if copies * self.block_bytes * computing < self.block_size * copying:
+        if copies * self._bytes_of_tokens * computing < self.block_size * copying:
             return True
         self._refusals += 1
         return self._refusals % RETRY == 0
@@ -195,9 +198,12 @@ class HostTier:
         wanted = set(names)
         return next((load for load in self.loads.values() if not wanted.isdisjoint(load.names)), None)
 
-    def load(self, names: list[bytes], claim: Callable[[], tuple[int, bytes | None, bytes]]) -> tuple[Load, list[int]]:
+    def load(
+        self, names: list[bytes], claim: Callable[[], tuple[int, bytes | None, bytes]], most: int | None = None
+    ) -> tuple[Load, list[int]]:
         """Begin to bring these blocks, which are all here. claim: gives a block of the device, and name and tokens of
-        what it held until then. Returns the blocks that they are brought to as well."""
+        what it held until then. most: blocks of tokens that they serve, where several are of the same tokens. Returns
+        the blocks that they are brought to as well."""
         for name in reversed(names):  # the start of a prompt is the last to go
             if name in self._held:
                 self._held.move_to_end(name)
@@ -216,7 +222,7 @@ class HostTier:
         self.loads[load.number] = load
         self.todo.append(HostLoad(load.number, stores, pairs))
         self.loaded += len(names)
-        self.hits += len(names) * self.block_size
+        self.hits += (len(names) if most is None else min(most, len(names))) * self.block_size
         return load, blocks
 
     def end(self, load: Load, seconds: float | None = None) -> None:

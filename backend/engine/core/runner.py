@@ -8,6 +8,7 @@ from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.speculation import Drafted
 from backend.engine.core.token_masks import Allowed
+from backend.models.layer_groups import LayerGroups
 
 Masks = Callable[[], Allowed]
 REBALANCED_PAIRS = 4096  # of tokens and experts of a layer, after which it is looked at again which have copies
@@ -50,7 +51,8 @@ class PendingBlocks(Protocol):
 
 class BlockBytes(Protocol):
     """A cache as bytes, for blocks that travel between backends. layers: how many. block_bytes: of the keys and of the
-    values of a block in one layer. dtype: of the cache, by its name."""
+    values of a block in one layer. dtype: of the cache, by its name. groups: which layer takes its blocks from which
+    of a sequence's tables."""
 
     @property
     def layers(self) -> int: ...
@@ -58,6 +60,8 @@ class BlockBytes(Protocol):
     def block_bytes(self) -> tuple[int, int]: ...
     @property
     def dtype(self) -> str: ...
+    @property
+    def groups(self) -> LayerGroups: ...
 
     def now(self) -> Moment:
         """Behind the steps that are launched."""
@@ -75,10 +79,13 @@ class BlockBytes(Protocol):
 
 class Runner(Protocol):
     """ahead: steps that may be in flight when the next one is launched. plain_only: it draws from logits as they
-    are, and reports nothing of them."""
+    are, and reports nothing of them. windows: of each of a sequence's block tables (`LayerGroups.windows`)."""
 
     ahead: int
     plain_only: bool
+
+    @property
+    def windows(self) -> tuple[int | None, ...]: ...
 
     @property
     def pages(self) -> BlockBytes | None:

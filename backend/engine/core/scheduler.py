@@ -99,7 +99,7 @@ class Scheduler:
         room = self.blocks.num_free + sum(len(self.blocks.private(s)) for s in worse)
         needed = self.blocks.missing(urgent, min(urgent.num_uncomputed, self.budget))
         if (recall := self.blocks.recallable(urgent)) is not None:
-            needed = max(needed, len(recall.names) + 1)
+            needed = max(needed, self.blocks.needed(recall))
         if needed > room:
             return
         while worse and (len(self.running) + len(self.loading) >= self.max_num_seqs or needed > self.blocks.num_free):
@@ -169,7 +169,9 @@ class Scheduler:
 
     def _forks(self, sequence: Sequence) -> bool:
         leader = sequence.leader
-        return leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
+        if leader is None or leader.status is not Status.RUNNING or not sequence.may_adopt:
+            return False
+        return self.blocks.can_fork(leader, sequence)  # else it finds its prompt in the prefix cache, or computes it
 
     def _recalled(self, sequence: Sequence, recall: Recall) -> bool:
         """It waits for blocks from the host from now on; False if there is no room for them."""
@@ -264,9 +266,9 @@ class Scheduler:
 
     def _keep(self, sequence: Sequence) -> None:
         """Have the tier keep the blocks of one that is preempted, if that is faster than to compute them again."""
-        tier, names = self.blocks.tier, sequence.block_hashes
+        tier, names = self.blocks.tier, self.blocks.named(sequence)
         if tier is not None and names and sequence.may_adopt and tier.pays(copies=2) and tier.can_keep(names):
-            sequence.kept = list(names)
+            sequence.kept = names
             tier.keep(names)
             self.num_swaps += 1
 

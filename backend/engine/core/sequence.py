@@ -9,6 +9,9 @@ from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.restriction import Restriction
 from backend.engine.core.sampling import SamplingParams
 
+NO_BLOCK = -1
+"""In a block table: no layer reads these tokens any more."""
+
 
 class Status(Enum):
     WAITING = auto()
@@ -21,8 +24,9 @@ class Sequence:
     """Mutable, owned by the engine.
 
     ``tokens`` is prompt and answer; the first ``num_computed`` have their keys and values in the cache, in the blocks
-    of ``block_table``. Preemption sets ``num_computed`` back to 0 and forgets the blocks; the tokens stay, and are all
-    computed again.
+    of ``block_tables``, which are equally long: one for each group of layers that keep the same tokens
+    (`models.layer_groups`), with NO_BLOCK where a window has passed. Preemption sets ``num_computed`` back to 0 and
+    forgets the blocks; the tokens stay, and are all computed again.
 
     The device may be ahead: ``num_pending`` tokens more were drawn there, or are being drawn, and their ids have not
     come back yet. They count as tokens wherever only their number matters.
@@ -32,7 +36,7 @@ class Sequence:
         "adapter",
         "arrival",
         "block_hashes",
-        "block_table",
+        "block_tables",
         "cache_root",
         "chain",
         "ends",
@@ -112,11 +116,20 @@ class Sequence:
         self.num_pending = 0
         self.num_cached: int | None = None
         self.started: float | None = None  # monotonic seconds, once it ran
-        self.block_table: list[int] = []
+        self.block_tables: list[list[int]] = [[]]  # others are added with the first block of one (`BlockManager`)
         self.block_hashes: list[bytes] = []
         self.chain: list[tuple[bytes, bytes]] = []  # name and tokens of each full block, as far as they were hashed
         self.kept: list[bytes] = []  # names of blocks that the host keeps for it while it is preempted
         self.load: Load | None = None  # from the host, that it waits for: its own, or another's of the same blocks
+
+    @property
+    def block_table(self) -> list[int]:
+        """The first: of the layers that keep all tokens, if there are any."""
+        return self.block_tables[0]
+
+    @block_table.setter
+    def block_table(self, blocks: list[int]) -> None:
+        self.block_tables[0] = blocks
 
     @property
     def order(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from backend.activations.rows import MOST
-from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
+from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill, TableStep
 from backend.engine.cache.pages import Pages
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.runner import REBALANCED_PAIRS, Launched, Masks
@@ -21,6 +21,7 @@ from backend.engine.cpu.shaping import forbid, shape
 from backend.kernels.reference import largest_activations
 from backend.marks.scheme import marked_context
 from backend.models.decoders.decoder import Begun, Decoder
+from backend.models.layer_groups import reached_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,12 @@ class Run:
     num_tokens: int
     num_draws: int
     prompt_rows: range = range(0)  # see `Scheduled`
+
+    @property
+    def span(self) -> range:
+        """Places of the tokens that are computed."""
+        start = self.sequence.num_computed
+        return range(start, start + self.num_tokens)
 
     @property
     def commits(self) -> bool:
@@ -109,7 +116,11 @@ class ModelRunner:
     @property
     def pages(self) -> Pages:
         """Of the memory that the cache has now: another one after a sleep."""
-        return Pages(self.cache.keys, self.cache.values)
+        return Pages(self.cache.keys, self.cache.values, self.cache.groups)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        return self.cache.groups.windows
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
@@ -135,8 +146,9 @@ class ModelRunner:
         for i, item in enumerate(batch):
             if item.guesses and None in drawn[i]:
                 last = len(item.sequence.tokens) - 1
-                slots = self._slots(item.sequence, range(last, last + item.num_tokens))
-                self._clear(torch.tensor(slots))
+                for table in range(len(self.windows)):
+                    slots = self._slots(item.sequence, range(last, last + item.num_tokens), table)
+                    self._clear(torch.tensor(slots))
                 (drawn[i],), (self._checked_rows[i],) = self._checked(
                     [Run(item.sequence, item.sequence.tokens, 1, 1)], allowed
                 )
@@ -168,9 +180,9 @@ class ModelRunner:
         for part in (self.cache.keys, self.cache.values):
             part.flatten(1, 2).index_fill_(1, slots, 0)
 
-    def _slots(self, sequence: Sequence, positions: range) -> list[int]:
-        table, size = sequence.block_table, self.cache.block_size
-        return [table[p // size] * size + p % size for p in positions]
+    def _slots(self, sequence: Sequence, positions: range, table: int = 0) -> list[int]:
+        blocks, size = sequence.block_tables[table], self.cache.block_size
+        return [blocks[p // size] * size + p % size for p in positions]
 
     def _forward(self, runs: list[Run]) -> Computed:
         ordered = in_order(runs)
@@ -220,15 +232,17 @@ class ModelRunner:
         """Ids, positions and attention of a flat batch of them."""
         ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
         for run in ordered:
-            start = run.sequence.num_computed
-            span = range(start, start + run.num_tokens)
+            span = run.span
             ids += run.tokens[span.start : span.stop]
             positions += span
-            slots += self._slots(run.sequence, span)
-        attention = PagedAttention(self.cache, torch.tensor(slots), self._decodes(ordered), self._prefills(ordered))
+        first, *others = (self._by_table(ordered, table) for table in range(len(self.windows)))
+        attention = PagedAttention(self.cache, first.slots, first.decodes, first.prefills, others)
         return torch.tensor(ids), torch.tensor(positions), attention
+
+    def _by_table(self, ordered: list[Run], table: int) -> TableStep:
+        slots = [slot for run in ordered for slot in self._slots(run.sequence, run.span, table)]
+        return TableStep(torch.tensor(slots), self._decodes(ordered, table), self._prefills(ordered, table))
 
     def _drawn(
         self, runs: list[Run], logits: list[Tensor], allowed: dict[int, Tensor]
@@ -259,28 +273,31 @@ class ModelRunner:
             results.append((tokens, _reported(run, own, tokens)))
         return results
 
-    def _decodes(self, runs: list[Run]) -> Decodes | None:
+    def _decodes(self, runs: list[Run], table: int) -> Decodes | None:
+        """Of a table with a window, lengths count from the first block that it reaches."""
         sequences = [run.sequence for run in runs if run.num_tokens == 1]
         if not sequences:
             return None
-        size = self.cache.block_size
-        lengths = [s.num_computed + 1 for s in sequences]
+        size, window = self.cache.block_size, self.windows[table]
+        firsts = [reached_from(window, s.num_computed, size) for s in sequences]
+        lengths = [s.num_computed + 1 - first * size for s, first in zip(sequences, firsts, strict=True)]
         width = -(-max(lengths) // size)
         blocks: list[int] = []
-        for sequence in sequences:
-            table = sequence.block_table[:width]
-            blocks += table + table[-1:] * (width - len(table))
+        for sequence, first in zip(sequences, firsts, strict=True):
+            own = sequence.block_tables[table][first : first + width]
+            blocks += own + own[-1:] * (width - len(own))
         return Decodes(torch.tensor(blocks), torch.tensor(lengths), width * size, self.cache.keys.dtype)
 
-    def _prefills(self, runs: list[Run]) -> list[Prefill]:
+    def _prefills(self, runs: list[Run], table: int) -> list[Prefill]:
         prefills = []
-        start = 0
+        start, size = 0, self.cache.block_size
         for run in runs:
             end = start + run.num_tokens
             if run.num_tokens > 1:
                 context = run.sequence.num_computed
-                blocks = run.sequence.block_table[: -(-(context + run.num_tokens) // self.cache.block_size)]
-                prefills.append(Prefill(start, end, context, torch.tensor(blocks)))
+                first = reached_from(self.windows[table], context, size)
+                blocks = run.sequence.block_tables[table][first : -(-(context + run.num_tokens) // size)]
+                prefills.append(Prefill(start, end, context - first * size, torch.tensor(blocks)))
             start = end
         return prefills
 

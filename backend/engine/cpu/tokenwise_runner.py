@@ -9,13 +9,14 @@ of decoding.
 import torch
 from torch import Tensor
 
-from backend.engine.cache.attention import HeadwiseAttention, Prefill
+from backend.engine.cache.attention import HeadwiseAttention, Prefill, TableStep
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.speculation import first_rows
 from backend.engine.cpu.logprobs import logprobs_of
 from backend.engine.cpu.model_runner import Computed, ModelRunner, Run, packed
 from backend.models.decoders.decoder import Begun
+from backend.models.layer_groups import reached_from
 
 
 class TokenwiseRunner(ModelRunner):
@@ -48,18 +49,23 @@ class TokenwiseRunner(ModelRunner):
 
     def _token(self, run: Run, position: int, *, wanted: bool) -> Begun:
         """Compute the token at `position`; of one row if its logits are wanted, else of none."""
-        size = self.cache.block_size
-        blocks = torch.tensor(run.sequence.block_table[: position // size + 1])
-        slots = torch.tensor(self._slots(run.sequence, range(position, position + 1)))
-        # As a chunk of one token, over exactly the keys that there are: a decode's are padded to whole blocks.
         together = self.model.config.heads_of_part
-        attention = HeadwiseAttention(self.cache, slots, Prefill(0, 1, position, blocks), together)
+        steps = [self._step_of_token(run.sequence, position, table) for table in range(len(self.windows))]
+        attention = HeadwiseAttention(self.cache, steps, together)
         rows = torch.zeros(int(wanted), dtype=torch.int64)
         ids = torch.tensor([run.tokens[position]])
         if self.model.exposure is not None:
             self.model.exposure.begin = self._first[run.sequence.id] + position - run.sequence.num_computed
         self._adapt([run.sequence.adapter])
         return self.model.begin(ids, torch.tensor([position]), attention, rows)
+
+    def _step_of_token(self, sequence: Sequence, position: int, table: int) -> TableStep:
+        """As a chunk of one token, over exactly the keys that there are: a decode's are padded to whole blocks."""
+        size = self.cache.block_size
+        first = reached_from(self.windows[table], position, size)
+        blocks = torch.tensor(sequence.block_tables[table][first : position // size + 1])
+        slots = torch.tensor(self._slots(sequence, range(position, position + 1), table))
+        return TableStep(slots, None, [Prefill(0, 1, position - first * size, blocks)])
 
     def _drawn(
         self, runs: list[Run], logits: list[Tensor], allowed: dict[int, Tensor]

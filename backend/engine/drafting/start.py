@@ -140,6 +140,7 @@ def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         quantization=None, kv_dtype=None, prefix_cache=False, batch_invariant=False, tensor_parallel_size=1,
         pipeline_parallel_size=1, expert_parallel=False, redundant_experts=0, max_adapters=0, adapters="",
         max_model_len=None, host_cache_bytes=0,
+        window_tables=False,  # a draft model goes back to the first token that differs, which a window may have passed
     )  # fmt: skip
 
 

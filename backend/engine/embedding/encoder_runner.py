@@ -16,6 +16,7 @@ class EncoderRunner:
     numbers that bound how many texts run at once, and hold no data."""
 
     ahead = 0
+    windows: tuple[int | None, ...] = (None,)
     plain_only = False
     missed = 0
     cache = None

@@ -44,7 +44,8 @@ class EmbeddingEngine(Engine):
             plain = _plain_runner(model, config, cache, pooling)
             runner, sleeper = plain, HostSleeper(plain, reload)
         adopts = pooling is Pooling.LAST and isinstance(model, Decoder)
-        config = msgspec.structs.replace(config, prefix_cache=config.prefix_cache and adopts, speculation=None)
+        prefix_cache = config.prefix_cache and adopts
+        config = msgspec.structs.replace(config, prefix_cache=prefix_cache, speculation=None, window_tables=False)
         super().__init__(model, config, cache, runner=runner, sleeper=sleeper, whole=isinstance(model, Encoder))
         self.vector_size = model.config.hidden_size
         self._longest = self.max_model_len + NOTHING_DRAWN.max_tokens
@@ -57,6 +58,7 @@ class EmbeddingEngine(Engine):
         """Load and build. Raises ConfigError before loading if it cannot be as asked, ModelError while."""
         embedding = checkpoint.embedding
         assert embedding is not None  # noqa: S101 -- who calls has looked
+        config = msgspec.structs.replace(config, window_tables=False)  # of a text nothing is kept for long
         if config.load_format != "auto":
             raise ConfigError(
                 f"an embedding model is loaded from its weights, not as {config.load_format!r}; set load_format to auto"

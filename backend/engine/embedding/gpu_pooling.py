@@ -23,6 +23,7 @@ class GpuPoolingRunner:
     model has to be so, too."""
 
     ahead = 0
+    windows: tuple[int | None, ...] = (None,)
     plain_only = False
     missed = 0
 

@@ -46,7 +46,7 @@ from backend.engine.gpu.verifier import SIZES, Verifier
 from backend.kernels.adapters.reference import slots_of_tokens
 from backend.kernels.attention.workspace import PREFIX_STEP, SharedPrefix
 from backend.kernels.launching.launch import FP8
-from backend.kernels.sampling.row_state import Draws, StepInputs
+from backend.kernels.sampling.row_state import Draws, StepInputs, by_table
 from backend.models.checkpoints.direct import OnProgress
 from backend.models.decoders.paged_decoder import PagedCache, PagedDecoder, StepTokens
 from backend.planner.memory import IN_PIECES
@@ -86,13 +86,14 @@ class GraphRunner:
             k_scale, v_scale = (
                 given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
             )
-        self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale)
-        self.pages = Pages(cache.keys, cache.values)
+        self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale, cache.groups)
+        self.pages = Pages(cache.keys, cache.values, cache.groups)
+        self.windows = windows = cache.groups.windows
         self._shaping = DeviceShaping(max_num_seqs, config.vocab_size, self.kernels, device)
-        self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
+        self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device, len(windows))
         max_blocks = -(-max_model_len // block_size)
         most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)
-        self._inputs = StepInputs.allocate(most_tokens, max_num_seqs, max_blocks, device)
+        self._inputs = StepInputs.allocate(most_tokens, max_num_seqs, max_blocks, device, len(windows))
         self._adapters = (
             None if model.adapters is None else torch.full((most_tokens,), -1, dtype=torch.int32, device=device)
         )
@@ -336,7 +337,7 @@ class GraphRunner:
         """Dummy forward pass of the largest step: its memory is the most that any step takes."""
         self._dummy_step(self.max_num_batched_tokens)
         rows = self.max_num_batched_tokens // DENSE_STEP * DENSE_STEP
-        room = self._inputs.block_tables.shape[1] * self.block_size // HISTORY_STEP * HISTORY_STEP
+        room = self._inputs.block_tables.shape[-1] * self.block_size // HISTORY_STEP * HISTORY_STEP
         history = min(HISTORY_PART, room)
         if self._has_dense and not HISTORY_STEP % self.block_size and is_resumed(rows, history):
             self._dummy_step(rows, history)
@@ -372,7 +373,8 @@ class GraphRunner:
         self._pieces[size] = PiecewiseBody(
             self.model,
             StepTokens(
-                inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None, self._adapters_of(size)
+                inputs.token_ids[:size], inputs.positions[:size], inputs.slots[..., :size], None,
+                self._adapters_of(size),
             ),
             self.cache, self._attended, self._stream, self._pool,
         )  # fmt: skip
@@ -523,17 +525,10 @@ class GraphRunner:
         """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
         drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last. One
         that ``commits`` leaves the largest activations of the latter in `_largest`."""
-        tables, kernels, all_inputs = self.tables, self.kernels, self._inputs
+        tables, kernels = self.tables, self.kernels
         count = len(query_start) - 1
         rows = tables.step_rows[:count]
-        inputs = StepInputs(
-            token_ids=all_inputs.token_ids[:tokens],
-            positions=all_inputs.positions[:tokens],
-            slots=all_inputs.slots[:tokens],
-            seq_lens=all_inputs.seq_lens[:count],
-            block_tables=all_inputs.block_tables[:count],
-            last=all_inputs.last[:count],
-        )
+        inputs = self._inputs.first(tokens, count)
         wanted = self._draws.first(count)
         attention = layers_of(self.model.config)(
             self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
@@ -545,7 +540,8 @@ class GraphRunner:
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last, adapters)
 
         def step() -> Tensor:
-            kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
+            for state, each in by_table(tables.state, inputs):
+                kernels.prepare_step(rows, query_start, state, self.block_size, each)
             if adapters is not None:
                 slots_of_tokens(rows, query_start, tables.adapters, adapters)
             kernels.gather_draws(rows, tables.state.known, tables.sampling, wanted)

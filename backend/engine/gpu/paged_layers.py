@@ -123,10 +123,11 @@ class StepShape:
 class PagedLayers:
     """`models.paged_decoder.CachedAttention` of one step.
 
-    block_tables, seq_lens: of the decodes', the chunks' and the resumed sequences. chunk_start: [chunks + 1] int32,
-    where each chunk begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed
-    tiles, so that the bits of a row depend on its own sequence alone; the shape has no resumed and no whole prompts
-    then, and chunk_start all sequences. sinks: float32 [heads] of each layer, where it has them.
+    block_tables, seq_lens: of the decodes', the chunks' and the resumed sequences; the former as in `StepInputs`.
+    chunk_start: [chunks + 1] int32, where each chunk begins among their rows. batch_invariant: decodes and chunks alike
+    take one kernel with fixed tiles, so that the bits of a row depend on its own sequence alone; the shape has no
+    resumed and no whole prompts then, and chunk_start all sequences. sinks: float32 [heads] of each layer, where it has
+    them.
     """
 
     def __init__(
@@ -150,14 +151,15 @@ class PagedLayers:
         """out: [tokens, heads, head_dim], where to leave the result; None: in new memory. Rows of padding tokens get
         zeros in new memory, and are left alone in what was given."""
         cache, shape = self.cache, self.shape
-        keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
+        (keys, values), tables_of_layer = cache.of(layer), cache.by_table(layer, self.block_tables)
+        decodes, chunks = shape.decodes, shape.chunks
         windows = self.config.windows
         scales: dict[str, Any] = {
             "scale": self.scale, "window": windows[layer] if windows else None, "cap": self.config.attention_cap,
             "sinks": self.sinks[layer] if self.sinks else None, **cache.scales(layer),
         }  # fmt: skip
         if self.batch_invariant:
-            tables, lengths = self.block_tables, self.seq_lens
+            tables, lengths = tables_of_layer, self.seq_lens
             return self.kernels.paged_attention(
                 q, keys, values, tables, self.chunk_start, lengths, batch_invariant=True, out=out, **scales
             ).view(len(q), -1)
@@ -167,20 +169,20 @@ class PagedLayers:
             out = torch.empty_like(q)
             out[self.shape.tokens :] = 0
         if decodes:
-            tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
+            tables, lengths = tables_of_layer[:decodes], self.seq_lens[:decodes]
             self.kernels.paged_decode(
                 q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, out=out[:decodes],
                 **scales,
             )  # fmt: skip
         if chunks:
             rows = slice(decodes, decodes + shape.chunk_rows)
-            tables, lengths = self.block_tables[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
+            tables, lengths = tables_of_layer[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
             self.kernels.paged_attention(
                 q[rows], keys, values, tables, self.chunk_start, lengths, out=out[rows], **scales
             )  # fmt: skip
         for place, prompt in enumerate(shape.resumed, decodes + chunks):
             batched = self._batched(q, qkv, prompt.start, prompt.padded)
-            self._resumed(layer, batched, prompt, self.block_tables[place], out)
+            self._resumed(layer, batched, prompt, tables_of_layer[place], out)
         for prompts in shape.dense:
             out[prompts.start : prompts.end] = self._dense(q, qkv, prompts)
         return out.view(len(q), -1)
@@ -212,12 +214,12 @@ class PagedLayers:
 
     def _read(self, layer: int, which: str, blocks: Tensor, dtype: torch.dtype) -> Tensor:
         """[1, kv_heads, tokens, head_dim] in `dtype`: what these blocks of the cache hold."""
-        cache = self.cache
-        pages, scale = (cache.keys, cache.k_scale) if which == "k" else (cache.values, cache.v_scale)
+        keys, values = self.cache.of(layer)
+        pages, scale = (keys, self.cache.k_scale) if which == "k" else (values, self.cache.v_scale)
         if scale is None:
-            read = pages[layer].index_select(0, blocks)
+            read = pages.index_select(0, blocks)
         else:  # the library gathers bytes, but not this type
-            read = pages[layer].view(torch.uint8).index_select(0, blocks).view(pages.dtype).to(dtype)
+            read = pages.view(torch.uint8).index_select(0, blocks).view(pages.dtype).to(dtype)
             torch.mul(read, scale[layer][:, None], out=read)
         return read.flatten(0, 1).transpose(0, 1)[None]
 

@@ -25,6 +25,8 @@ from backend.engine.gpu.sleeper import GpuSleeper, move_to_pool
 from backend.engine_config import (
     CacheSize,
     EngineConfig,
+    block_bytes_of,
+    groups_of,
     of_all_stages,
     require_cache,
     size_cache_within,
@@ -194,7 +196,7 @@ def cache_after_weights(
     free, total = torch.cuda.mem_get_info()
     room = group.least(int(config.gpu_memory * total) - (total - free) - others)
     size = size_cache_within(room, config, model, dtype.itemsize)
-    block_bytes = config.block_size * model.kv_bytes_per_token(dtype.itemsize)
+    block_bytes = block_bytes_of(config, model, dtype.itemsize)
     if size.num_blocks * block_bytes > room:
         raise ConfigError(
             f"{size.num_blocks} KV blocks take {size.num_blocks * block_bytes} bytes, and {room} are left beside the "
@@ -226,7 +228,8 @@ def _activations(model: PagedDecoder, dtype: torch.dtype, config: EngineConfig) 
 def _runner(
     model: PagedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
 ) -> GraphRunner:
-    cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
+    groups = groups_of(config, model.config)
+    cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate, groups)
     limits: dict[str, Any] = {
         "max_num_seqs": config.max_num_seqs, "max_num_batched_tokens": config.max_num_batched_tokens,
         "max_model_len": size.max_model_len, "speculates": config.speculation is not None,

@@ -36,8 +36,12 @@ class DeviceTables:
             last, and how far behind the row's computed tokens it stands.
     """
 
-    def __init__(self, rows: int, max_len: int, block_size: int, kernels: Kernels, device: torch.device) -> None:
+    def __init__(
+        self, rows: int, max_len: int, block_size: int, kernels: Kernels, device: torch.device, tables: int = 1
+    ) -> None:
+        """tables: block tables of a sequence (`LayerGroups`)."""
         self._kernels = kernels
+        self._rows, self._tables = rows, tables
         self._max_len, self._max_blocks = max_len, -(-max_len // block_size)
         shapes = {
             "seeds": (rows, 2),  # int64 in two words; first, so that it is aligned
@@ -50,7 +54,7 @@ class DeviceTables:
             "tokens": (rows, max_len),
             "known": (rows,),
             "computed": (rows,),
-            "block_tables": (rows, self._max_blocks),
+            "block_tables": (rows, self._max_blocks) if tables == 1 else (tables, rows, self._max_blocks),
             "temperature": (rows,),
             "top_k": (rows,),
             "top_p": (rows,),
@@ -127,12 +131,15 @@ class DeviceTables:
             self._writes.append((self._start["mark_keys"] + KEY_WORDS * row, np.frombuffer(mark.key, dtype=np.int32)))
 
     def extend(self, sequence: Sequence) -> None:
-        """The blocks it was given since it was last heard of."""
+        """The blocks it was given since it was last heard of. Those that a window has passed stay in the device's
+        tables: kernels read what the window reaches."""
         row = row_of(sequence)
-        sent, table = self._blocks_sent[row], sequence.block_table
-        if sent < len(table):
-            self._write("block_tables", row * self._max_blocks + sent, table[sent:])
-            self._blocks_sent[row] = len(table)
+        sent, held = self._blocks_sent[row], len(sequence.block_table)
+        if sent < held:
+            for at in range(self._tables):
+                place = (at * self._rows + row) * self._max_blocks + sent
+                self._write("block_tables", place, sequence.block_tables[at][sent:])
+            self._blocks_sent[row] = held
 
     def write_tokens(self, sequence: Sequence, at: int, tokens: list[int]) -> None:
         """Tokens of a running sequence from place `at` on; how many are known stays as it was."""

@@ -8,7 +8,6 @@ what was kept. Keys and values of refused guesses stay where the next tokens wil
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from backend.engine.gpu.paged_layers import StepShape
 from backend.engine.gpu.tables import DeviceTables, row_of
 from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import Kernels
-from backend.kernels.sampling.row_state import Draws, StepInputs
+from backend.kernels.sampling.row_state import Draws, StepInputs, by_table
 from backend.models.decoders.paged_decoder import PagedCache, PagedDecoder, StepTokens
 
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -53,9 +52,10 @@ class Verifier:
         cls, model: PagedDecoder, cache: PagedCache, tables: DeviceTables, block_size: int, *, batch_invariant: bool
     ) -> "Verifier":
         device, config = cache.keys.device, model.config
-        max_blocks = tables.state.block_tables.shape[1]
+        blocks = tables.state.block_tables
+        several = 1 if blocks.dim() == 2 else len(blocks)
         workspace = workspace_of(config, device, MAX_ROWS)
-        inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, max_blocks, device)
+        inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, blocks.shape[-1], device, several)
         starts = torch.arange(MAX_ROWS + 1, dtype=torch.int32, device=device)
         draws = Draws.allocate(MAX_ROWS, device)
         largest = allocate_largest(MAX_ROWS, config.hidden_size, device)
@@ -113,8 +113,7 @@ class Verifier:
         the logits that `drawn` takes. One that ``commits`` leaves activations in `largest`."""
         tables, state = self.tables, self.tables.state
         rows, offsets = tables.check_rows[:size], tables.check_offsets[:size]
-        fields: dict[str, Any] = {n: getattr(self.inputs, n)[:size] for n in self.inputs.__dataclass_fields__}
-        inputs = StepInputs(**fields)
+        inputs = self.inputs.first(size, size)
         own = self._own_draws(size)
         attention = layers_of(self.model.config)(
             self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
@@ -169,10 +168,11 @@ class Verifier:
         real = rows >= 0
         row = rows.clamp(min=0).long()
         position = torch.where(real, state.computed[row] + offsets, 0).long()
-        tables = state.block_tables[row]
-        block = tables.gather(1, (position // size).unsqueeze(1)).squeeze(1).long()
         inputs.token_ids.copy_(torch.where(real, state.tokens[row, position], 0))
         inputs.positions.copy_(position)
-        inputs.slots.copy_(torch.where(real, block * size + position % size, -1))
         inputs.seq_lens.copy_(torch.where(real, position + 1, 0))
-        inputs.block_tables.copy_(tables)
+        for own, written in by_table(state, inputs):
+            table = own.block_tables[row]
+            block = table.gather(1, (position // size).unsqueeze(1)).squeeze(1).long()
+            written.slots.copy_(torch.where(real, block * size + position % size, -1))
+            written.block_tables.copy_(table)

@@ -19,7 +19,7 @@ from backend.engine.core.speculation import MAX_ROWS, HiddenStates
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
 from backend.engine.gpu.sleeper import HOST_RESERVE, available_host_memory
-from backend.engine_config import CacheSize, EngineConfig, of_all_stages, size_cache, weight_format
+from backend.engine_config import CacheSize, EngineConfig, groups_of, of_all_stages, size_cache, weight_format
 from backend.errors import ConfigError
 from backend.models.adapters.bank import AdapterBank
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
@@ -73,7 +73,10 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
     places = adapter_places(model, config)
     rows = max(MAX_ROWS, config.max_num_batched_tokens)
     model.exposure = exposure_for_head(model, checkpoint, config, rows)
-    pages = KVCache(share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
+    pages = KVCache(
+        share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device,
+        groups=groups_of(config, share),
+    )  # fmt: skip
     runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
 
     def reload(on_progress: OnProgress) -> Decoder:

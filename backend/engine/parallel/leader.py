@@ -49,6 +49,10 @@ class LeadingRunner:
     def __post_init__(self) -> None:
         self.ahead, self.plain_only = self.own.ahead, self.own.plain_only
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        return self.own.windows
+
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         self._prepared = False
         gone, admitted = self._originals.gone(), self._originals.admitted(batch)

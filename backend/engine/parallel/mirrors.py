@@ -1,8 +1,11 @@
 """Rank 0's running sequences, as the other ranks see them.
 
 For each sequence of a batch, rank 0 sends what has changed since its last message: a flat list of integers, whose
-length does not depend on the model, so that a step costs the host little. A sequence is identified by its row in the
-device's tables, of which there are `max_num_seqs`; its tokens are deleted when it ends.
+length does not depend on the model, so that a step costs the host little. Blocks that a window has passed stay in the
+tables of the others, which do not read them: where a window begins follows from how many tokens are computed.
+
+A sequence is identified by its row in the device's tables, of which there are `max_num_seqs`; its tokens are deleted
+when it ends.
 """
 
 from collections.abc import Iterator
@@ -57,19 +60,21 @@ class Originals:
         words: list[int] = []
         for sequence, num_tokens, admitted in batch:
             told = self._told[_row_of(sequence)]
-            tokens, table = sequence.tokens[told.tokens :], sequence.block_table[told.blocks :]
-            told.tokens += len(tokens)
-            told.blocks += len(table)
+            tokens, tables = sequence.tokens[told.tokens :], sequence.block_tables
+            blocks = len(sequence.block_table) - told.blocks
             words += (
                 sequence.row or 0, num_tokens, int(admitted), sequence.num_computed, sequence.num_pending,
-                len(sequence.prompt_logprobs), len(tokens), len(table),
+                len(sequence.prompt_logprobs), len(tokens), len(tables), blocks,
             )  # fmt: skip
             words += tokens
-            words += table
+            for table in tables:
+                words += table[told.blocks :]
+            told.tokens += len(tokens)
+            told.blocks += blocks
         return words
 
 
-HEAD = 8  # words before a sequence's tokens and blocks
+HEAD = 9  # words before a sequence's tokens and blocks
 
 
 @dataclass
@@ -96,15 +101,18 @@ class Mirrors:
         """As `Originals.words` was given them, brought up to date."""
         at = 0
         while at < len(words):
-            row, num_tokens, admitted, computed, pending, known, tokens, blocks = words[at : at + HEAD]
+            row, num_tokens, admitted, computed, pending, known, tokens, tables, blocks = words[at : at + HEAD]
             at += HEAD
             sequence = self._sequences[row]
             sequence.num_computed, sequence.num_pending = computed, pending
             sequence.tokens += words[at : at + tokens]
-            sequence.block_table += words[at + tokens : at + tokens + blocks]
+            at += tokens
+            sequence.block_tables += [[] for _ in range(tables - len(sequence.block_tables))]
+            for table in sequence.block_tables:
+                table += words[at : at + blocks]
+                at += blocks
             if known != len(sequence.prompt_logprobs):
                 sequence.prompt_logprobs = [KNOWN] * known
-            at += tokens + blocks
             yield sequence, num_tokens, bool(admitted)
 
 

@@ -1,6 +1,6 @@
 """The tensors of running requests that live on the device, and those of one step (see `step_inputs`, `draws`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ class RowState:
     """Per request, kept between steps.
 
     tokens: [rows, max_len] int32, prompt then output. known: [rows] int32, how many of them are there. computed: [rows]
-    int32, how many have their KV in the cache. block_tables: [rows, max_blocks] int32.
+    int32, how many have their KV in the cache. block_tables: [rows, max_blocks] int32, or [tables, rows, max_blocks]
+    where layers do not share one; see `by_table`.
     """
 
     tokens: Tensor
@@ -36,7 +37,8 @@ class StepInputs:
 
     token_ids, positions, slots: [tokens] int64; padding has id 0, position 0, slot -1. seq_lens: [sequences] int32,
     padding 0. block_tables: [sequences, max_blocks] int32, entries past a sequence's length are stale.
-    last: [sequences] int64, the index of each sequence's last token in the batch.
+    last: [sequences] int64, the index of each sequence's last token in the batch. slots and block_tables have [tables]
+    in front where layers do not share one.
     """
 
     token_ids: Tensor
@@ -46,19 +48,44 @@ class StepInputs:
     block_tables: Tensor
     last: Tensor
 
+    def first(self, tokens: int, sequences: int) -> "StepInputs":
+        """Of so many tokens and sequences, in the same memory."""
+        return StepInputs(
+            token_ids=self.token_ids[:tokens],
+            positions=self.positions[:tokens],
+            slots=self.slots[..., :tokens],
+            seq_lens=self.seq_lens[:sequences],
+            block_tables=self.block_tables[..., :sequences, :],
+            last=self.last[:sequences],
+        )
+
     @classmethod
-    def allocate(cls, tokens: int, sequences: int, max_blocks: int, device: torch.device) -> "StepInputs":
+    def allocate(
+        cls, tokens: int, sequences: int, max_blocks: int, device: torch.device, tables: int = 1
+    ) -> "StepInputs":
+        several = () if tables == 1 else (tables,)
+
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         return cls(
             token_ids=zeros(torch.int64, tokens),
             positions=zeros(torch.int64, tokens),
-            slots=zeros(torch.int64, tokens),
+            slots=zeros(torch.int64, *several, tokens),
             seq_lens=zeros(torch.int32, sequences),
-            block_tables=zeros(torch.int32, sequences, max_blocks),
+            block_tables=zeros(torch.int32, *several, sequences, max_blocks),
             last=zeros(torch.int64, sequences),
         )
+
+
+def by_table(state: RowState, inputs: StepInputs) -> list[tuple[RowState, StepInputs]]:
+    """The same for each block table, as kernels take them."""
+    if state.block_tables.dim() == 2:
+        return [(state, inputs)]
+    return [
+        (replace(state, block_tables=table), replace(inputs, slots=slots, block_tables=own))
+        for table, slots, own in zip(state.block_tables, inputs.slots, inputs.block_tables, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 from backend.kernels.interface import Kernels
 from backend.models.adapters.adapted_linear import AdaptedLinear
 from backend.models.decoders.decoder import Decoder
+from backend.models.layer_groups import LayerGroups
 from backend.models.layers.matrices import Matrices
 from backend.models.rope import Rope
 from backend.quantization.experts import Experts
@@ -44,13 +45,23 @@ class CachedAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """keys, values: [layers, blocks, block_size, kv_heads, head_dim]. FP8 ones hold value / scale, scale [layers,
-    kv_heads] float32."""
+    """keys, values: [places, blocks, block_size, kv_heads, head_dim]. FP8 ones hold value / scale, scale [layers,
+    kv_heads] float32. groups: which place of which table's blocks a layer has; None: all layers share one table."""
 
     keys: Tensor
     values: Tensor
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    groups: LayerGroups | None = None
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer."""
+        place = layer if self.groups is None else self.groups.places[layer]
+        return self.keys[place], self.values[place]
+
+    def by_table(self, layer: int, several: Tensor) -> Tensor:
+        """That of the layer's table, of what there is for each, [tables, …], where there are several."""
+        return several if self.groups is None or len(self.groups.windows) == 1 else several[self.groups.tables[layer]]
 
     def scales(self, layer: int) -> dict[str, Tensor | None]:
         """Of one layer, as the kernels take them."""
@@ -61,9 +72,9 @@ class PagedCache:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """ids, positions, slots: [tokens] int64; slot -1 writes no cache. last: [rows] int64, the tokens whose next-token
-    logits are wanted; None: all of them. adapters: int32 [tokens], slot of each one's adapter, -1 for none; None where
-    the model takes no adapters."""
+    """ids, positions, slots: [tokens] int64; slot -1 writes no cache; slots as in `StepInputs`. last: [rows] int64, the
+    tokens whose next-token logits are wanted; None: all of them. adapters: int32 [tokens], slot of each one's adapter,
+    -1 for none; None where the model takes no adapters."""
 
     ids: Tensor
     positions: Tensor
@@ -279,8 +290,9 @@ class PagedDecoder(ABC):
         attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         """Attention of layer `index`, behind its norms of q and k and the turn by `cos_sin`."""
+        keys, values = cache.of(index)
         q = self.kernels.rotary_kv(
-            qkv, tokens.positions, cos_sin, tokens.slots, cache.keys[index], cache.values[index],
+            qkv, tokens.positions, cos_sin, cache.by_table(index, tokens.slots), keys, values,
             q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
             keys_in_place=attention.keys_in_place, scales=scales, **cache.scales(index),
         )  # fmt: skip

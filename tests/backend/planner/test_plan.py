@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from backend.cli.plan import table
 from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
@@ -17,7 +18,7 @@ from backend.models.sharding import of_rank
 from backend.parallel.shard import Shard
 from backend.planner.cards import CARDS, GIB, H100, H200
 from backend.planner.memory import draft_bytes, memory_of, parameters, table_bytes, weight_bytes
-from backend.planner.plan import plan, require_room
+from backend.planner.plan import Plan, plan, require_room
 from backend.planner.roofline import Roofline, Step
 from bench.engine.planner_check import MODELS, compared
 from gateway.cli.app import app
@@ -92,7 +93,53 @@ def test_weights_of_families_that_depart_from_llama_are_counted_as_they_have_the
 def test_a_second_kind_of_positions_takes_a_second_table() -> None:
     one, two = (tiny_family(name, max_position_embeddings=4096).config for name in ("gemma2", "gemma3"))
     table = 4096 * 16 * (4 + 2)
-    assert table_bytes(two, on_gpu(max_model_len=256)) - table_bytes(one, on_gpu(max_model_len=256)) == table
+    config = on_gpu(max_model_len=256, window_tables=False)
+    assert table_bytes(two, config) - table_bytes(one, config) == table
+
+
+def gpt_oss(context: int = 8192) -> ModelConfig:
+    """The cache of gpt-oss-20b, and little beside."""
+    shape: dict[str, Any] = {"num_layers": 24, "num_heads": 8, "num_kv_heads": 8, "head_dim": 64}
+    return tiny_config(**shape, windows=(128, None) * 12, max_position=131072).within(context)
+
+
+def test_layers_with_a_window_leave_room_for_about_twice_as_many_requests() -> None:
+    one, several = (
+        plan(gpt_oss(), on_gpu(window_tables=tables), H100, concurrency=32, prompt=512, answer=256)
+        for tables in (False, True)
+    )
+    assert several.memory.blocks == pytest.approx(2 * one.memory.blocks, rel=0.01)
+    assert several.memory.cache == pytest.approx(one.memory.cache, rel=0.01)
+    assert (one.block_tables, several.block_tables) == (1, 2)
+    assert "bytes a token in 2 tables" in table(several)
+    assert "tables, of" not in table(one)
+    assert 1.8 * one.max_concurrency < several.max_concurrency < 2 * one.max_concurrency
+
+
+def test_stages_share_one_table_and_have_no_more_room() -> None:
+    config = on_gpu(pipeline_parallel_size=2)
+    assert memory_of(gpt_oss(), config, H100).blocks == memory_of(gpt_oss(), on_gpu(window_tables=False), H100).blocks
+
+
+def test_what_a_plan_with_windows_says_would_do_does_and_one_more_does_not() -> None:
+    def ask(context: int, concurrency: int) -> Plan:
+        config = on_gpu(num_blocks=20_000, max_model_len=context)
+        return plan(gpt_oss(context), config, H100, concurrency=concurrency, prompt=512, answer=256)
+
+    refused = ask(8192, 50).refusal
+    assert refused is not None
+    found = re.search(r"(\d+) at once would do, a context of (\d+) would do", refused)
+    assert found is not None
+    most, longest = int(found[1]), int(found[2])
+    assert ask(8192, most).refusal is None
+    assert ask(8192, most + 1).refusal is not None
+    assert ask(longest, 50).refusal is None
+    assert ask(longest + 16, 50).refusal is not None
+
+
+def test_counted_bytes_of_request_tables_grow_with_block_tables() -> None:
+    one, two = (table_bytes(gpt_oss(), on_gpu(max_model_len=8192, window_tables=tables)) for tables in (False, True))
+    assert two - one == on_gpu().max_num_seqs * 2 * (8192 // 16) * 4
 
 
 def test_fp8_halves_the_products_and_the_cache() -> None:
@@ -127,7 +174,11 @@ def test_no_request_is_forgotten_when_they_do_not_all_fit_at_once() -> None:
 @pytest.mark.parametrize(
     ("concurrency", "changes", "message"),
     [
-        (200, {}, r"200 requests of 8192 tokens need 1638400 tokens of KV cache, and \d+ fit; 55 at once would do, a"),
+        (
+            200,
+            {},
+            r"200 requests of 8192 tokens need 102400 KV blocks of 16 tokens, and \d+ fit; 55 at once would do, a",
+        ),
         (100, {}, "so would an FP8 cache"),
         (1, {"gpu_memory": 0.15}, "the weights take 14.96 GiB .* and leave no room; fp8 weights take 8.46 GiB"),
         (1, {"num_blocks": 50_000}, r"50000 KV blocks do not fit; 28\d\d\d would"),

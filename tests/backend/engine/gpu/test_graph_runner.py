@@ -22,7 +22,7 @@ from backend.engine.gpu import graph_runner
 from backend.engine.gpu.captures import graph_sizes, piece_size
 from backend.engine.gpu.d2h import PendingTokens
 from backend.engine.gpu.graph_runner import GraphRunner
-from backend.engine_config import EngineConfig, size_cache
+from backend.engine_config import EngineConfig, groups_of, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.kinds import kind_of
@@ -30,7 +30,7 @@ from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 from tests.backend.engine.drafters import Oracle
 from tests.backend.engine.toy_grammar import ToyGrammars
-from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
+from tests.backend.tiny import generate, greedy, in_whole_blocks, run, tiny_engine, tiny_model
 from tests.conftest import how_many
 
 GPU = torch.cuda.is_available()
@@ -67,12 +67,14 @@ def ahead(
     drafter: Drafter | None = None, runs_on: type[GraphRunner] = GraphRunner, quantization: Quantization = NONE,
     invariant: bool = False, **changes: Any,
 ) -> Engine:  # fmt: skip
-    """An engine like `tiny_engine`, with the runner under test on the device at hand."""
+    """An engine like `tiny_engine`, with the runner under test on the device at hand. num_blocks: of all layers."""
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
-    config = EngineConfig(**{**settings, **changes})
+    config = in_whole_blocks(EngineConfig(**{**settings, **changes}), model.config)
     cache = size_cache(config, model.config, 4)
     on_device = copy.deepcopy(model).to(DEVICE, dtype) if quantization is NONE else model  # packed is taken over
-    pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
+    pages = KVCache(
+        model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE), groups=groups_of(config, model.config)
+    )
     runner = runs_on(
         kind_of(model.config, batch_invariant=invariant)(on_device, kernels_for(DEVICE), quantization),
         pages,
