@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -73,6 +73,9 @@ class EngineClient:
     Once dead it stays dead until `restart` (see `supervision`): every call raises EngineDead.
     """
 
+    program: ClassVar[str] = "backend.process.engine_process"
+    """The module that the process runs; a bench puts one without a model in its place."""
+
     def __init__(self, config: EngineConfig, name: str = "", environment: Mapping[str, str] | None = None) -> None:
         self._name, self._own_environment = name, environment or {}
         self.config: Final = config
@@ -131,7 +134,7 @@ class EngineClient:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220  (fork and exec, no waiting)
-                [sys.executable, "-m", "backend.process.engine_process", str(theirs.fileno())],
+                [sys.executable, "-m", self.program, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if _has_fileno(sys.stderr) else None,
