@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=400, help="words of a prompt")
     parser.add_argument("--answer", type=int, default=256, help="tokens of an answer")
     parser.add_argument("--rate", type=float, default=40_000, help="of the engine without a model, tokens a second")
+    parser.add_argument("--step-latency-ms", type=float, help="as of `backend serve`; default: as there")
     parser.add_argument("--load-processes", type=int, default=max(1, min(4, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--settle", type=float, default=8, help="seconds that a model may capture graphs in before")
     parser.add_argument("--serve", help="(internal) run the server")
@@ -74,7 +75,7 @@ def main() -> None:
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device, "cores": os.cpu_count(),
-        "answer_tokens": options.answer, "rows": [],
+        "answer_tokens": options.answer, "rows": [], "step_latency_ms": options.step_latency_ms,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -121,15 +122,17 @@ def show(report: dict[str, Any]) -> None:
 
 def engine_settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Of an `EngineConfig`, as `backend serve` has them by default, and beside them what the shape needs."""
+    from backend.cli.serve import CPU_DEFAULTS, GPU_DEFAULTS
+
     cuda = options.device == "cuda"
-    most = max(numbers(options.clients))
     settings: dict[str, Any] = {
-        "device": "cuda" if cuda else "cpu", "dtype": "bfloat16" if cuda else "float32",
-        "max_num_seqs": 256 if cuda or options.device == "none" else 32,
-        "max_num_batched_tokens": 8192 if cuda else 512, "max_waiting": 4 * most,
+        **(GPU_DEFAULTS if cuda else CPU_DEFAULTS), "device": "cuda" if cuda else "cpu",
+        "max_waiting": 4 * max(numbers(options.clients)),
     }  # fmt: skip
+    if options.step_latency_ms is not None:
+        settings["step_latency_ms"] = options.step_latency_ms
     if options.device == "none":
-        return settings | {"model": "demo"}
+        return settings | {"model": "demo", "max_num_seqs": 256}
     shape = SHAPES[options.shape] | STORED.get(options.dtype, {})
     (folder / "config.json").write_text(json.dumps(shape))
     write_tokenizer(folder, shape["vocab_size"])
