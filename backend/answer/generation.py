@@ -21,7 +21,7 @@ from backend.engine.core.progress import Progress, TokenLogprobs
 from backend.errors import InvalidRequest, RequestError
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.call import Call, ClientGone
-from backend.process.metrics import Metrics
+from backend.process.metrics import AnsweredRequest, Metrics
 from backend.tools.parts import Content, Part, merged
 from backend.wire import PREFILL_HEADER, REQUEST_ID_HEADER, SSE_DONE, JsonObject, PromptTokensDetails, Usage, sse_data
 
@@ -285,18 +285,13 @@ class GenerationResponse(Response):
         return None if taken is None else round(taken, 3)
 
     def _account(self, outcome: str) -> None:
-        metrics, usage, now = self._metrics, self.usage, time.monotonic()
-        metrics.count_request(outcome)
-        metrics.request_duration.observe(now - self._arrived)
-        metrics.input_tokens.inc(usage.prompt_tokens)
-        metrics.output_tokens.inc(usage.completion_tokens)
-        if self._started is not None:
-            metrics.count_run(self._arrived, self._started, now, len(self._choices))
-        if self._first is not None:
-            metrics.time_to_first_token.observe(self._first - self._arrived)
-            per_choice = usage.completion_tokens / len(self._choices)
-            if per_choice > 1:
-                metrics.time_per_output_token.observe((now - self._first) / (per_choice - 1))
+        usage = self.usage
+        self._metrics.count_answer(
+            AnsweredRequest(
+                outcome, self._arrived, time.monotonic(), usage.prompt_tokens, usage.completion_tokens,
+                len(self._choices), self._started, self._first,
+            )
+        )  # fmt: skip
 
 
 def _refuse_end(choice: Choice) -> None:

@@ -40,6 +40,8 @@ class Call:
         self._companion: asyncio.Task[None] | None = None
         self._events: deque[Event | Exception] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self.sink: Callable[[Event | Exception], None] | None = None
+        """What takes events at once, in the place of `next_events`; set before there are any."""
         self.at_once = AT_ONCE
         self.begun = False  # something of an answer is there
 
@@ -75,6 +77,9 @@ class Call:
         return taken
 
     def _put(self, item: Event | Exception) -> None:
+        if self.sink is not None:
+            self.sink(item)
+            return
         self._events.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -114,12 +119,14 @@ class Call:
         self._live.difference_update(ids)
         self._abort(ids)
 
-    def deliver(self, progress: Progress) -> None:
+    def deliver(self, progress: Progress, id: int | None = None) -> None:
+        """id: the sequence's here, if `progress` has its number of another process."""
+        id = progress.id if id is None else id
         self.begun = True
-        if progress.id in self._live:
+        if id in self._live:
             if progress.finish is not None:
-                self._live.discard(progress.id)
-            self._put((self._index[progress.id], progress))
+                self._live.discard(id)
+            self._put((self._index[id], progress))
 
     def fail(self, error: Exception) -> None:
         self._live.clear()

@@ -6,6 +6,7 @@ starts with ``domicile_backend_``.
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -47,6 +48,20 @@ GPU_METRICS = {  # field of Reading -> (name, help)
     "utilisation": ("domicile_backend_gpu_utilisation_ratio", "Share of time in which a kernel ran, by NVML."),
     "watts": ("domicile_backend_gpu_power_watts", "What the card draws."),
 }
+
+
+class AnsweredRequest(msgspec.Struct, frozen=True, array_like=True):
+    """What metrics count of a request that an engine was asked for. Times are seconds of the host's monotonic clock;
+    started: when it first ran, first: its first token, None where there was none. choices: how many answers."""
+
+    outcome: str
+    arrived: float
+    ended: float
+    input_tokens: int
+    output_tokens: int
+    choices: int
+    started: float | None = None
+    first: float | None = None
 
 
 class Metrics:
@@ -102,6 +117,19 @@ class Metrics:
     def count_request(self, outcome: str) -> None:
         """`outcome`: completed, aborted, refused or failed."""
         self._requests.labels(self._model, outcome).inc()
+
+    def count_answer(self, answer: AnsweredRequest) -> None:
+        self.count_request(answer.outcome)
+        self.request_duration.observe(answer.ended - answer.arrived)
+        self.input_tokens.inc(answer.input_tokens)
+        self.output_tokens.inc(answer.output_tokens)
+        if answer.started is not None:
+            self.count_run(answer.arrived, answer.started, answer.ended, answer.choices)
+        if answer.first is not None:
+            self.time_to_first_token.observe(answer.first - answer.arrived)
+            per_choice = answer.output_tokens / answer.choices
+            if per_choice > 1:
+                self.time_per_output_token.observe((answer.ended - answer.first) / (per_choice - 1))
 
     def count_transfer(self, direction: str, outcome: str, size: int, seconds: float) -> None:
         """Of a prompt's KV blocks. `direction`: sent or received. `outcome`: completed, refused or failed. `size`:
