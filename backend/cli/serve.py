@@ -35,6 +35,9 @@ PipelineParallelSize = Annotated[
 DataParallelSize = Annotated[
     int, typer.Option(min=1, help="Engines behind this server, each with the whole model on its own cards.")
 ]
+HttpProcesses = Annotated[
+    int, typer.Option(min=1, max=64, help="Processes that serve HTTP before one engine, on one port.")
+]
 ExpertParallel = Annotated[
     bool, typer.Option("--expert-parallel", help="Ranks hold a mixture's experts as wholes, not a part of each.")
 ]
@@ -171,6 +174,7 @@ def serve(
     tensor_parallel_size: TensorParallelSize = 1,
     pipeline_parallel_size: PipelineParallelSize = 1,
     data_parallel_size: DataParallelSize = 1,
+    http_processes: HttpProcesses = 1,
     expert_parallel: ExpertParallel = False,
     redundant_experts: RedundantExperts = 0,
     self_tuning: SelfTuning = True,
@@ -226,8 +230,8 @@ def serve(
             tls=tls_files(cert, key, ca, peer_uri, host=host), identity=Identity(tenant, region, backend_id),
             heartbeat=heartbeat, tool_call_parser=tool_call_parser, generation_config=generation_config,
             reasoning_parser=reasoning_parser, restarts=restarts, request_key=request_key, evidence=evidence,
-            data_parallel_size=data_parallel_size, role=role, transfer_port=transfer_port,
-            transfer_timeout_s=transfer_timeout,
+            data_parallel_size=data_parallel_size, http_processes=http_processes, role=role,
+            transfer_port=transfer_port, transfer_timeout_s=transfer_timeout,
         )  # fmt: skip
         serving.serve(config, options)
     except BackendError as error:

@@ -50,6 +50,11 @@ class Call:
         return list(self._index)
 
     @property
+    def live(self) -> bool:
+        """Some of it is still computed."""
+        return bool(self._live)
+
+    @property
     def done(self) -> bool:
         """No event is to come, and none is left."""
         return not self._live and not self._events

@@ -90,7 +90,7 @@ class Metrics:
         self._queue_time = histogram(
             "domicile_backend_queue_time_seconds", "From a request's arrival to when it first ran."
         )
-        self._meter = meter
+        self.meter = meter
         if meter is not None:
             self._energy = histogram(
                 "domicile_backend_request_energy_joules",
@@ -146,9 +146,9 @@ class Metrics:
 
     def energy(self, started: float, ended: float, sequences: int) -> float | None:
         """Joules that so many sequences took between these times; None where nothing measures the card's draw."""
-        if self._meter is None or self._meter.reading.watts is None:
+        if self.meter is None or self.meter.reading.watts is None:
             return None
-        return sequences * self._meter.taken(started, ended)
+        return sequences * self.meter.taken(started, ended)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
@@ -236,13 +236,13 @@ def _draft_metrics(places: list[tuple[int, int]]) -> Iterator[Metric]:
 
 class _GpuCollector(Collector):
     def __init__(self, meter: GpuMeter) -> None:
-        self._meter = meter
+        self.meter = meter
 
     def collect(self) -> Iterator[Metric]:
         for field, (name, text) in GPU_METRICS.items():
-            value = getattr(self._meter.reading, field)
+            value = getattr(self.meter.reading, field)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
         yield CounterMetricFamily(
-            "domicile_backend_gpu_energy_joules", "What the card took since the start.", value=self._meter.joules
+            "domicile_backend_gpu_energy_joules", "What the card took since the start.", value=self.meter.joules
         )

@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=256, help="tokens of an answer")
     parser.add_argument("--rate", type=float, default=40_000, help="of the engine without a model, tokens a second")
     parser.add_argument("--step-latency-ms", type=float, help="as of `backend serve`; default: as there")
+    parser.add_argument("--http-processes", type=int, default=1, help="as of `backend serve`")
     parser.add_argument("--load-processes", type=int, default=max(1, min(4, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--settle", type=float, default=8, help="seconds that a model may capture graphs in before")
     parser.add_argument("--serve", help="(internal) run the server")
@@ -75,7 +76,7 @@ def main() -> None:
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device, "cores": os.cpu_count(),
-        "answer_tokens": options.answer, "rows": [], "step_latency_ms": options.step_latency_ms,
+        "answer_tokens": options.answer, "rows": [], "http_processes": options.http_processes,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -163,7 +164,9 @@ class Server:
 
     def __init__(self, settings: dict[str, Any], options: argparse.Namespace) -> None:
         environment = {**os.environ, stand_in.RATE: str(options.rate), stand_in.VOCABULARY: str(DEMO_VOCABULARY)}
-        told = json.dumps({"settings": settings, "stand_in": options.device == "none"})
+        told = json.dumps(
+            {"settings": settings, "stand_in": options.device == "none", "processes": options.http_processes}
+        )
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", told, "--out", os.devnull], stdout=subprocess.PIPE, env=environment
         )
@@ -264,7 +267,9 @@ def serve(told: dict[str, Any]) -> None:
     die_with_parent()
     if told["stand_in"]:
         EngineClient.program = stand_in.__name__
-    options = serving.ServerOptions(served_name=MODEL, host="127.0.0.1", port=0, tls=None, identity=Identity())
+    options = serving.ServerOptions(
+        served_name=MODEL, host="127.0.0.1", port=0, tls=None, identity=Identity(), http_processes=told["processes"]
+    )
     serving.serve(EngineConfig(**told["settings"]), options)
 
 
