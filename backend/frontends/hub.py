@@ -247,9 +247,10 @@ class Hub:
         front.send(answered)
 
     async def _all_have_seen(self) -> None:
-        """So that what a call changed holds in every process once it is answered."""
+        """So that what a call changed holds in every process once it is answered. One that does not listen yet will
+        see it before it does."""
         until = time.monotonic() + SEEN_S
-        for front in list(self._fronts):
+        for front in [front for front in self._fronts if front.seen]:
             while front in self._fronts and front.seen < self._state.number and time.monotonic() < until:
                 front.changed.clear()
                 with contextlib.suppress(TimeoutError):
