@@ -1,5 +1,6 @@
 """Engine configuration."""
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -43,6 +44,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         host_cache_bytes: of the host's memory, for prefix blocks that the KV cache evicts and for sequences that are
             preempted; of each rank; 0: they are computed again.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
+        step_latency_ms: that a step of running answers is to take at most, which prompts are cut for
+            (`backend.engine.pacing`); 0: they take the whole budget. Not in batch-invariant mode.
         max_num_seqs: sequences running at once. max_waiting: further ones that may queue. max_per_project: sequences
             of one project, running or queued; None: no such bound.
         tensor_parallel_size: ranks that the model is divided among, each a process with a card of its own, or with a
@@ -75,6 +78,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     window_tables: bool = True
     max_model_len: int | None = None
     max_num_batched_tokens: int = 512
+    step_latency_ms: float = 0.0
     max_num_seqs: int = 32
     max_waiting: int = 256
     max_per_project: int | None = None
@@ -134,6 +138,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < self.gpu_memory <= 1:
             raise ConfigError(
                 f"gpu_memory {self.gpu_memory} is not a share of the card; set --gpu-memory above 0 and up to 1"
+            )
+        if not 0 <= self.step_latency_ms < math.inf:
+            raise ConfigError(
+                f"step_latency_ms {self.step_latency_ms:g} is no time; set --step-latency-ms to 0 (no limit) or more"
             )
         if self.redundant_experts < 0:
             raise ConfigError(

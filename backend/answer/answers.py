@@ -57,6 +57,10 @@ class AnswerFormat(Protocol):
     def body(self, choices: Sequence[CompletedChoice], usage: Usage) -> bytes: ...
 
 
+PLACE = "\0"  # of a text in a frame; nothing that may have one comes behind it
+ENCODED_PLACE = msgspec.json.encode(PLACE)
+
+
 class _Envelope:
     """What all chunks and bodies of one answer share."""
 
@@ -70,6 +74,19 @@ class _Envelope:
         self._created = int(time.time())
         self._model = model
         self._usage_in_chunks = usage_in_chunks
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+
+    def _text_frame(self, index: int, text: str) -> bytes:
+        """The frame of a choice that has `text` and nothing else: what stands around it is encoded once a choice."""
+        around = self._around.get(index)
+        if around is None:
+            before, _, behind = self._frame([choice_of(index, self._content(PLACE), None)]).rpartition(ENCODED_PLACE)
+            around = self._around[index] = before, behind
+        return around[0] + msgspec.json.encode(text) + around[1]
+
+    def _content(self, text: str) -> JsonObject:
+        """What a chunk of the endpoint has of a text."""
+        raise NotImplementedError
 
     def _frame(self, choices: list[JsonObject], usage: JsonObject | None = None) -> bytes:
         chunk: JsonObject = {
@@ -114,9 +131,14 @@ class ChatAnswer(_Envelope):
         self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes:
         text = content_of(parts)
+        if finish is None and not entries:
+            return self._text_frame(index, text)
         delta: dict[str, Any] = {"content": text} if text or finish is None else {}
         logprobs = chat_logprobs(entries) if entries else None
         return self._frame([choice_of(index, {"delta": delta}, finish, logprobs)])
+
+    def _content(self, text: str) -> JsonObject:
+        return {"delta": {"content": text}}
 
     def body(self, choices: Sequence[CompletedChoice], usage: Usage) -> bytes:
         messages = [
@@ -145,8 +167,13 @@ class CompletionAnswer(_Envelope):
     def chunk(
         self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes:
+        if finish is None and not entries:
+            return self._text_frame(index, content_of(parts))
         logprobs = completion_logprobs(entries) if entries else None
-        return self._frame([choice_of(index, {"text": content_of(parts)}, finish, logprobs)])
+        return self._frame([choice_of(index, self._content(content_of(parts)), finish, logprobs)])
+
+    def _content(self, text: str) -> JsonObject:
+        return {"text": text}
 
     def body(self, choices: Sequence[CompletedChoice], usage: Usage) -> bytes:
         texts = []

@@ -42,6 +42,10 @@ class InterpretedAnswer(ChatAnswer):
         self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[LogprobEntry] | None = None
     ) -> bytes:
         """Log probabilities go out with the next delta, whatever their tokens were read as (as in vLLM)."""
+        if finish is None and not entries and not self._entries.get(index) and len(parts) == 1:
+            (part,) = parts
+            if isinstance(part, Content):
+                return self._text_frame(index, part.text)
         deltas = []
         for part in parts:
             called = self._called[index] = self._called.get(index, 0) + isinstance(part, CallStart)

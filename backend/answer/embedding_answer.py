@@ -121,11 +121,11 @@ class EmbeddingResponse(Response):
             self._call = call = await self._submitted(part, patient=first > 0)
             found = [b""] * len(part)
             while not call.done:
-                index, progress = await call.next_event()
-                if progress.vector is None:
-                    raise ModelFailed("the model's output is not a number; this request cannot be answered")
-                found[index] = progress.vector
-                self._started = self._started or progress.started
+                for index, progress in await call.next_events():
+                    if progress.vector is None:
+                        raise ModelFailed("the model's output is not a number; this request cannot be answered")
+                    found[index] = progress.vector
+                    self._started = self._started or progress.started
             vectors += found
         return vectors
 

@@ -17,11 +17,11 @@ from backend.chat.interpreter import Interpreter
 from backend.chat.logprobs import LogprobEntry, Spelling
 from backend.chat.parameters import Job
 from backend.engine.core.progress import Finish as FinishReason
-from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.progress import Progress, TokenLogprobs
 from backend.errors import InvalidRequest, RequestError
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.process.call import Call, ClientGone
-from backend.process.metrics import Metrics
+from backend.process.metrics import AnsweredRequest, Metrics
 from backend.tools.parts import Content, Part, merged
 from backend.wire import PREFILL_HEADER, REQUEST_ID_HEADER, SSE_DONE, JsonObject, PromptTokensDetails, Usage, sse_data
 
@@ -29,6 +29,8 @@ FAILED = {
     "error": "the model's output is not a number; this request cannot be answered",
     "grammar": "the answer's grammar cannot be followed within its limits",
 }
+REFUSED = {*FAILED, FinishReason.NOTHING_LEFT}
+"""Ends that are an error of the answer, and no reason that a choice has."""
 
 
 class GenerationResponse(Response):
@@ -61,6 +63,8 @@ class GenerationResponse(Response):
         self._ids: list[list[int]] = [[] for _ in job.sequences]  # where marks are reported
         self._committers = [Committer(one.prompt, state_width) if one.params.commits else None for one in job.sequences]
         self._commitments: dict[int, str] = {}  # of choices that have ended
+        self._marked = [one.params.mark is not None for one in job.sequences]
+        self._failed: Exception | None = None  # to be raised once what came before it is sent
         self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
         self._first: float | None = None
         self._started: float | None = None
@@ -71,15 +75,15 @@ class GenerationResponse(Response):
         started = False
         outcome = "failed"
         try:
-            index, parts = await self._next()
+            said = await self._next()
             if self._stream:
                 started = True
                 await self._start(send, "text/event-stream")
-                await self._send_stream(send, index, parts)
+                await self._send_stream(send, said)
             else:
-                self._keep(index, parts)
-                while not self._call.done:
-                    self._keep(*await self._next())
+                self._keep(said)
+                while not self._over:
+                    self._keep(await self._next())
                 await self._send_whole(send)
             outcome = "completed"
         except ClientGone:
@@ -109,8 +113,34 @@ class GenerationResponse(Response):
         left = self._job.deadline_s - (time.monotonic() - self._arrived)
         return asyncio.get_running_loop().call_later(left, self._call.expire)
 
-    async def _next(self) -> tuple[int, list[Part]]:
-        index, progress = await self._call.next_event()
+    async def _next(self) -> dict[int, list[Part]]:
+        """What is new, by choice. Raises what `Call.next_events` does, InvalidRequest or ModelFailed; what came before
+        in the same step is given first."""
+        if self._failed is not None:
+            raise self._failed
+        said: dict[int, list[Part]] = {}
+        for index, progress in await self._call.next_events():
+            if self._choices[index].finish_reason is not None:
+                continue  # what a step brought behind a stop string
+            try:
+                parts = await self._fed(index, progress)
+            except (RequestError, ModelFailed) as error:
+                if not said:
+                    raise
+                self._failed = error
+                break
+            if (before := said.get(index)) is None:
+                said[index] = parts
+            else:
+                said[index] = merged([*before, *parts])
+        return said
+
+    @property
+    def _over(self) -> bool:
+        """All choices have ended, and well."""
+        return self._call.done and self._failed is None
+
+    async def _fed(self, index: int, progress: Progress) -> list[Part]:
         if self._first is None:
             self._first = time.monotonic()
             self._started = progress.started
@@ -118,29 +148,25 @@ class GenerationResponse(Response):
             self._of_prompts[index // self._job.made] = progress.prompt
         choice = self._choices[index]
         parts = choice.feed(progress)
-        if choice.finish_reason == FinishReason.NOTHING_LEFT:
-            raise InvalidRequest(
-                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit"
-                "; allow more tokens in allowed_token_ids or bad_words",
-                param="allowed_token_ids",
-            )
-        if choice.finish_reason in FAILED:
-            raise ModelFailed(FAILED[choice.finish_reason])
-        if progress.token is not None and self._job.sequences[index].params.mark is not None:
+        if choice.finish_reason is not None:
+            _refuse_end(choice)
+            if progress.finish is None:
+                self._call.stop(index)
+        if progress.token is not None and self._marked[index]:
             self._ids[index].append(progress.token)
         committer = self._committers[index]
-        if committer is not None and progress.token is not None and progress.activations is not None:
-            committer.add(progress.token, progress.activations)
-        if choice.finish_reason is not None and progress.finish is None:
-            self._call.stop(index)
-        if committer is not None and choice.finish_reason is not None:
-            made = await asyncio.to_thread(committer.finish)
-            self._commitments[index] = urlsafe_b64encode(made.to_bytes()).rstrip(b"=").decode()
-        return index, [] if self._job.only_echo else parts
+        if committer is not None:
+            if progress.token is not None and progress.activations is not None:
+                committer.add(progress.token, progress.activations)
+            if choice.finish_reason is not None:
+                made = await asyncio.to_thread(committer.finish)
+                self._commitments[index] = urlsafe_b64encode(made.to_bytes()).rstrip(b"=").decode()
+        return [] if self._job.only_echo else parts
 
-    def _keep(self, index: int, parts: list[Part]) -> None:
-        self._parts[index] += parts
-        self._entries[index] += self._taken(index)
+    def _keep(self, said: dict[int, list[Part]]) -> None:
+        for index, parts in said.items():
+            self._parts[index] += parts
+            self._entries[index] += self._taken(index)
 
     def _taken(self, index: int) -> list[LogprobEntry]:
         """Log probabilities that are to go out with what was shown last."""
@@ -149,28 +175,36 @@ class GenerationResponse(Response):
             return []
         return [entry.moved(self._before[index // self._job.made]) for entry in taken] if self._job.echo else taken
 
-    async def _send_stream(self, send: Send, index: int, parts: list[Part]) -> None:
+    async def _send_stream(self, send: Send, said: dict[int, list[Part]]) -> None:
+        """One write for all that a step brought."""
         opened: set[int] = set()
         while True:
-            frames = []
-            if index not in opened:
-                opened.add(index)
-                frames.append(self._answer.opening(index) or b"")
-                if self._job.echo is not None:
-                    prompt, entries = self._echo(index)
-                    frames.append(self._answer.chunk(index, [Content(prompt)], None, entries))
-            finish, entries = self._finish(index), self._taken(index)
-            if parts or entries:
-                frames.append(self._answer.chunk(index, parts, None, entries))
-            if finish is not None:
-                frames.append(self._answer.chunk(index, [], finish))
+            frames: list[bytes] = []
+            for index, parts in said.items():
+                if index not in opened:
+                    opened.add(index)
+                    frames += self._opening(index)
+                finish, entries = self._finish(index), self._taken(index)
+                if parts or entries:
+                    frames.append(self._answer.chunk(index, parts, None, entries))
+                if finish is not None:
+                    frames.append(self._answer.chunk(index, [], finish))
+            over = self._over
+            if over:
+                frames += [self._answer.usage_chunk(self.usage) if self._usage else b"", SSE_DONE]
             if body := b"".join(frames):
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            if self._call.done:
+                await send({"type": "http.response.body", "body": body, "more_body": not over})
+            if over:
                 break
-            index, parts = await self._next()
-        end = self._answer.usage_chunk(self.usage) if self._usage else b""
-        await send({"type": "http.response.body", "body": end + SSE_DONE, "more_body": False})
+            said = await self._next()
+
+    def _opening(self, index: int) -> list[bytes]:
+        """Frames that come before a choice's first text."""
+        frames = [self._answer.opening(index) or b""]
+        if self._job.echo is not None:
+            prompt, entries = self._echo(index)
+            frames.append(self._answer.chunk(index, [Content(prompt)], None, entries))
+        return frames
 
     async def _send_whole(self, send: Send) -> None:
         await self._start(send, JSON)
@@ -200,7 +234,7 @@ class GenerationResponse(Response):
 
     def _finish(self, index: int) -> Finish | None:
         choice = self._choices[index]
-        if choice.finish_reason is None:
+        if choice.finish_reason is None or choice.finish_reason in REFUSED:
             return None
         mark = mark_of(self._job.sequences[index].params, self._ids[index])
         return Finish(choice.finish_reason, choice.stop_reason, mark, self._commitments.get(index))
@@ -251,15 +285,22 @@ class GenerationResponse(Response):
         return None if taken is None else round(taken, 3)
 
     def _account(self, outcome: str) -> None:
-        metrics, usage, now = self._metrics, self.usage, time.monotonic()
-        metrics.count_request(outcome)
-        metrics.request_duration.observe(now - self._arrived)
-        metrics.input_tokens.inc(usage.prompt_tokens)
-        metrics.output_tokens.inc(usage.completion_tokens)
-        if self._started is not None:
-            metrics.count_run(self._arrived, self._started, now, len(self._choices))
-        if self._first is not None:
-            metrics.time_to_first_token.observe(self._first - self._arrived)
-            per_choice = usage.completion_tokens / len(self._choices)
-            if per_choice > 1:
-                metrics.time_per_output_token.observe((now - self._first) / (per_choice - 1))
+        usage = self.usage
+        self._metrics.count_answer(
+            AnsweredRequest(
+                outcome, self._arrived, time.monotonic(), usage.prompt_tokens, usage.completion_tokens,
+                len(self._choices), self._started, self._first,
+            )
+        )  # fmt: skip
+
+
+def _refuse_end(choice: Choice) -> None:
+    """Raises InvalidRequest or ModelFailed for a choice that could not be written to its end."""
+    if choice.finish_reason == FinishReason.NOTHING_LEFT:
+        raise InvalidRequest(
+            "no token is left that allowed_token_ids, bad_words and the form of the answer all permit"
+            "; allow more tokens in allowed_token_ids or bad_words",
+            param="allowed_token_ids",
+        )
+    if choice.finish_reason in FAILED:
+        raise ModelFailed(FAILED[choice.finish_reason])

@@ -39,11 +39,12 @@ class Choice:
     """
 
     def __init__(self, text_model: TextModel, options: TextOptions, interpreter: Interpreter | None = None) -> None:
-        self._detokenizer = Detokenizer(text_model.token_bytes)
+        self._detokenizer = Detokenizer(text_model.token_bytes, text_model.texts)
         self._spelling = Spelling(text_model) if options.logprobs else None
         self._stops = StopStrings(options.stops, include=options.include_stop)
         self._options = options
         self._interpreter = interpreter
+        self._plain = interpreter is None and not options.stops and not options.logprobs
         self._made = 0  # characters of text
         self._cut: int | None = None  # how many of them are shown, once a stop string has ended it
         self._entries: list[LogprobEntry] = []  # of tokens whose text is not shown yet
@@ -56,6 +57,11 @@ class Choice:
     def feed(self, progress: Progress) -> list[Part]:
         """New parts to show. May set ``finish_reason``; if the engine did not, the caller must stop the engine."""
         self.cached_tokens = progress.cached
+        if self._plain and progress.token is not None and progress.finish is None:  # nearly all tokens of most answers
+            self.tokens += 1
+            self.total_logprob += progress.logprobs.logprob if progress.logprobs else 0.0
+            text = self._detokenizer.feed(progress.token)
+            return [Content(text)] if text else []
         parts: list[Part] = []
         if progress.token is not None:
             self.tokens += 1

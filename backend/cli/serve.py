@@ -1,7 +1,7 @@
 """``domicile backend``: run one backend of one tenant."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ PipelineParallelSize = Annotated[
 ]
 DataParallelSize = Annotated[
     int, typer.Option(min=1, help="Engines behind this server, each with the whole model on its own cards.")
+]
+HttpProcesses = Annotated[
+    int, typer.Option(min=1, max=64, help="Processes that serve HTTP before one engine, on one port.")
 ]
 ExpertParallel = Annotated[
     bool, typer.Option("--expert-parallel", help="Ranks hold a mixture's experts as wholes, not a part of each.")
@@ -69,6 +72,14 @@ MaxPerProject = Annotated[
 MaxNumBatchedTokens = Annotated[
     int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
 ]
+StepLatency = Annotated[
+    float | None,
+    typer.Option(
+        "--step-latency-ms", min=0,
+        help="Prompts are cut so that a step of running answers takes at most this, or twice what it takes without; "
+        "0: no limit; default: 10 on a GPU, else 0.",
+    ),
+]  # fmt: skip
 MaxAdapters = Annotated[
     int, typer.Option(min=0, help="LoRA adapters that may be loaded at a time; takes memory for each.")
 ]
@@ -99,6 +110,10 @@ TransferTimeout = Annotated[
 EvidenceProgram = Annotated[
     Path | None, typer.Option(help="Program that says what TPMs and GPUs attest; the kernel is asked besides.")
 ]
+GPU_DEFAULTS = {
+    "dtype": "bfloat16", "max_num_seqs": 256, "max_num_batched_tokens": 8192, "step_latency_ms": 10.0
+}  # fmt: skip
+CPU_DEFAULTS = {"dtype": "float32", "max_num_seqs": 32, "max_num_batched_tokens": 512, "step_latency_ms": 0.0}
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
 
@@ -148,6 +163,7 @@ def serve(
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
     max_per_project: MaxPerProject = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
+    step_latency_ms: StepLatency = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Speculation = None,
     draft_model: DraftModel = "",
@@ -158,6 +174,7 @@ def serve(
     tensor_parallel_size: TensorParallelSize = 1,
     pipeline_parallel_size: PipelineParallelSize = 1,
     data_parallel_size: DataParallelSize = 1,
+    http_processes: HttpProcesses = 1,
     expert_parallel: ExpertParallel = False,
     redundant_experts: RedundantExperts = 0,
     self_tuning: SelfTuning = True,
@@ -190,17 +207,15 @@ def serve(
     from backend.server.base_api import Identity
     from backend.server.tls import tls_files
 
-    on_gpu = device.startswith("cuda")
     model, model_name = fetched_model(model, model_sha256, model_lock, model_cache, offline)
     draft_model = fetched_draft(draft_model, draft_sha256, draft_lock, model_cache, offline)
     try:
         config = EngineConfig(
-            model=model, device=device, dtype=dtype or ("bfloat16" if on_gpu else "float32"), block_size=block_size,
+            **_by_device(device, dtype, max_num_seqs, max_num_batched_tokens, step_latency_ms),
+            model=model, device=device, block_size=block_size,
             num_blocks=kv_blocks, kv_memory=int(kv_memory * 2**30), quantization=quantization, kv_dtype=kv_dtype,
             gpu_memory=gpu_memory, host_cache_bytes=host_cache_bytes, max_model_len=max_model_len, threads=threads,
-            step_timeout_s=step_timeout, self_tuning=self_tuning,
-            max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
-            max_num_seqs=max_num_seqs or (256 if on_gpu else 32), max_waiting=max_waiting,
+            step_timeout_s=step_timeout, self_tuning=self_tuning, max_waiting=max_waiting,
             max_per_project=max_per_project, prefix_cache=prefix_cache, speculation=speculation,
             draft_model=draft_model, draft_memory=int(draft_memory * 2**30), batch_invariant=batch_invariant,
             tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
@@ -215,9 +230,23 @@ def serve(
             tls=tls_files(cert, key, ca, peer_uri, host=host), identity=Identity(tenant, region, backend_id),
             heartbeat=heartbeat, tool_call_parser=tool_call_parser, generation_config=generation_config,
             reasoning_parser=reasoning_parser, restarts=restarts, request_key=request_key, evidence=evidence,
-            data_parallel_size=data_parallel_size, role=role, transfer_port=transfer_port,
-            transfer_timeout_s=transfer_timeout,
+            data_parallel_size=data_parallel_size, http_processes=http_processes, role=role,
+            transfer_port=transfer_port, transfer_timeout_s=transfer_timeout,
         )  # fmt: skip
         serving.serve(config, options)
     except BackendError as error:
         fail(error)
+
+
+def _by_device(
+    device: str, dtype: str | None, max_num_seqs: int | None, max_num_batched_tokens: int | None,
+    step_latency_ms: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Of an `EngineConfig`: what is set, and for the rest the device's defaults."""
+    on_gpu = device.startswith("cuda")
+    given = {
+        "dtype": dtype, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
+        "step_latency_ms": step_latency_ms,
+    }  # fmt: skip
+    chosen: dict[str, Any] = GPU_DEFAULTS if on_gpu else CPU_DEFAULTS
+    return chosen | {name: value for name, value in given.items() if value is not None}

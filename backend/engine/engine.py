@@ -36,6 +36,7 @@ from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
 from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
+from backend.engine.pacing import PromptPace, StepTimer
 from backend.engine.parallel.computing import computing
 from backend.engine.parallel.leader import Followers, LeadingHostPages, LeadingRunner, LeadingSleeper
 from backend.engine_config import CacheSize, EngineConfig, groups_of
@@ -106,7 +107,7 @@ class Engine:
         )  # fmt: skip
         self.scheduler = Scheduler(
             self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            whole=whole,
+            whole=whole, pace=None if whole else _pace(config),
         )  # fmt: skip
         self.asleep = False
         drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
@@ -121,6 +122,7 @@ class Engine:
         self.imports = Imports(self.blocks, lambda: self.runner.pages)
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
+        self._timer = StepTimer(self.scheduler.pace)
         self._arrivals = 0
         self._steps = 0
         self._decodes = 0  # sequences of the last step, if it computed one token of each
@@ -452,8 +454,10 @@ class Engine:
                 progress.extend(self._take_in(*self._launched.popleft()))
             return self._allowed(guided, progress)
 
+        prompt_tokens, tokens = _sizes(batch)
         if self.blocks.tier is not None:
-            self.blocks.tier.begin_step(*_sizes(batch))
+            self.blocks.tier.begin_step(prompt_tokens, tokens)
+        self._timer.launch(tokens - prompt_tokens, prompt_tokens)
         launched = self.runner.launch(batch, masks if guided else None)
         if self._speculation:
             there = [(s.sequence, s.num_tokens) for s in batch if s.sequence.status is not Status.FINISHED]
@@ -535,6 +539,7 @@ class Engine:
     def _take_in(self, sequences: list[Sequence], launched: Launched) -> list[Progress]:
         progress = []
         tokens = launched.tokens()
+        self._timer.end()
         if self.blocks.tier is not None:
             self.blocks.tier.end_step()
         for sequence, first, logprobs in launched.prompt_logprobs():
@@ -627,6 +632,13 @@ def _sizes(batch: list[Scheduled]) -> tuple[int, int]:
     """Tokens of prompts, and of all."""
     counts = [s.num_tokens for s in batch]
     return sum(count for count in counts if count > 1), sum(counts)
+
+
+def _pace(config: EngineConfig) -> PromptPace | None:
+    """None where none is asked for, and where tokens may not depend on how a prompt is divided: the clock would."""
+    if not config.step_latency_ms or config.batch_invariant:
+        return None
+    return PromptPace(config.step_latency_ms / 1000)
 
 
 def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int], *, pinned: bool = False) -> MaskedGrammars | None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -73,6 +73,9 @@ class EngineClient:
     Once dead it stays dead until `restart` (see `supervision`): every call raises EngineDead.
     """
 
+    program: ClassVar[str] = "backend.process.engine_process"
+    """The module that the process runs; a bench puts one without a model in its place."""
+
     def __init__(self, config: EngineConfig, name: str = "", environment: Mapping[str, str] | None = None) -> None:
         self._name, self._own_environment = name, environment or {}
         self.config: Final = config
@@ -131,11 +134,11 @@ class EngineClient:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(  # noqa: S603, ASYNC220  (fork and exec, no waiting)
-                [sys.executable, "-m", "backend.process.engine_process", str(theirs.fileno())],
+                [sys.executable, "-m", self.program, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if _has_fileno(sys.stderr) else None,
-                env={**_environment(), **self._own_environment},
+                env={**environment(), **self._own_environment},
             )
         finally:
             theirs.close()
@@ -155,7 +158,7 @@ class EngineClient:
         if isinstance(first, Failed):
             self._dead = first.message
             await self.stop()
-            raise _error(first.kind, first.message, None)
+            raise error_of(first.kind, first.message, None)
         if isinstance(first, Lost):
             self._dead = first.message
             await self.stop()
@@ -400,7 +403,7 @@ class EngineClient:
                 _resolve(self._turns.get(number), released)
             case LifecycleRefused(number, kind, text):
                 waiting = self._turns.get(number) or self._asked.get(number)
-                _reject(waiting, _error(kind, text, None))
+                _reject(waiting, error_of(kind, text, None))
             case Refused():
                 self._refuse(message)
 
@@ -408,7 +411,7 @@ class EngineClient:
         self._transfers.pop(refused.id, None)
         call = self._calls.pop(refused.id, None)
         if call is not None:
-            call.fail(_error(refused.kind, refused.message, refused.param))
+            call.fail(error_of(refused.kind, refused.message, refused.param))
             self.abort([id for id in call.ids if id != refused.id])
 
     def _hand_over(self, message: OfTransfer) -> None:
@@ -474,7 +477,7 @@ async def _read(reader: asyncio.StreamReader) -> FromEngine:
     return message
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Ours, with this package importable wherever it lies."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
@@ -489,8 +492,8 @@ def _reap(process: subprocess.Popen[bytes], grace_s: float) -> None:
         process.wait()
 
 
-def _error(kind: str, message: str, param: str | None) -> BackendError:
-    """The error that the other process raised, by its class name."""
+def error_of(kind: str, message: str, param: str | None) -> BackendError:
+    """The error that another process raised, by its class name."""
     found = getattr(errors, kind, BackendError)
     if not (isinstance(found, type) and issubclass(found, BackendError)):
         return BackendError(message)

@@ -6,6 +6,7 @@ starts with ``domicile_backend_``.
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -49,6 +50,20 @@ GPU_METRICS = {  # field of Reading -> (name, help)
 }
 
 
+class AnsweredRequest(msgspec.Struct, frozen=True, array_like=True):
+    """What metrics count of a request that an engine was asked for. Times are seconds of the host's monotonic clock;
+    started: when it first ran, first: its first token, None where there was none. choices: how many answers."""
+
+    outcome: str
+    arrived: float
+    ended: float
+    input_tokens: int
+    output_tokens: int
+    choices: int
+    started: float | None = None
+    first: float | None = None
+
+
 class Metrics:
     """One registry a server. `stats` gives the engine's latest figures, None while there is no engine; `meter` watches
     its card, if it has one that can be watched."""
@@ -75,7 +90,7 @@ class Metrics:
         self._queue_time = histogram(
             "domicile_backend_queue_time_seconds", "From a request's arrival to when it first ran."
         )
-        self._meter = meter
+        self.meter = meter
         if meter is not None:
             self._energy = histogram(
                 "domicile_backend_request_energy_joules",
@@ -103,6 +118,19 @@ class Metrics:
         """`outcome`: completed, aborted, refused or failed."""
         self._requests.labels(self._model, outcome).inc()
 
+    def count_answer(self, answer: AnsweredRequest) -> None:
+        self.count_request(answer.outcome)
+        self.request_duration.observe(answer.ended - answer.arrived)
+        self.input_tokens.inc(answer.input_tokens)
+        self.output_tokens.inc(answer.output_tokens)
+        if answer.started is not None:
+            self.count_run(answer.arrived, answer.started, answer.ended, answer.choices)
+        if answer.first is not None:
+            self.time_to_first_token.observe(answer.first - answer.arrived)
+            per_choice = answer.output_tokens / answer.choices
+            if per_choice > 1:
+                self.time_per_output_token.observe((answer.ended - answer.first) / (per_choice - 1))
+
     def count_transfer(self, direction: str, outcome: str, size: int, seconds: float) -> None:
         """Of a prompt's KV blocks. `direction`: sent or received. `outcome`: completed, refused or failed. `size`:
         bytes."""
@@ -118,9 +146,9 @@ class Metrics:
 
     def energy(self, started: float, ended: float, sequences: int) -> float | None:
         """Joules that so many sequences took between these times; None where nothing measures the card's draw."""
-        if self._meter is None or self._meter.reading.watts is None:
+        if self.meter is None or self.meter.reading.watts is None:
             return None
-        return sequences * self._meter.taken(started, ended)
+        return sequences * self.meter.taken(started, ended)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
@@ -208,13 +236,13 @@ def _draft_metrics(places: list[tuple[int, int]]) -> Iterator[Metric]:
 
 class _GpuCollector(Collector):
     def __init__(self, meter: GpuMeter) -> None:
-        self._meter = meter
+        self.meter = meter
 
     def collect(self) -> Iterator[Metric]:
         for field, (name, text) in GPU_METRICS.items():
-            value = getattr(self._meter.reading, field)
+            value = getattr(self.meter.reading, field)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
         yield CounterMetricFamily(
-            "domicile_backend_gpu_energy_joules", "What the card took since the start.", value=self._meter.joules
+            "domicile_backend_gpu_energy_joules", "What the card took since the start.", value=self.meter.joules
         )

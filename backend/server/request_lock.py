@@ -10,7 +10,7 @@ See `gateway.upstream.request_token`.
 import json
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
@@ -62,18 +62,48 @@ class TokenRefused(BackendError):
     fix = "call the backend through its cell's gateway, or with a new token (`domicile backend create-token`)"
 
 
+class TakenTokens:
+    """The ids of tokens that were shown, until they end by themselves: one for all processes of a backend."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._taken: dict[str, float] = {}  # until when each could be shown again
+
+    def take(self, id: str, expires: float) -> None:
+        """Once. Raises TokenRefused. Those whose time is over are forgotten, oldest first: they are in the order of
+        their arrival."""
+        now = self._now()
+        for known, until in list(islice(self._taken.items(), 8)):
+            if until < now:
+                del self._taken[known]
+        if id in self._taken:
+            raise TokenRefused("the request token was used already")
+        if len(self._taken) >= MAX_TAKEN:
+            raise TokenRefused("more request tokens are in use than can be remembered")
+        self._taken[id] = expires + SKEW_S
+
+    async def take_soon(self, id: str, expires: float) -> None:
+        """`take`, in the form of one that asks another process."""
+        self.take(id, expires)
+
+
 class RequestLock:
-    """An ASGI application around `app`: every call needs a token of its own, but for `OPEN_PATHS`; 401 otherwise."""
+    """An ASGI application around `app`: every call needs a token of its own, but for `OPEN_PATHS`; 401 otherwise.
+
+    take: takes a token's id and end once, or raises TokenRefused; by default, of those that this object has seen.
+    """
 
     def __init__(
-        self, app: ASGIApp, key: Ed25519PublicKey, *, tenant: str, backend: str, now: Callable[[], float] = time.time
-    ) -> None:
+        self, app: ASGIApp, key: Ed25519PublicKey, *, tenant: str, backend: str, now: Callable[[], float] = time.time,
+        take: Callable[[str, float], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
         self._app = app
         self._key = key
         self._tenant = tenant
         self._backend = backend
         self._now = now
-        self._taken: dict[str, float] = {}  # ids of tokens, and until when each could be shown again
+        self._taken = TakenTokens(now)
+        self._take = take or self._taken.take_soon
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD") and scope["path"] in OPEN_PATHS):
@@ -86,7 +116,7 @@ class RequestLock:
             digest = sha256(b"".join(message.get("body", b"") for message in messages)).digest()
             if not compare_digest(digest, claims.body):
                 raise TokenRefused("the body is not the one that the token is for")
-            self._take(claims)
+            await self._take(claims.id, claims.expires)
         except TokenRefused as error:
             await _refuse(send, str(error))
             return
@@ -107,7 +137,7 @@ class RequestLock:
             raise TokenRefused("the request token is for another call")
         if not claims.asker or claims.asker != peer:
             raise TokenRefused("the request token is for another backend to show")
-        self._take(claims)
+        self._taken.take(claims.id, claims.expires)
         return claims.project
 
     def check(self, sent: list[bytes]) -> "Claims":
@@ -141,18 +171,6 @@ class RequestLock:
             raise TokenRefused("the request token is for another call")
         if projects != ([claims.project.encode()] if claims.project else []):
             raise TokenRefused("the request token is for another project")
-
-    def _take(self, claims: "Claims") -> None:
-        """Once. Those whose time is over are forgotten, oldest first: they are in the order of their arrival."""
-        now = self._now()
-        for known, until in list(islice(self._taken.items(), 8)):
-            if until < now:
-                del self._taken[known]
-        if claims.id in self._taken:
-            raise TokenRefused("the request token was used already")
-        if len(self._taken) >= MAX_TAKEN:
-            raise TokenRefused("more request tokens are in use than can be remembered")
-        self._taken[claims.id] = claims.expires + SKEW_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,6 +24,7 @@ from backend.chat.conversation import AUTO, NONE, ChatModel
 from backend.engine.core.progress import Stage
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
+from backend.frontends.hub import Backend, Hub
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.process.gpu_meter import GpuMeter, open_probe
@@ -35,7 +36,7 @@ from backend.server.base_api import BaseApi, Identity
 from backend.server.embedding_server import EmbeddingApi
 from backend.server.evidence import EvidenceSource
 from backend.server.heartbeat import beat
-from backend.server.request_lock import RequestLock, read_key
+from backend.server.request_lock import RequestLock, TakenTokens, read_key
 from backend.server.scoring_server import ScoringApi
 from backend.server.tls import TlsFiles, reload_when_renewed, server_context
 from backend.server.transfers import MIXED, PREFILL, Transfers, require_role
@@ -59,6 +60,7 @@ class ServerOptions:
         restarts: times in ten minutes that an engine which died is replaced.
         request_key: a public key, PEM: only requests with a token that it verifies are answered.
         data_parallel_size: engines, each with the whole model.
+        http_processes: that serve HTTP; with more than one the main process has the engine and no connection.
         evidence: a program that says what the hardware attests (`backend.server.evidence`).
         role, transfer_port, transfer_timeout_s: see `backend.server.transfers`.
     """
@@ -75,6 +77,7 @@ class ServerOptions:
     restarts: int = RESTARTS
     request_key: Path | None = None
     data_parallel_size: int = 1
+    http_processes: int = 1
     evidence: Path | None = None
     role: str = MIXED
     transfer_port: int = 0
@@ -97,26 +100,32 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     context = server_context(options.tls) if options.tls else None
     key = read_key(options.request_key) if options.request_key else None
     require_role(options.role, config, options.data_parallel_size, options.tls, locked=key is not None)
-    listener = _listen(options.host, options.port)
     checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
+    require_one_process(options, checkpoint)
+    listeners = _listeners(options)
     fleet = engines_of(config, options.data_parallel_size)
     engine = fleet.engines
     meter = _meter(config, engine, options.data_parallel_size)
-    app, api = _app(checkpoint, engine, meter, options)
+    app, api = app_of(checkpoint, engine, meter, options)
     api.evidence = EvidenceSource(options.evidence, options.tls.cert if options.tls else None)
     api.speculation = config.speculation
     api.weights = Weights(None if config.load_format == "dummy" else resolve(config.model))
     transfers = None
+    unlocked = app
     if key is not None:
         app = lock = RequestLock(app, key, tenant=options.identity.tenant, backend=options.identity.backend_id)
         transfers = _transfers(options, lock)
-    settings = _uvicorn_settings(app, context)
+    settings = uvicorn_settings(app, context)
     if context is None:
         log.warning(
             "no TLS: anyone on this machine who can reach %s:%d is served; set --cert, --key, --ca and --peer-uri",
-            *listener.getsockname()[:2],
+            *listeners[0].getsockname()[:2],
         )
-    backend = _Backend(config, options, fleet, api, settings, listener, context, transfers)
+    if options.http_processes == 1:
+        server: Server | Hub = Server(settings, engine.leave, listeners)
+    else:
+        server = Hub(_behind(options, engine, unlocked, api), listeners)
+    backend = _Backend(config, options, fleet, api, settings, server, listeners[0], context, transfers)
     if meter is not None:
         meter.start()
     try:
@@ -127,6 +136,15 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
             meter.stop()
 
 
+def _behind(options: ServerOptions, engine: Engines, app: ASGIApp, api: BaseApi) -> Backend:
+    """What several processes of the server are in front of. app: without the lock, which each of them has."""
+    return Backend(
+        engine=engine, app=app, metrics=api.metrics, take_token=TakenTokens().take_soon,
+        fingerprint=lambda: api.fingerprint if isinstance(api, GenerationApi) else None, told=told_of(options),
+        leave=engine.leave, drain_s=DRAIN_S,
+    )  # fmt: skip
+
+
 def _transfers(options: ServerOptions, lock: RequestLock) -> Transfers | None:
     """None for a backend that neither computes prompts for others nor fetches any."""
     if options.role == MIXED or options.tls is None:
@@ -135,7 +153,7 @@ def _transfers(options: ServerOptions, lock: RequestLock) -> Transfers | None:
     return Transfers(options.role, options.tls, lock, options.transfer_timeout_s, listener)
 
 
-def _app(
+def app_of(
     checkpoint: Checkpoint, engine: Engines, meter: GpuMeter | None, options: ServerOptions
 ) -> tuple[ASGIApp, BaseApi]:
     """The application that serves the checkpoint, and its API."""
@@ -152,7 +170,7 @@ def _app(
     return api.app(), api
 
 
-def _uvicorn_settings(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
+def uvicorn_settings(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
     """Of a server over TLS with this context, or without TLS."""
     return uvicorn.Config(
         app,
@@ -176,15 +194,15 @@ class _Backend:
     fleet: Fleet
     api: BaseApi
     settings: uvicorn.Config
+    server: "Server | Hub"
     listener: socket.socket
     context: ssl.SSLContext | None
     transfers: Transfers | None = None
 
     async def live(self) -> None:
         """Start engine and server, and serve until a signal; then stop both. Raises what `EngineClient.start` does."""
-        engine = self.fleet.engines
-        server = _Server(self.settings, engine.leave)
-        serving = asyncio.create_task(server.serve(sockets=[self.listener]))
+        engine, server = self.fleet.engines, self.server
+        serving = asyncio.create_task(server.serve_all())
         bar = LoadingBar(sys.stderr)
         self.api.weights.begin()  # before the engine reads the files
         measuring = asyncio.create_task(self._measure())
@@ -269,14 +287,18 @@ class LoadingBar:
             log.info("%s: %d %% of %s%s", loading.stage, share * 100, whole, rate)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Says when it is `up`, and takes signals without raising them again after its end: the engine is to be stopped
     first. ``leave`` is called at the first signal."""
 
-    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None], listeners: list[socket.socket]) -> None:
         super().__init__(config)
         self._leave = leave
+        self._listeners = listeners
         self.up = asyncio.Event()
+
+    async def serve_all(self) -> None:
+        await self.serve(sockets=self._listeners)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -305,12 +327,61 @@ def _say_ready(listener: socket.socket, transfers: Transfers | None) -> None:
     print(json.dumps(said), flush=True)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Raises ConfigError when the address cannot be bound."""
+def require_one_process(options: ServerOptions, checkpoint: Checkpoint) -> None:
+    """Raises ConfigError for a server of several processes that has to be one."""
+    if options.http_processes == 1:
+        return
+    if checkpoint.embedding is not None:
+        raise ConfigError("several processes serve models that write text; leave --http-processes out")
+    if options.role != MIXED:
+        raise ConfigError(f"a backend of role {options.role} is served by one process; leave --http-processes out")
+
+
+def told_of(options: ServerOptions) -> dict[str, Any]:
+    """What each of several processes needs of the options; see `server_options`."""
+    tls = options.tls
+    return {
+        "served_name": options.served_name,
+        "identity": [options.identity.tenant, options.identity.region, options.identity.backend_id],
+        "tls": None if tls is None else [str(tls.cert), str(tls.key), str(tls.ca), tls.peer_uri],
+        "request_key": None if options.request_key is None else str(options.request_key),
+        "engines": options.data_parallel_size,
+        "parsers": [options.tool_call_parser, options.reasoning_parser, options.generation_config],
+    }
+
+
+def server_options(told: dict[str, Any]) -> ServerOptions:
+    """The inverse of `told_of`. Host and port are those of a socket that is inherited."""
+    tls = told["tls"]
+    tool_call_parser, reasoning_parser, generation_config = told["parsers"]
+    return ServerOptions(
+        served_name=told["served_name"], host="", port=0, identity=Identity(*told["identity"]),
+        tls=None if tls is None else TlsFiles(
+            cert=Path(tls[0]), key=Path(tls[1]), ca=Path(tls[2]), peer_uri=tls[3]
+        ),
+        request_key=None if told["request_key"] is None else Path(told["request_key"]),
+        data_parallel_size=told["engines"],
+        tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser, generation_config=generation_config,
+    )  # fmt: skip
+
+
+def _listeners(options: ServerOptions) -> list[socket.socket]:
+    """One for each process, all of one port. Raises ConfigError when the address cannot be bound."""
+    shared = options.http_processes > 1
+    first = _listen(options.host, options.port, shared=shared)
+    port = first.getsockname()[1]
+    return [first, *(_listen(options.host, port, shared=True) for _ in range(options.http_processes - 1))]
+
+
+def _listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """shared: others of this user's processes may listen there, too; the kernel divides connections among them. Raises
+    ConfigError when the address cannot be bound."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
     except OSError as error:
         raise ConfigError(

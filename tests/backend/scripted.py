@@ -94,6 +94,7 @@ class ScriptedEngine:
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         self.asked = list(sequences)
         call = Call(cast("Any", Forgets()), range(len(sequences)))
+        call.at_once = 1  # each token as if a step of its own had brought it
         end = [min(self.model.eos_ids)] if self.finish is Finish.STOP else []
         tokens = [*self.tokens, *end]
         for at, token in enumerate(tokens):

@@ -52,9 +52,9 @@ async def answer(client: EngineClient, prompt: list[int], count: int) -> list[in
     call = client.submit([AddSequence(0, prompt, SamplingParams(max_tokens=count, temperature=0, ignore_eos=True))])
     tokens: list[int | None] = []
     while not call.done:
-        _, progress = await call.next_event()
-        tokens.append(progress.token)
-        if progress.finish is Finish.ERROR:
+        events = [progress for _, progress in await call.next_events()]
+        tokens += [progress.token for progress in events]
+        if events[-1].finish is Finish.ERROR:
             break
     return tokens
 

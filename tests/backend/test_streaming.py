@@ -45,15 +45,18 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scr
 
 @dataclass
 class Script:
-    """What each sequence says, in which order, and what its tokens' log probabilities are."""
+    """What each sequence says, in which order, what its tokens' log probabilities are, and how many a response that is
+    behind gets at a time."""
 
     tokens: list[list[int]]
     finish: list[Finish]
     order: list[int]
     logprobs: list[float] = field(default_factory=list)
+    at_once: int = 1
 
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         call = Call(cast("Any", Forgets()), range(len(sequences)))
+        call.at_once = self.at_once
         said = [iter(self._progress(id, sequence)) for id, sequence in enumerate(sequences)]
         leaders = [
             id for id, sequence in enumerate(sequences) if sequence.leader is None
@@ -150,6 +153,7 @@ def cases(draw: st.DrawFn, backends: dict[str, Scripted]) -> tuple[Scripted, str
         draw(st.lists(st.sampled_from([Finish.STOP, Finish.LENGTH]), min_size=1, max_size=3)),
         draw(st.lists(st.integers(0, 11), max_size=30)),
         draw(st.lists(st.sampled_from([-0.0, -0.5, -3.25, -9999.0]), min_size=1, max_size=4)),
+        draw(st.sampled_from([1, 1, 2, 5, 64])),
     ).submit
     return backend, "/v1/chat/completions" if chat else "/v1/completions", body
 

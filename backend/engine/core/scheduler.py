@@ -3,8 +3,8 @@
 Continuous batching (Yu et al. 2022, Orca) under one token budget, with chunked prefill mixed into decode (Agrawal et
 al. 2023, Sarathi). There are no phases: each sequence has tokens that are not computed yet, one when decoding, many
 when new or preempted. Running ones come first, every decode is kept its one token, and the rest of the budget goes to
-prompts in order. When blocks run out, the last in order is preempted: its blocks are freed and all its tokens are
-computed again later.
+prompts in order, up to what a pace lets through (`backend.engine.pacing`). When blocks run out, the last in order is
+preempted: its blocks are freed and all its tokens are computed again later.
 
 With a host tier (`host_tier`) a sequence may wait once more before it runs, while blocks are copied (LOADING), and a
 preempted one is swapped if two copies are faster than to compute it again and the tier has room: the tier then keeps
@@ -25,6 +25,7 @@ from heapq import heapify, heappop, heappush
 from backend.engine.core.block_manager import BlockManager, Recall
 from backend.engine.core.fairness import FairShare
 from backend.engine.core.sequence import Sequence, Status
+from backend.engine.pacing import PromptPace
 
 PART_STEP = 1024  # tokens: see `_part`
 PROMPT_ROWS = 512
@@ -57,10 +58,14 @@ class Scheduled:
 
 class Scheduler:
     def __init__(
-        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int, whole: bool = False
-    ) -> None:
-        """whole: no prompt is cut into chunks; none may be longer than a step then."""
+        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int, whole: bool = False,
+        pace: PromptPace | None = None,
+    ) -> None:  # fmt: skip
+        """whole: no prompt is cut into chunks; none may be longer than a step then, and there is no pace. pace: of
+        prompt tokens beside decodes; None: as many as there is room for."""
+        assert not (whole and pace)  # noqa: S101
         self.blocks = blocks
+        self.pace = pace
         self.whole = whole
         self.max_num_seqs = max_num_seqs
         self.budget = max_num_batched_tokens
@@ -84,11 +89,24 @@ class Scheduler:
     def schedule(self) -> list[Scheduled]:
         """The next step's batch; empty only if nothing can run."""
         self._make_way()
-        batch, preempted = self._schedule_running()
+        room = self._prompt_room()
+        decoding = {s.id for s in self.running if s.num_runnable == 1}
+        batch, preempted = self._schedule_running(room)
+        room -= sum(s.num_tokens for s in batch if s.sequence.id not in decoding)
         if not preempted:
-            batch += self._land(self.budget - sum(s.num_tokens for s in batch))
-            batch += self._admit(self.budget - sum(s.num_tokens for s in batch))
+            landed = self._land(min(room, self.budget - sum(s.num_tokens for s in batch)))
+            batch += landed
+            room -= sum(s.num_tokens for s in landed)
+            batch += self._admit(min(room, self.budget - sum(s.num_tokens for s in batch)))
         return batch
+
+    def _prompt_room(self) -> int:
+        """Prompt tokens that this step may take."""
+        if self.pace is None:
+            return self.budget
+        runnable = [s.num_runnable for s in self.running]
+        waiting = sum(s.num_uncomputed for s in (*self.loading, *self.waiting) if not s.is_held)
+        return self.pace.share(runnable.count(1), sum(n for n in runnable if n > 1) + waiting)
 
     def _make_way(self) -> None:
         """Preempt those of worse priority for the first in the queue, if it then fits."""
@@ -105,7 +123,8 @@ class Scheduler:
         while worse and (len(self.running) + len(self.loading) >= self.max_num_seqs or needed > self.blocks.num_free):
             self.preempt(worse.pop())
 
-    def _schedule_running(self) -> tuple[list[Scheduled], bool]:
+    def _schedule_running(self, room: int) -> tuple[list[Scheduled], bool]:
+        """room: for tokens of prompts."""
         batch: list[Scheduled] = []
         preempted = False
         budget = self.budget
@@ -115,7 +134,10 @@ class Scheduler:
             sequence = self.running[at]
             runnable = sequence.num_runnable
             decodes_left -= runnable == 1
-            num_tokens = _part(sequence, runnable, min(budget - decodes_left, _most(sequence)))
+            most = min(budget - decodes_left, _most(sequence))
+            if runnable > 1:
+                most = min(most, room)
+            num_tokens = _part(sequence, runnable, most)
             if num_tokens <= 0:
                 at += 1
                 continue
@@ -128,6 +150,7 @@ class Scheduler:
                     return batch, preempted
             batch.append(self._run(sequence, num_tokens))
             budget -= num_tokens
+            room -= num_tokens if runnable > 1 else 0
             at += 1
         return batch, preempted
 

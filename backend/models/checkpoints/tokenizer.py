@@ -45,6 +45,11 @@ class TextModel:
     def vocab_size(self) -> int:
         return len(self.token_bytes)
 
+    @cached_property
+    def texts(self) -> dict[int, str]:
+        """Of tokens whose bytes are whole characters, as far as streams have met them; of each `Detokenizer`."""
+        return {}
+
     def encode_completion(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """A bare prompt: with the model's BOS where it has one, once even if the text spells it."""
         ids = encoded(self.tokenizer, text, add_special_tokens=add_special_tokens)
@@ -149,7 +154,7 @@ class TextModel:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; equal to the concatenation of any streaming of them."""
-        detokenizer = Detokenizer(self.token_bytes)
+        detokenizer = Detokenizer(self.token_bytes, self.texts)
         return "".join(detokenizer.feed(i) for i in ids)
 
 
@@ -173,16 +178,26 @@ def encoded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> lis
 class Detokenizer:
     """Text of one token stream. Bytes that never become a character are dropped, not shown as U+FFFD."""
 
-    def __init__(self, token_bytes: list[bytes]) -> None:
+    def __init__(self, token_bytes: list[bytes], texts: dict[int, str] | None = None) -> None:
+        """texts: `TextModel.texts`, which streams of the same tokens share: they are decoded once."""
         self._token_bytes = token_bytes
+        self._texts = {} if texts is None else texts
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+        self._inside = False  # a character has begun and not ended
 
     def feed(self, token: int) -> str:
         """What became readable with this token; "" while inside a character. Ids past the vocabulary (padded
         embedding rows) have no text."""
+        if not self._inside and (known := self._texts.get(token)) is not None:
+            return known
         if token >= len(self._token_bytes):
             return ""
-        return self._utf8.decode(self._token_bytes[token])
+        between = not self._inside
+        text = self._utf8.decode(self._token_bytes[token])
+        self._inside = bool(self._utf8.getstate()[0])
+        if between and not self._inside:
+            self._texts[token] = text
+        return text
 
 
 def from_gguf(file: GGUFFile) -> TextModel:

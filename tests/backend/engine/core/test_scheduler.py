@@ -1,8 +1,11 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.scheduler import PART_STEP, Scheduler
 from backend.engine.core.sequence import Sequence, Status
+from backend.engine.pacing import PromptPace
 from tests.backend.tiny import greedy
 
 
@@ -182,3 +185,75 @@ def test_large_parts_of_a_prompt_end_at_whole_steps_beside_any_number_of_decodes
         assert len(batch) == others + 1
         assert long.num_computed == length or not large or long.num_computed % PART_STEP == 0
         assert long.num_computed == length or batch[long] >= budget - others - PART_STEP * large
+
+
+class Fixed(PromptPace):
+    """The same share whatever waits; remembers what it was asked."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(0.01)
+        self.tokens = tokens
+        self.asked: list[tuple[int, int]] = []
+
+    def share(self, decodes: int, waiting: int) -> int:
+        self.asked.append((decodes, waiting))
+        return self.tokens if decodes else waiting
+
+
+def paced(tokens: int, *, budget: int = 64, seqs: int = 8) -> tuple[Scheduler, Fixed]:
+    pace = Fixed(tokens)
+    blocks = BlockManager(256, 4)
+    return Scheduler(blocks, max_num_seqs=seqs, max_num_batched_tokens=budget, pace=pace), pace
+
+
+def test_beside_a_decode_prompts_share_what_their_pace_lets_through_first_come_first() -> None:
+    s, pace = paced(8)
+    short = add(s, 3)
+    assert step(s) == {short: 3}
+    first, second = add(s, 11), add(s, 6)
+    assert step(s) == {short: 1, first: 8}
+    assert step(s) == {short: 1, first: 3, second: 5}
+    assert step(s) == {short: 1, first: 1, second: 1}
+    assert pace.asked == [(0, 3), (1, 17), (1, 9), (3, 0)]
+
+
+def test_where_nothing_decodes_a_prompt_takes_the_whole_budget() -> None:
+    s, _ = paced(4, budget=64)
+    long = add(s, 100)
+    assert step(s) == {long: 64}
+    assert step(s) == {long: 36}
+
+
+def test_the_last_token_of_a_prompt_counts_as_one_of_those_that_decode() -> None:
+    s, pace = paced(8)
+    short = add(s, 3)
+    step(s)
+    long = add(s, 9)
+    assert step(s) == {short: 1, long: 8}
+    assert step(s) == {short: 1, long: 1}
+    assert pace.asked[-1] == (2, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    arrivals=st.lists(st.integers(0, 20), min_size=12, max_size=12), tokens=st.integers(1, 40),
+    budget=st.integers(8, 64),
+)  # fmt: skip
+def test_paced_steps_keep_every_decode_and_the_share_and_every_prompt_ends(
+    lengths: list[int], arrivals: list[int], tokens: int, budget: int
+) -> None:
+    s, _ = paced(tokens, budget=budget)
+    left = sorted(zip(arrivals, lengths, strict=False))
+    added: list[Sequence] = []
+    for number in range(20 + sum(lengths)):
+        while left and left[0][0] <= number:
+            added.append(add(s, left.pop(0)[1]))
+        decoding = {q for q in s.running if q.num_runnable == 1}
+        ran = step(s)
+        assert decoding <= set(ran) and sum(ran.values()) <= budget
+        if decoding:
+            assert sum(count for q, count in ran.items() if q not in decoding) <= tokens
+        for q in [q for q in s.running if q.num_output >= 3]:
+            s.finish(q)
+    assert all(q.num_output >= 3 for q in added) and not left

@@ -50,6 +50,21 @@ def test_any_tokens_stream_as_valid_text_that_never_changes(ids: list[int]) -> N
     streamed.encode()
 
 
+@given(st.lists(st.lists(st.integers(0, 310), max_size=12), min_size=2, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_streams_that_share_what_they_decoded_say_what_each_says_alone(streams: list[list[int]]) -> None:
+    table, shared = ours.token_bytes(_TINY), dict[int, str]()
+    together = [Detokenizer(table, shared) for _ in streams]
+    for at in range(12):
+        for detokenizer, ids in zip(together, streams, strict=True):
+            if at < len(ids):
+                alone = Detokenizer(table)
+                before = "".join(alone.feed(i) for i in ids[:at])
+                assert detokenizer.feed(ids[at]) == alone.feed(ids[at])
+                assert before == b"".join(table[i] for i in ids[:at] if i < len(table)).decode("utf-8", errors="ignore")
+    assert all(table[id].decode(errors="ignore") == text for id, text in shared.items())
+
+
 _TINY = tiny_tokenizer()
 
 
