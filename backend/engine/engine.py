@@ -17,6 +17,7 @@ from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces
 from backend.engine.apart.exports import Exports
 from backend.engine.apart.imports import Imports, Room
 from backend.engine.apart.statement import CacheLayout
+from backend.engine.apart.windows import Windows
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.host_pages import HostPages as OwnHostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
@@ -111,8 +112,9 @@ class Engine:
         self._exposed = exposed
         self._eos_ids = eos_ids
         self._grammars = grammars
-        self.exports = Exports(self.blocks, lambda: self.runner.pages)
-        self.imports = Imports(self.blocks, lambda: self.runner.pages)
+        self.windows = Windows(lambda: self.runner.pages)
+        self.exports = Exports(self.blocks, lambda: self.runner.pages, self.windows)
+        self.imports = Imports(self.blocks, lambda: self.runner.pages, self.windows)
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._arrivals = 0
@@ -199,15 +201,16 @@ class Engine:
         adapter: str = "",
         exports: int | None = None,
         fetches: bool = False,
+        window: bytes = b"",
     ) -> None:
         """Queue a sequence.
 
         ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). ``project``: for whom, so that
         none is served at another's cost. ``adapter``: the name of a loaded one. ``exports``: from this block of the
-        prompt on, its blocks are for another backend (`Exports`). ``fetches``: they come from another one
-        (`Imports`). Raises Overloaded when the
-        queue is full, ContextLengthExceeded when no token fits behind the prompt, InvalidRequest for an empty prompt, a
-        token outside the vocabulary or an id in use, AdapterUnknown.
+        prompt on, its blocks are for another backend (`Exports`), through this ``window``, if any. ``fetches``: they
+        come from another one (`Imports`). Raises Overloaded when the queue is full, ContextLengthExceeded when no token
+        fits behind the prompt, InvalidRequest for an empty prompt, a token outside the vocabulary or an id in use,
+        AdapterUnknown.
         """
         self._refuse(id, prompt, params)
         slot, rooted = self._adapters.take(adapter, project)
@@ -231,7 +234,7 @@ class Engine:
         self._sequences[id] = sequence
         self.scheduler.add(sequence)
         if exports is not None:
-            self.exports.begin(sequence, exports)
+            self.exports.begin(sequence, exports, window)
         if fetches:
             self.imports.begin(sequence)
 
@@ -389,6 +392,7 @@ class Engine:
         self.forget_host()
         if self._host is not None:
             self._host.forget()
+        self.windows.close()
         self.asleep = True
         return given
 

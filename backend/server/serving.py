@@ -60,7 +60,7 @@ class ServerOptions:
         request_key: a public key, PEM: only requests with a token that it verifies are answered.
         data_parallel_size: engines, each with the whole model.
         evidence: a program that says what the hardware attests (`backend.server.evidence`).
-        role, transfer_port, transfer_timeout_s: see `backend.server.transfers`.
+        role, transfer_port, transfer_timeout_s, transfer_memory: see `backend.server.transfers`.
     """
 
     served_name: str
@@ -79,6 +79,7 @@ class ServerOptions:
     role: str = MIXED
     transfer_port: int = 0
     transfer_timeout_s: float = 10.0
+    transfer_memory: bool = False
 
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
@@ -109,7 +110,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     transfers = None
     if key is not None:
         app = lock = RequestLock(app, key, tenant=options.identity.tenant, backend=options.identity.backend_id)
-        transfers = _transfers(options, lock)
+        transfers = _transfers(options, lock, fleet)
     settings = _uvicorn_settings(app, context)
     if context is None:
         log.warning(
@@ -127,12 +128,13 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
             meter.stop()
 
 
-def _transfers(options: ServerOptions, lock: RequestLock) -> Transfers | None:
+def _transfers(options: ServerOptions, lock: RequestLock, fleet: Fleet) -> Transfers | None:
     """None for a backend that neither computes prompts for others nor fetches any."""
     if options.role == MIXED or options.tls is None:
         return None
     listener = _listen(options.host, options.transfer_port) if options.role == PREFILL else None
-    return Transfers(options.role, options.tls, lock, options.transfer_timeout_s, listener)
+    windows = fleet.clients[0] if options.transfer_memory else None
+    return Transfers(options.role, options.tls, lock, options.transfer_timeout_s, listener, windows)
 
 
 def _app(

@@ -15,6 +15,7 @@ from backend.apart.fetch import Fetcher
 from backend.apart.source import Refused, Source
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
+from backend.process.engine_client import EngineClient
 from backend.server.app import GenerationApi
 from backend.server.base_api import BaseApi
 from backend.server.request_lock import RequestLock, TokenRefused
@@ -44,13 +45,15 @@ def require_role(role: str, config: EngineConfig, engines: int, tls: TlsFiles | 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """silence_s: how long a transfer may stand still. listener: of a `prefill` backend."""
+    """silence_s: how long a transfer may stand still. listener: of a `prefill` backend. windows: the engine, if blocks
+    may go through memory that backends of one host share; None: they go in frames."""
 
     role: str
     tls: TlsFiles
     lock: RequestLock
     silence_s: float
     listener: socket.socket | None
+    windows: EngineClient | None = None
 
     @property
     def port(self) -> int | None:
@@ -62,9 +65,9 @@ class Transfers:
             raise ConfigError(f"a model that writes no text has no decode; leave --role {self.role} out")
         if self.listener is None:
             to_backend = partial(context_to_backend, self.tls)
-            api.fetcher = Fetcher(to_backend, lambda: api.statement, api.metrics, self.silence_s)
+            api.fetcher = Fetcher(to_backend, lambda: api.statement, api.metrics, self.silence_s, self.windows)
             return []
-        source = Source(api.engine, lambda: api.statement, self._admit, api.metrics, self.silence_s)
+        source = Source(api.engine, lambda: api.statement, self._admit, api.metrics, self.silence_s, self.windows)
         context: ssl.SSLContext = context_for_backends(self.tls)
         return [
             asyncio.create_task(source.serve(self.listener, context)),

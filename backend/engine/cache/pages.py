@@ -3,6 +3,7 @@
 A cache takes nearly all of a card, so every operation works in pieces and allocates little.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.engine.cache.window_handle import WindowHandle
+from backend.engine.cache.windows import PlacedRead, Window, checksum, made, opened, padded, unsigned
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.runner import Moment
 
@@ -25,6 +28,7 @@ class Pages:
         self._device = keys.device
         self.dtype = str(keys.dtype).removeprefix("torch.")
         self._reads: Any = None  # the stream of reads, on a GPU, once there was one
+        self._visits: Any = None  # the same of what is read from other cards
         self._writes: list[tuple[Any, Tensor]] = []  # pinned buffers whose copies may be in flight
 
     @property
@@ -50,9 +54,7 @@ class Pages:
         if self._device.type != "cuda":
             keys, values = (part[layer].index_select(0, torch.tensor(blocks)) for part in self._parts)
             return ReadBlocks(keys, values, None)
-        if self._reads is None:
-            self._reads = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._reads):
+        with torch.cuda.stream(self._reading()):
             self._reads.wait_event(moment)
             chosen = self._ids(blocks)
             there = [part[layer].index_select(0, chosen) for part in self._parts]
@@ -63,6 +65,68 @@ class Pages:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return ReadBlocks(here[0], here[1], event)
+
+    def _reading(self) -> Any:
+        if self._reads is None:
+            self._reads = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._reads
+
+    def make_window(self) -> Window:
+        return made(self._device)
+
+    def open_window(self, handle: WindowHandle) -> Window:
+        return opened(handle, self._device)
+
+    @torch.inference_mode()
+    def read_into(self, layer: int, blocks: list[int], moment: Moment, window: Window, slot: int) -> PlacedRead:
+        size = len(blocks) * sum(self.block_bytes)
+        place = window.part(slot, padded(size))
+        if self._device.type != "cuda":
+            self._gather(layer, blocks, place)
+            return PlacedRead(checksum(place), None)
+        with torch.cuda.stream(self._reading()):
+            self._reads.wait_event(moment)
+            self._gather(layer, blocks, place)
+            found = torch.empty((), dtype=torch.int64, pin_memory=True)
+            found.copy_(checksum(place), non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return PlacedRead(found, event)
+
+    def _gather(self, layer: int, blocks: list[int], place: Tensor) -> None:
+        chosen, at = self._ids(blocks), 0
+        for part, width in zip(self._parts, self.block_bytes, strict=True):
+            own = place[at : at + len(blocks) * width].view(len(blocks), *part.shape[2:])
+            torch.index_select(part[layer], 0, chosen, out=own)
+            at += own.numel()
+
+    @torch.inference_mode()
+    def write_from(self, layer: int, blocks: list[int], window: Window, slot: int, sum: int) -> bool:
+        """On a GPU the copy from the other card has a stream of its own: it is waited for, and not for the steps."""
+        widths = [len(blocks) * width for width in self.block_bytes]
+        size = widths[0] + widths[1]
+        if self._device.type != "cuda":
+            here = window.copied(slot, padded(size))
+            same = unsigned(checksum(here)) == sum
+        else:
+            if self._visits is None:
+                self._visits = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(self._visits):
+                here = window.copied(slot, padded(size))
+                same = unsigned(checksum(here)) == sum  # waits for this stream alone
+            here.record_stream(torch.cuda.current_stream())
+        if same:
+            chosen = self._ids(blocks)
+            for part, content in zip(self._parts, (here[: widths[0]], here[widths[0] : size]), strict=True):
+                part[layer].index_copy_(0, chosen, content.view(len(blocks), *part.shape[2:]))
+        here.zero_()
+        return same
+
+    @torch.inference_mode()
+    def clear(self, window: Window, slot: int, size: int) -> None:
+        """Behind what was read into it, and before what will be."""
+        with torch.cuda.stream(self._reading()) if self._device.type == "cuda" else contextlib.nullcontext():
+            window.part(slot, padded(size)).zero_()
 
     @torch.inference_mode()
     def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:
