@@ -139,11 +139,12 @@ class Source:
         sending = asyncio.create_task(self._send(call, sent, window))
         try:
             await asyncio.wait({hearing, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
+            if not sending.done() and not sent.over:
                 raise WireError("the peer closed the connection; read its log")
-            if window and sending.exception() is None:
+            outcome = await sending
+            if window:
                 await asyncio.wait({hearing}, timeout=self.silence_s)  # until it has read the last slots
-            return sending.result()
+            return outcome
         finally:
             call.release()
             for task in (hearing, sending):
@@ -190,6 +191,7 @@ class Source:
             call.tell(TakeBlocks(call.ids[0], FROM_WINDOW if window else FRAME_BYTES))
             told = await sent.while_read(call.told.get())
             if isinstance(told, Exception):
+                sent.over = True
                 await sent.say(Ended(False))
                 if not window:
                     await sent.end()
@@ -201,6 +203,7 @@ class Source:
                 sent.unread += isinstance(frame, PlacedFrame)
             if told.further is not Further.MORE:
                 whole = told.further is Further.NOTHING
+                sent.over = True
                 await sent.say(Ended(whole))
                 if not window:
                     await sent.end()
@@ -223,13 +226,14 @@ async def _hear(reader: asyncio.StreamReader, call: Call, sent: "_Sent") -> None
 @dataclass
 class _Sent:
     """The way back to the asker. size: bytes of keys and values that were sent. unread: slots of a window that the
-    asker has still to read."""
+    asker has still to read. over: the end was said, behind which the asker may leave at any time."""
 
     writer: asyncio.StreamWriter
     silence_s: float
     size: int = 0
     unread: int = 0
     way: str = TCP
+    over: bool = False
     _read_at: float = field(default_factory=time.monotonic)
 
     @property

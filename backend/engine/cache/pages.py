@@ -94,17 +94,29 @@ class Pages:
         return PlacedRead(found, event)
 
     def _gather(self, layer: int, blocks: list[int], place: Tensor) -> None:
-        chosen, at = self._ids(blocks), 0
-        for part, width in zip(self._parts, self.block_bytes, strict=True):
-            own = place[at : at + len(blocks) * width].view(len(blocks), *part.shape[2:])
-            torch.index_select(part[layer], 0, chosen, out=own)
-            at += own.numel()
+        chosen = self._ids(blocks)
+        for rows, own in zip(self._rows(layer), self._split(place, len(blocks)), strict=True):
+            torch.index_select(rows, 0, chosen, out=own)
+
+    def _rows(self, layer: int) -> list[Tensor]:
+        """Keys and values of a layer, [blocks, words]: eight bytes at a time where blocks of both have whole words."""
+        parts = [part[layer].flatten(1) for part in self._parts]
+        in_words = all(part.shape[1] % 8 == 0 for part in parts)
+        return [part.view(torch.int64) for part in parts] if in_words else parts
+
+    def _split(self, place: Tensor, count: int) -> list[Tensor]:
+        """Keys and values of so many blocks that lie one behind the other, each as `_rows` has them."""
+        found, at = [], 0
+        for rows in self._rows(0):
+            size = count * rows.shape[1] * rows.element_size()
+            found.append(place[at : at + size].view(rows.dtype).view(count, -1))
+            at += size
+        return found
 
     @torch.inference_mode()
     def write_from(self, layer: int, blocks: list[int], window: Window, slot: int, sum: int) -> bool:
         """On a GPU the copy from the other card has a stream of its own: it is waited for, and not for the steps."""
-        widths = [len(blocks) * width for width in self.block_bytes]
-        size = widths[0] + widths[1]
+        size = len(blocks) * sum(self.block_bytes)
         if self._device.type != "cuda":
             here = window.copied(slot, padded(size))
             same = unsigned(checksum(here)) == sum
@@ -117,8 +129,8 @@ class Pages:
             here.record_stream(torch.cuda.current_stream())
         if same:
             chosen = self._ids(blocks)
-            for part, content in zip(self._parts, (here[: widths[0]], here[widths[0] : size]), strict=True):
-                part[layer].index_copy_(0, chosen, content.view(len(blocks), *part.shape[2:]))
+            for rows, content in zip(self._rows(layer), self._split(here, len(blocks)), strict=True):
+                rows.index_copy_(0, chosen, content)
         here.zero_()
         return same
 

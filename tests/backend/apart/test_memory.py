@@ -35,6 +35,14 @@ def decode(cell: Cell, folder: Path) -> Iterator[Member]:
         yield member
 
 
+@pytest.fixture(scope="module")
+def framed(cell: Cell, folder: Path) -> Iterator[Member]:
+    """It takes no windows."""
+    with cell.backend("decode-2", folder, "decode") as member:
+        member.measured()
+        yield member
+
+
 @pytest.mark.parametrize("body", [{}, {"temperature": 0.9, "seed": 5, "n": 3}], ids=["greedy", "drawn"])
 def test_answers_are_those_of_one_backend(source: Member, decode: Member, body: dict[str, Any]) -> None:
     prompt, before = rotated(70 + len(body)), decode.metric(TRANSFERS, f"completed.*{MEMORY}")
@@ -55,6 +63,18 @@ def test_both_count_the_same_bytes_and_keep_none(source: Member, decode: Member)
         assert each.metric("domicile_backend_kv_blocks_used") == 0
 
 
+@pytest.mark.parametrize("way", ["memory", "tcp"])
+def test_a_transfer_that_went_well_is_no_failure_of_the_source(
+    source: Member, decode: Member, framed: Member, way: str
+) -> None:
+    asker = decode if way == "memory" else framed
+    for number in range(3):
+        assert answer(asker.complete([*rotated(90), number], source.place(asker)))
+    assert source.metric(TRANSFERS, f'completed.*way="{way}"') >= 3
+    assert source.transfers("sent", "failed") == 0
+    assert "were not sent" not in source.process.log
+
+
 def test_many_prompts_at_once_share_the_window(source: Member, decode: Member) -> None:
     before = decode.metric(TRANSFERS, f"completed.*{MEMORY}")
     prompts = [[n, *LONG] for n in range(6)]
@@ -66,12 +86,11 @@ def test_many_prompts_at_once_share_the_window(source: Member, decode: Member) -
     assert source.scrubbed() == decode.scrubbed() == 0
 
 
-def test_a_backend_that_takes_no_windows_gets_frames(cell: Cell, source: Member, folder: Path) -> None:
-    with cell.backend("decode-2", folder, "decode") as decode:
-        decode.measured()
-        assert answer(decode.complete(rotated(83), source.place(decode)))
-        assert decode.metric(TRANSFERS, f"completed.*{TCP}") == 1
-        assert decode.metric(TRANSFERS, MEMORY) == 0
+def test_a_backend_that_takes_no_windows_gets_frames(source: Member, framed: Member) -> None:
+    before = framed.metric(TRANSFERS, f"completed.*{TCP}")
+    assert answer(framed.complete(rotated(83), source.place(framed)))
+    assert framed.metric(TRANSFERS, f"completed.*{TCP}") == before + 1
+    assert framed.metric(TRANSFERS, MEMORY) == 0
 
 
 def test_a_backend_that_has_come_again_maps_the_window_again(cell: Cell, source: Member, folder: Path) -> None:
