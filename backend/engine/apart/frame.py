@@ -49,7 +49,7 @@ class BlockFrame(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class PlacedFrame(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The same, whose bytes lie in a window that both backends have mapped (`cache.windows`): all keys, then all
     values, from the beginning of ``slot``. ``window``: its id. ``size``: bytes of keys and values. ``checksum``: of
-    `cache.windows.checksum`."""
+    `cache.windows.sum_of_words`."""
 
     layer: int
     first: int
@@ -78,7 +78,7 @@ def _of_place(layer: int, first: int, count: int) -> int:
 
 
 def placed(layer: int, first: int, count: int, window: bytes, slot: int, size: int, sum: int) -> PlacedFrame:
-    """sum: `cache.windows.checksum` of the content."""
+    """sum: `cache.windows.sum_of_words` of the content."""
     return PlacedFrame(layer, first, count, window, slot, size, sum ^ _of_place(layer, first, count))
 
 

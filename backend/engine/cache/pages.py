@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backend.engine.cache.window_handle import WindowHandle
-from backend.engine.cache.windows import PlacedRead, Window, checksum, made, opened, padded, unsigned
+from backend.engine.cache.windows import PlacedRead, Window, made, opened, padded, sum_of_words, unsigned
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.runner import Moment
 
@@ -83,12 +83,12 @@ class Pages:
         place = window.part(slot, padded(size))
         if self._device.type != "cuda":
             self._gather(layer, blocks, place)
-            return PlacedRead(checksum(place), None)
+            return PlacedRead(sum_of_words(place), None)
         with torch.cuda.stream(self._reading()):
             self._reads.wait_event(moment)
             self._gather(layer, blocks, place)
             found = torch.empty((), dtype=torch.int64, pin_memory=True)
-            found.copy_(checksum(place), non_blocking=True)
+            found.copy_(sum_of_words(place), non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return PlacedRead(found, event)
@@ -114,18 +114,18 @@ class Pages:
         return found
 
     @torch.inference_mode()
-    def write_from(self, layer: int, blocks: list[int], window: Window, slot: int, sum: int) -> bool:
+    def write_from(self, layer: int, blocks: list[int], window: Window, slot: int, checksum: int) -> bool:
         """On a GPU the copy from the other card has a stream of its own: it is waited for, and not for the steps."""
         size = len(blocks) * sum(self.block_bytes)
         if self._device.type != "cuda":
             here = window.copied(slot, padded(size))
-            same = unsigned(checksum(here)) == sum
+            same = unsigned(sum_of_words(here)) == checksum
         else:
             if self._visits is None:
                 self._visits = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(self._visits):
                 here = window.copied(slot, padded(size))
-                same = unsigned(checksum(here)) == sum  # waits for this stream alone
+                same = unsigned(sum_of_words(here)) == checksum  # waits for this stream alone
             here.record_stream(torch.cuda.current_stream())
         if same:
             chosen = self._ids(blocks)

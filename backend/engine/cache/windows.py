@@ -44,7 +44,7 @@ def padded(size: int) -> int:
 
 
 @torch.inference_mode()
-def checksum(content: Tensor) -> Tensor:
+def sum_of_words(content: Tensor) -> Tensor:
     """A sum of all words, each times an odd number of its own, modulo 2**64: any one word that differs changes it. No
     defence against intent. content: uint8, [a multiple of `WORD`]. Returns int64, [], on the same device."""
     words = content.view(torch.int64)

@@ -8,7 +8,7 @@ import torch
 
 from backend.engine.apart.frame import Frame, Further, PlacedFrame
 from backend.engine.cache.window_handle import HOST, WindowHandle
-from backend.engine.cache.windows import HostWindow, WindowUnusable, checksum, opened, unsigned
+from backend.engine.cache.windows import HostWindow, WindowUnusable, opened, sum_of_words, unsigned
 from backend.engine.engine import Engine
 from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.apart.moving import ONE_TOKEN, finished, tokens_of
@@ -196,14 +196,14 @@ def test_the_other_side_may_only_read() -> None:
 def test_the_checksum_sees_any_one_word_and_words_that_change_places() -> None:
     torch.manual_seed(3)
     content = torch.randint(0, 256, (4096,), dtype=torch.uint8)
-    expected = unsigned(checksum(content))
-    assert unsigned(checksum(content.clone())) == expected
+    expected = unsigned(sum_of_words(content))
+    assert unsigned(sum_of_words(content.clone())) == expected
     for at in (0, 7, 8, 2049, 4095):
         for bit in (1, 0x80):
             changed = content.clone()
             changed[at] ^= bit
-            assert unsigned(checksum(changed)) != expected
+            assert unsigned(sum_of_words(changed)) != expected
     moved = content.view(-1, 8).roll(1, 0).flatten()
     swapped = content.view(-1, 8)[[1, 0, *range(2, 512)]].flatten()
     negative = (-content.view(torch.int64)).view(torch.uint8)
-    assert len({unsigned(checksum(each)) for each in (content, moved, swapped, negative)}) == 4
+    assert len({unsigned(sum_of_words(each)) for each in (content, moved, swapped, negative)}) == 4
