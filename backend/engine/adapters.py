@@ -13,7 +13,8 @@ from typing import Protocol
 from backend.engine.adapter_places import Placed
 from backend.engine.core.sequence import Sequence
 from backend.engine.loaded_adapter import LoadedAdapter
-from backend.engine.parallel.leader import Followers, numbers, refusals
+from backend.engine.parallel.followers import Followers
+from backend.engine.parallel.leader import numbers, refusals
 from backend.engine.parallel.step_messages import PlaceAdapter
 from backend.errors import (
     AdapterInUse,

@@ -38,7 +38,9 @@ from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.parallel.computing import computing
-from backend.engine.parallel.leader import Followers, LeadingHostPages, LeadingRunner, LeadingSleeper
+from backend.engine.parallel.followers import Followers
+from backend.engine.parallel.leader import LeadingHostPages, LeadingRunner, LeadingSleeper
+from backend.engine.parallel.leading_pages import Division
 from backend.engine_config import CacheSize, EngineConfig
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -137,7 +139,8 @@ class Engine:
         of_all: AdapterPlaces | None = places
         host: HostPages | None = made.host
         if team is not None:
-            runner = leading = LeadingRunner(made.runner, team.followers)
+            division = Division.of_share(made.model.config, config.block_size)
+            runner = leading = LeadingRunner(made.runner, team.followers, division)
             sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
             of_all = LeadingPlaces(places, team.followers) if places else None
             host = LeadingHostPages(made.host, team.followers) if made.host else None

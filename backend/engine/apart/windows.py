@@ -36,18 +36,20 @@ class Windows:
     pages: Callable[[], BlockBytes | None]
     _own: dict[str, OwnWindow] = field(default_factory=dict)  # by the URI of the backend that maps it
     _opened: OrderedDict[bytes, Window] = field(default_factory=OrderedDict)
+    _unusable: bool = False  # none can be made here
 
     def make(self, peer: str) -> WindowHandle | None:
         """The window to this backend; None if there can be none, or a slot would not hold a block."""
         pages = self.pages()
         if peer in self._own:
             return self._own[peer].handle
-        if pages is None or len(self._own) >= MOST:
+        if pages is None or self._unusable or len(self._own) >= MOST:
             return None
         try:
             window = pages.make_window()
         except BackendError as error:
-            log.warning("no window to another backend: %s", error)
+            log.warning("no window to any other backend: %s", error)
+            self._unusable = True
             return None
         handle: WindowHandle = window.handle
         if sum(pages.block_bytes) > handle.slot_bytes:
