@@ -86,13 +86,13 @@ class Fetcher:
 
     def takes(self, sequences: list[AddSequence], made: int) -> bool:
         """Whether blocks of this request are to be fetched. made: answers of each prompt. Several prompts, those with
-        log probabilities of their own, short ones and those with an adapter are computed here."""
+        log probabilities of their own and short ones are computed here."""
         statement, first = self.statement(), sequences[0]
         return (
             statement is not None
             and len(sequences) == made
             and first.params.prompt_logprobs is None
-            and not first.adapter
+            and (not first.adapter or bool(first.adapter_digest))
             and len(first.prompt) > LEAST_BLOCKS * statement.layout.block_size
         )
 
@@ -146,6 +146,7 @@ class Fetcher:
             ask = Ask(
                 VERSION, grant.token, ours, sequence.prompt, room.first, sequence.cache_root, sequence.priority,
                 "" if self.windows is None or grant.uri in self._framed else host_identity(),
+                sequence.adapter, sequence.adapter_digest,
             )  # fmt: skip
             writer.write(encoded(ask))
             brought.freed = lambda slot: writer.write(encoded(Freed(slot)))

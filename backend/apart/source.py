@@ -37,6 +37,7 @@ from backend.engine.apart.frame import FRAME_BYTES, Further, PlacedFrame, blocks
 from backend.engine.apart.statement import Statement
 from backend.engine.cache.window_handle import WindowHandle, host_identity
 from backend.engine.core.sampling import SamplingParams
+from backend.engine.loaded_adapter import LoadedAdapter, resolved
 from backend.errors import BackendError
 from backend.process.call import Call
 from backend.process.messages import AddSequence, BlocksTaken, FreeSlot, TakeBlocks
@@ -58,6 +59,9 @@ class Refused(Exception):
 
 class Submitting(Protocol):
     """What an engine, or several, are here."""
+
+    @property
+    def adapters(self) -> list[LoadedAdapter]: ...
 
     def submit(self, sequences: list[AddSequence]) -> Call: ...
 
@@ -181,9 +185,13 @@ class Source:
             raise Refused("the root of the prompt's blocks is not that of the token's project; ask for your own call")
         if not 0 <= ask.first < blocks_of(len(ask.prompt), ours.layout.block_size):
             raise Refused("the prompt has no such block to send; ask for blocks before its last token")
+        if ask.adapter:
+            found = resolved(self.engine.adapters, ask.adapter, project)
+            if found is None or found.digest != ask.adapter_digest:
+                raise Refused("the adapter is not loaded here, or another one by this name; load it on both backends")
         return AddSequence(
             0, ask.prompt, ONE_TOKEN, priority=ask.priority, cache_root=ask.cache_root, project=project.encode(),
-            exports=ask.first,
+            exports=ask.first, adapter=ask.adapter, adapter_digest=ask.adapter_digest,
         )  # fmt: skip
 
     async def _send(self, call: Call, sent: "_Sent", window: bytes) -> str:

@@ -30,7 +30,8 @@ OVERHEAD = 4096
 
 class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Compute this prompt and send its blocks from `first` on. ``token``: the gateway's for this one transfer.
-    ``statement``: of the backend that asks. ``host``: its `host_identity`, if it takes windows; else ""."""
+    ``statement``: of the backend that asks. ``host``: its `host_identity`, if it takes windows; else "".
+    ``adapter``: a loaded one, by name; "" for none. ``adapter_digest``: of what the asker has by that name."""
 
     version: int
     token: bytes
@@ -40,6 +41,8 @@ class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     cache_root: bytes
     priority: int
     host: str = ""
+    adapter: str = ""
+    adapter_digest: str = ""
 
 
 class Way(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -205,18 +205,20 @@ class Engine:
         exports: int | None = None,
         fetches: bool = False,
         window: bytes = b"",
+        adapter_digest: str = "",
     ) -> None:
         """Queue a sequence.
 
         ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). ``project``: for whom, so that
-        none is served at another's cost. ``adapter``: the name of a loaded one. ``exports``: from this block of the
+        none is served at another's cost. ``adapter``: the name of a loaded one, which has to have that digest, if any
+        is given. ``exports``: from this block of the
         prompt on, its blocks are for another backend (`Exports`), through this ``window``, if any. ``fetches``: they
         come from another one (`Imports`). Raises Overloaded when the queue is full, ContextLengthExceeded when no token
         fits behind the prompt, InvalidRequest for an empty prompt, a token outside the vocabulary or an id in use,
         AdapterUnknown.
         """
         self._refuse(id, prompt, params)
-        slot, rooted = self._adapters.take(adapter, project)
+        slot, rooted = self._adapters.take(adapter, project, adapter_digest)
         ignores_eos = params.ignore_eos and not params.grammar  # nothing else can follow a whole text of a grammar
         sequence = Sequence(
             id,

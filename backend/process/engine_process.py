@@ -294,11 +294,13 @@ def transferred(message: ToEngine, engine: Engine, channel: EngineChannel, trans
 
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
     match message:
-        case AddSequence(id, prompt, params, priority, leader, cache_root, project, adapter, exports, fetches, window):
+        case AddSequence(
+            id, prompt, params, priority, leader, cache_root, project, adapter, exports, fetches, window, digest
+        ):
             try:
                 engine.add(
                     id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project,
-                    adapter=adapter, exports=exports, fetches=fetches, window=window,
+                    adapter=adapter, exports=exports, fetches=fetches, window=window, adapter_digest=digest,
                 )  # fmt: skip
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))

@@ -37,6 +37,7 @@ class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     exports: int | None = None
     fetches: bool = False
     window: bytes = b""
+    adapter_digest: str = ""
 
 
 class TakeBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -97,7 +97,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         )
     context = server_context(options.tls) if options.tls else None
     key = read_key(options.request_key) if options.request_key else None
-    require_role(options.role, config, options.data_parallel_size, options.tls, locked=key is not None)
+    require_role(options.role, options.data_parallel_size, options.tls, locked=key is not None)
     listener = _listen(options.host, options.port)
     checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
     fleet = engines_of(config, options.data_parallel_size)

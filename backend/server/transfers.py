@@ -13,7 +13,6 @@ from functools import partial
 
 from backend.apart.fetch import Fetcher
 from backend.apart.source import Refused, Source
-from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.process.engine_client import EngineClient
 from backend.server.app import GenerationApi
@@ -24,7 +23,7 @@ from backend.server.tls import TlsFiles, context_for_backends, context_to_backen
 ROLES = MIXED, PREFILL, DECODE = "mixed", "prefill", "decode"
 
 
-def require_role(role: str, config: EngineConfig, engines: int, tls: TlsFiles | None, *, locked: bool) -> None:
+def require_role(role: str, engines: int, tls: TlsFiles | None, *, locked: bool) -> None:
     """locked: calls need request tokens. Raises ConfigError if a backend cannot have such a role."""
     if role not in ROLES:
         raise ConfigError(f"role {role!r} is not known; set --role to one of {', '.join(ROLES)}")
@@ -35,11 +34,8 @@ def require_role(role: str, config: EngineConfig, engines: int, tls: TlsFiles | 
             f"a backend of role {role} exchanges keys and values with others of its tenant only"
             "; add --request-key, --cert, --key, --ca and --peer-uri"
         )
-    if config.ranks > 1 or engines > 1:
-        raise ConfigError(
-            f"a backend of role {role} is one engine on one card; leave --tensor-parallel-size, "
-            "--pipeline-parallel-size and --data-parallel-size out"
-        )
+    if engines > 1:
+        raise ConfigError(f"a backend of role {role} is one engine; leave --data-parallel-size out")
     context_for_backends(tls)
 
 
