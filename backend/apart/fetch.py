@@ -32,7 +32,7 @@ from backend.apart.wire import (
     of_source,
     received,
 )
-from backend.engine.apart.frame import PlacedFrame
+from backend.engine.apart.frame import Frame, PlacedFrame
 from backend.engine.apart.statement import Statement
 from backend.engine.cache.window_handle import WindowHandle, host_identity
 from backend.errors import BackendError, ConfigError
@@ -117,7 +117,11 @@ class Fetcher:
                     grant.backend, why or "some are missing",
                 )  # fmt: skip
             self.metrics.count_transfer(
-                "received", "completed" if whole else "failed", brought.size, time.monotonic() - begin, brought.way
+                "received",
+                "completed" if whole else "failed",
+                brought.size,
+                time.monotonic() - begin,
+                MEMORY if brought.window else TCP,
             )
         except EngineFailed:  # its response says why
             return
@@ -163,7 +167,6 @@ class Fetcher:
     async def _receive(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ours: Statement, brought: "_Brought", uri: str
     ) -> str:
-        window: bytes | None = None  # id of the one that blocks come through
         agreed, most = False, most_of_piece(ours)
         while True:
             async with asyncio.timeout(self.silence_s):
@@ -175,19 +178,26 @@ class Fetcher:
                     if difference := ours.differs_from(theirs):
                         return difference
                     agreed = True
-                    if offered is not None:
-                        window = offered.id if await self._mapped(offered, uri) else None
-                        brought.way = TCP if window is None else MEMORY
-                        writer.write(encoded(Way(window is not None)))
-                case Piece(frame) if agreed and window == (frame.window if isinstance(frame, PlacedFrame) else None):
+                    await self._choose_way(offered, writer, brought, uri)
+                case Piece(frame) if agreed and brought.window == _window_of(frame):
                     if why := await brought.write(WriteBlocks(brought.id, frame)):
-                        self._framed.update([uri] if window else [])
+                        self._framed.update([uri] if brought.window else [])
                         return why
                     brought.size += frame.size
                 case Ended(whole) if agreed:
                     return "" if whole else "it could not compute the prompt"
                 case _:
                     return "a message out of turn"
+
+    async def _choose_way(
+        self, offered: WindowHandle | None, writer: asyncio.StreamWriter, brought: "_Brought", uri: str
+    ) -> None:
+        """Say whether the window that is offered, if any, is mapped."""
+        if offered is None:
+            return
+        if await self._mapped(offered, uri):
+            brought.window = offered.id
+        writer.write(encoded(Way(bool(brought.window))))
 
     async def _mapped(self, handle: WindowHandle, uri: str) -> bool:
         """Whether blocks can come through it; if not, this source is asked for frames from now on."""
@@ -199,19 +209,24 @@ class Fetcher:
             why = str(error)
         if why:
             self._framed.add(uri)
-            log.warning("blocks of %s come in frames: %s", uri, why)
+            log.warning("%s: %s; its blocks come in frames, and nothing has to be done", uri, why.partition("; ")[0])
         return not why
+
+
+def _window_of(frame: Frame) -> bytes:
+    """Its id; b"" of a frame that brings its own bytes."""
+    return frame.window if isinstance(frame, PlacedFrame) else b""
 
 
 @dataclass(slots=True)
 class _Brought:
     """Frames on their way to the engine. size: bytes of keys and values that came. freed: called with each slot of a
-    window that the engine has read."""
+    window that the engine has read. window: id of the one that they come through; none: they come in frames."""
 
     call: Call
     id: int
     size: int = 0
-    way: str = TCP
+    window: bytes = b""
     freed: Callable[[int], None] = lambda slot: None
     _writing: deque[int | None] = field(default_factory=deque)  # the slot of each, None of one that is in no window
     _why: str = ""

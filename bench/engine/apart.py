@@ -392,7 +392,8 @@ def main() -> None:
     options = ["--device", given.device]
     options += ["--threads", "1", "--kv-blocks", "2048"] if given.device == "cpu" else []
     if given.transfers and given.device == "cuda":  # few blocks, which are scrubbed each time, and few graphs
-        options += ["--kv-blocks", "2048", "--gpu-memory", "0.4", "--max-num-seqs", "4", "--no-self-tuning"]
+        options += ["--kv-blocks", "2048", "--max-model-len", "16384", "--gpu-memory", "0.4", "--max-num-seqs", "4"]
+        options += ["--no-self-tuning"]
     options += given.options.split()
     with tempfile.TemporaryDirectory() as folder:
         model = given.model or write_checkpoint(Path(folder) / "model", SHAPES[given.shape], dtype)

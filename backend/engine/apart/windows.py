@@ -48,7 +48,7 @@ class Windows:
         try:
             window = pages.make_window()
         except BackendError as error:
-            log.warning("no window to any other backend: %s", error)
+            log.warning("%s; blocks go in frames, and nothing has to be done", str(error).partition("; ")[0])
             self._unusable = True
             return None
         handle: WindowHandle = window.handle
