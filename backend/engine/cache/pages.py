@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from backend.engine.cache.window_handle import WindowHandle
-from backend.engine.cache.windows import PlacedRead, Window, made, opened, padded, sum_of_words, unsigned
+from backend.engine.cache.windows import PlacedRead, made, opened, padded, sum_of_words, unsigned
 from backend.engine.core.h2d import pinned, sent
-from backend.engine.core.runner import Moment
+from backend.engine.core.runner import Moment, Window
 
 PIECE_BYTES = 16 << 20
 """What one piece copies; `count_nonzero` takes up to eight times as much on a GPU."""

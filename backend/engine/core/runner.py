@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
@@ -65,6 +67,14 @@ class Window(Protocol):
 
     @property
     def handle(self) -> Any: ...
+    def part(self, slot: int, size: int) -> Tensor:
+        """The first bytes of a slot, to write to. [size], uint8."""
+        ...
+
+    def copied(self, slot: int, size: int) -> Tensor:
+        """The same in memory of this process alone."""
+        ...
+
     def close(self) -> None:
         """Zero it where it is this process's own; let go of it."""
         ...

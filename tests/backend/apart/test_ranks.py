@@ -122,7 +122,8 @@ def test_in_deterministic_mode_one_rank_takes_what_two_have_computed(
     ):
         two.measured()
         one.measured()
-        for number, body in enumerate(({}, {"temperature": 0.9, "seed": 5})):
+        bodies: list[dict[str, Any]] = [{}, {"temperature": 0.9, "seed": 5}]
+        for number, body in enumerate(bodies):
             prompt = rotated(40 + number)
             found = answer(one.complete(prompt, two.place(one), **body))
             assert received(one) == number + 1, one.process.log + two.process.log

@@ -78,7 +78,7 @@ def test_slots_are_used_again_and_are_zero_behind_it(model: Decoder, small: None
     assert handle is not None
     own = source.windows.own(handle.id)
     assert own is not None and sorted(own.free) == [0, 1]
-    assert all(not own.window.part(slot, SMALL).any() for slot in own.free)  # type: ignore[attr-defined]
+    assert all(not own.window.part(slot, SMALL).any() for slot in own.free)
 
 
 def test_a_source_waits_for_slots_and_keeps_what_was_not_read(model: Decoder, small: None) -> None:
@@ -121,7 +121,7 @@ def _spoilt(engine: Engine, source: Engine) -> dict[str, Any]:
     def written(frame: PlacedFrame) -> Frame:
         own = source.windows.own(frame.window)
         assert own is not None
-        own.window.part(frame.slot, frame.size)[frame.size - 1] ^= 1  # type: ignore[attr-defined]
+        own.window.part(frame.slot, frame.size)[frame.size - 1] ^= 1
         return frame
 
     return {
