@@ -349,6 +349,7 @@ class Engine:
             yield residue
         if self._draft is not None:
             yield self._draft.drafter.residue()
+        yield from self.windows.residues()
         yield from self._host_residues()
 
     def _host_residues(self) -> Iterator[int]:

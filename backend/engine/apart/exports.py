@@ -169,6 +169,7 @@ class Exports:
             layer, first, count, moment = export.to_read.popleft()
             slot, size = window.free.pop(), count * sum(pages.block_bytes)
             export.slots[slot] = size
+            window.used[slot] = max(size, window.used.get(slot, 0))
             reading = pages.read_into(layer, _ids(export, first, count), moment, window.window, slot)
             export.reading.append(_Placing(layer, first, count, slot, size, reading))
         while export.to_read and window is None and len(export.reading) < AHEAD:

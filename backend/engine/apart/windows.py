@@ -3,7 +3,7 @@ their free slots; and those of others that it has mapped."""
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from backend.engine.cache.window_handle import WindowHandle
@@ -18,10 +18,12 @@ MOST = 8
 
 @dataclass(slots=True)
 class OwnWindow:
-    """free: slots that nothing is read into, and that no backend has still to read."""
+    """free: slots that nothing is read into, and that no backend has still to read. used: the most bytes that each slot
+    has had."""
 
     window: Window
     free: list[int]
+    used: dict[int, int] = field(default_factory=dict)
 
     @property
     def handle(self) -> WindowHandle:
@@ -76,6 +78,14 @@ class Windows:
         while len(self._opened) > MOST:
             self._opened.popitem(last=False)[1].close()
         return ""
+
+    def residues(self) -> Iterator[int]:
+        """Bytes of free slots that are not zero, a slot at a time."""
+        for own in list(self._own.values()):
+            for slot, size in list(own.used.items()):
+                pages = self.pages()
+                if pages is not None and slot in own.free:
+                    yield pages.left_in(own.window, slot, size)
 
     def opened(self, id: bytes) -> Window | None:
         return self._opened.get(id)

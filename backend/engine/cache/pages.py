@@ -137,8 +137,16 @@ class Pages:
     @torch.inference_mode()
     def clear(self, window: Window, slot: int, size: int) -> None:
         """Behind what was read into it, and before what will be."""
-        with torch.cuda.stream(self._reading()) if self._device.type == "cuda" else contextlib.nullcontext():
+        with self._among_reads():
             window.part(slot, padded(size)).zero_()
+
+    @torch.inference_mode()
+    def left_in(self, window: Window, slot: int, size: int) -> int:
+        with self._among_reads():
+            return int(window.part(slot, padded(size)).count_nonzero())
+
+    def _among_reads(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.stream(self._reading()) if self._device.type == "cuda" else contextlib.nullcontext()
 
     @torch.inference_mode()
     def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:

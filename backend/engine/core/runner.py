@@ -125,6 +125,10 @@ class BlockBytes(Protocol):
         """Zero so many bytes of the slot, before anything is read into it again."""
         ...
 
+    def left_in(self, window: Window, slot: int, size: int) -> int:
+        """Of so many bytes of the slot, those that are not zero. Waits for what was read into it, or cleared."""
+        ...
+
 
 class Runner(Protocol):
     """ahead: steps that may be in flight when the next one is launched. plain_only: it draws from logits as they

@@ -140,6 +140,9 @@ class LeadingPages:
     def clear(self, window: Window, slot: int, size: int) -> None:
         raise WindowUnusable("a model on several ranks has no window")
 
+    def left_in(self, window: Window, slot: int, size: int) -> int:
+        raise WindowUnusable("a model on several ranks has no window")
+
 
 @dataclass(slots=True)
 class _ReadOfAll:

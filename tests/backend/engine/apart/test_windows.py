@@ -81,6 +81,18 @@ def test_slots_are_used_again_and_are_zero_behind_it(model: Decoder, small: None
     assert all(not own.window.part(slot, SMALL).any() for slot in own.free)
 
 
+def test_a_scrub_reads_slots_back(model: Decoder, small: None) -> None:
+    source, engine = tiny_engine(model), tiny_engine(model)
+    assert through_window(source, engine, LONG)
+    assert source.scrub() == 0
+    handle = source.windows.make("peer")
+    assert handle is not None
+    own = source.windows.own(handle.id)
+    assert own is not None and set(own.used) == {0, 1}
+    own.window.part(1, SMALL)[own.used[1] - 3] = 7
+    assert source.scrub() == 1
+
+
 def test_a_source_waits_for_slots_and_keeps_what_was_not_read(model: Decoder, small: None) -> None:
     source = tiny_engine(model, prefix_cache=False)
     handle = source.windows.make("peer")
