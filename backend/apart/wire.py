@@ -3,6 +3,10 @@
 Frames as between the processes of a backend: four bytes of length, big-endian, then one msgpack message. The one that
 answers the request asks (`Ask`); the other agrees or refuses before it computes anything, sends pieces in the order of
 chunks and layers, and ends with `Ended`. Without a good end nothing of it is used. Tokens cross, never text.
+
+Where both are of one host, the source may offer a window (`engine.cache.windows`); the asker then says whether it has
+mapped it (`Way`) before anything is computed. Pieces say where in the window the bytes are, and the asker says which
+slots it has read (`Freed`). It closes the connection when it has read all.
 """
 
 import asyncio
@@ -10,11 +14,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backend.engine.apart.frame import FRAME_BYTES, BlockFrame
+from backend.engine.apart.frame import FRAME_BYTES, Frame
 from backend.engine.apart.statement import Statement
+from backend.engine.cache.window_handle import WindowHandle
 from backend.process.messages import LENGTH
 
-VERSION = 1
+VERSION = 2
+TCP, MEMORY = "tcp", "memory"
+"""Ways of keys and values."""
 T = TypeVar("T")
 MOST_OF_ASK = 32 << 20
 OVERHEAD = 4096
@@ -23,7 +30,8 @@ OVERHEAD = 4096
 
 class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Compute this prompt and send its blocks from `first` on. ``token``: the gateway's for this one transfer.
-    ``statement``: of the backend that asks."""
+    ``statement``: of the backend that asks. ``host``: its `host_identity`, if it takes windows; else "".
+    ``adapter``: a loaded one, by name; "" for none. ``adapter_digest``: of what the asker has by that name."""
 
     version: int
     token: bytes
@@ -32,12 +40,29 @@ class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     first: int
     cache_root: bytes
     priority: int
+    host: str = ""
+    adapter: str = ""
+    adapter_digest: str = ""
+
+
+class Way(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``window``: the one that was offered is mapped; else the blocks are to come in frames."""
+
+    window: bool
+
+
+class Freed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """This slot of the window was read."""
+
+    slot: int
 
 
 class Agreed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The prompt is queued. ``statement``: of the backend that computes it."""
+    """The prompt is queued, or will be behind the asker's `Way`. ``statement``: of the backend that computes it.
+    ``window``: that blocks could come through, if the asker is on this host."""
 
     statement: Statement
+    window: WindowHandle | None = None
 
 
 class Denied(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -47,7 +72,7 @@ class Denied(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Piece(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    frame: BlockFrame
+    frame: Frame
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -56,10 +81,12 @@ class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
     whole: bool
 
 
+LaterFromAsker = Way | Freed
 FromSource = Agreed | Denied | Piece | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 of_asker = msgspec.msgpack.Decoder(Ask)
+later_of_asker: msgspec.msgpack.Decoder[LaterFromAsker] = msgspec.msgpack.Decoder(LaterFromAsker)
 of_source: msgspec.msgpack.Decoder[FromSource] = msgspec.msgpack.Decoder(FromSource)
 
 
@@ -72,7 +99,7 @@ def most_of_piece(statement: Statement) -> int:
     return max(FRAME_BYTES, statement.layout.key_bytes + statement.layout.value_bytes) + OVERHEAD
 
 
-def encoded(message: Ask | FromSource) -> bytes:
+def encoded(message: Ask | LaterFromAsker | FromSource) -> bytes:
     body = _encoder.encode(message)
     return LENGTH.pack(len(body)) + body
 

@@ -107,6 +107,10 @@ TransferPort = Annotated[
 TransferTimeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds without a byte after which a prompt is computed by who answers.")
 ]
+TransferMemory = Annotated[
+    bool,
+    typer.Option(help="Exchange keys and values through memory with backends of this host and user; others get TLS."),
+]
 EvidenceProgram = Annotated[
     Path | None, typer.Option(help="Program that says what TPMs and GPUs attest; the kernel is asked besides.")
 ]
@@ -197,6 +201,7 @@ def serve(
     role: Role = "mixed",
     transfer_port: TransferPort = 0,
     transfer_timeout: TransferTimeout = 10.0,
+    transfer_memory: TransferMemory = False,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs.")] = "",
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
@@ -231,7 +236,7 @@ def serve(
             heartbeat=heartbeat, tool_call_parser=tool_call_parser, generation_config=generation_config,
             reasoning_parser=reasoning_parser, restarts=restarts, request_key=request_key, evidence=evidence,
             data_parallel_size=data_parallel_size, http_processes=http_processes, role=role,
-            transfer_port=transfer_port, transfer_timeout_s=transfer_timeout,
+            transfer_port=transfer_port, transfer_timeout_s=transfer_timeout, transfer_memory=transfer_memory,
         )  # fmt: skip
         serving.serve(config, options)
     except BackendError as error:

@@ -13,7 +13,8 @@ from typing import Protocol
 from backend.engine.adapter_places import Placed
 from backend.engine.core.sequence import Sequence
 from backend.engine.loaded_adapter import LoadedAdapter
-from backend.engine.parallel.leader import Followers, numbers, refusals
+from backend.engine.parallel.followers import Followers
+from backend.engine.parallel.leader import numbers, refusals
 from backend.engine.parallel.step_messages import PlaceAdapter
 from backend.errors import (
     AdapterInUse,
@@ -123,14 +124,18 @@ class Adapters:
         places.clear(slot)
         del self._by_name[project, name]
 
-    def take(self, name: str, project: bytes) -> tuple[int, Callable[[bytes], bytes]]:
+    def take(self, name: str, project: bytes, digest: str = "") -> tuple[int, Callable[[bytes], bytes]]:
         """Return the slot and the function that binds the root of a prefix cache to this adapter. name "": no adapter.
+        digest: required digest; "": any.
 
-        Raises AdapterUnknown for an adapter that is not loaded, and with the same message for another project's.
+        Raises AdapterUnknown for an adapter that is not loaded, and with the same message for another project's or one
+        with another digest.
         """
         if not name:
             return NONE, lambda root: root
         slot, adapter = self._of(name, project.decode())
+        if digest not in ("", adapter.digest):
+            raise _unknown(name)
         key = bytes.fromhex(adapter.digest)
         return slot, lambda root: blake2b(root, key=key, digest_size=32, person=b"adapter").digest()
 
@@ -145,7 +150,9 @@ class Adapters:
 
     def _named(self, name: str, project: str) -> tuple[int, LoadedAdapter]:
         if (project, name) not in self._by_name:
-            raise AdapterUnknown(
-                f"no adapter named {name!r} is loaded here; load it, or name another model", param="model"
-            )
+            raise _unknown(name)
         return self._by_name[project, name]
+
+
+def _unknown(name: str) -> AdapterUnknown:
+    return AdapterUnknown(f"no adapter named {name!r} is loaded here; load it, or name another model", param="model")

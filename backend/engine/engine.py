@@ -17,6 +17,7 @@ from backend.engine.adapters import AdapterPlaces, Adapters, LeadingPlaces
 from backend.engine.apart.exports import Exports
 from backend.engine.apart.imports import Imports, Room
 from backend.engine.apart.statement import CacheLayout
+from backend.engine.apart.windows import Windows
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.host_pages import HostPages as OwnHostPages
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
@@ -38,7 +39,9 @@ from backend.engine.drafting.start import DraftModel, draft_model
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine.pacing import PromptPace, StepTimer
 from backend.engine.parallel.computing import computing
-from backend.engine.parallel.leader import Followers, LeadingHostPages, LeadingRunner, LeadingSleeper
+from backend.engine.parallel.followers import Followers
+from backend.engine.parallel.leader import LeadingHostPages, LeadingRunner, LeadingSleeper
+from backend.engine.parallel.leading_pages import Division
 from backend.engine_config import CacheSize, EngineConfig, groups_of
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoints.checkpoint import Checkpoint
@@ -118,8 +121,9 @@ class Engine:
         self._exposed = exposed
         self._eos_ids = eos_ids
         self._grammars = grammars
-        self.exports = Exports(self.blocks, lambda: self.runner.pages)
-        self.imports = Imports(self.blocks, lambda: self.runner.pages)
+        self.windows = Windows(lambda: self.runner.pages)
+        self.exports = Exports(self.blocks, lambda: self.runner.pages, self.windows)
+        self.imports = Imports(self.blocks, lambda: self.runner.pages, self.windows)
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._timer = StepTimer(self.scheduler.pace)
@@ -143,7 +147,8 @@ class Engine:
         of_all: AdapterPlaces | None = places
         host: HostPages | None = made.host
         if team is not None:
-            runner = leading = LeadingRunner(made.runner, team.followers)
+            division = Division.of_share(made.model.config, config.block_size)
+            runner = leading = LeadingRunner(made.runner, team.followers, division)
             sleeper = LeadingSleeper(made.sleeper, leading) if made.sleeper else None
             of_all = LeadingPlaces(places, team.followers) if places else None
             host = LeadingHostPages(made.host, team.followers) if made.host else None
@@ -207,18 +212,21 @@ class Engine:
         adapter: str = "",
         exports: int | None = None,
         fetches: bool = False,
+        window: bytes = b"",
+        adapter_digest: str = "",
     ) -> None:
         """Queue a sequence.
 
         ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). ``project``: for whom, so that
-        none is served at another's cost. ``adapter``: the name of a loaded one. ``exports``: from this block of the
-        prompt on, its blocks are for another backend (`Exports`). ``fetches``: they come from another one
-        (`Imports`). Raises Overloaded when the
-        queue is full, ContextLengthExceeded when no token fits behind the prompt, InvalidRequest for an empty prompt, a
-        token outside the vocabulary or an id in use, AdapterUnknown.
+        none is served at another's cost. ``adapter``: the name of a loaded one, which has to have that digest, if any
+        is given. ``exports``: from this block of the
+        prompt on, its blocks are for another backend (`Exports`), through this ``window``, if any. ``fetches``: they
+        come from another one (`Imports`). Raises Overloaded when the queue is full, ContextLengthExceeded when no token
+        fits behind the prompt, InvalidRequest for an empty prompt, a token outside the vocabulary or an id in use,
+        AdapterUnknown.
         """
         self._refuse(id, prompt, params)
-        slot, rooted = self._adapters.take(adapter, project)
+        slot, rooted = self._adapters.take(adapter, project, adapter_digest)
         ignores_eos = params.ignore_eos and not params.grammar  # nothing else can follow a whole text of a grammar
         sequence = Sequence(
             id,
@@ -239,7 +247,7 @@ class Engine:
         self._sequences[id] = sequence
         self.scheduler.add(sequence)
         if exports is not None:
-            self.exports.begin(sequence, exports)
+            self.exports.begin(sequence, exports, window)
         if fetches:
             self.imports.begin(sequence)
 
@@ -349,6 +357,7 @@ class Engine:
             yield residue
         if self._draft is not None:
             yield self._draft.drafter.residue()
+        yield from self.windows.residues()
         yield from self._host_residues()
 
     def _host_residues(self) -> Iterator[int]:
@@ -397,6 +406,7 @@ class Engine:
         self.forget_host()
         if self._host is not None:
             self._host.forget()
+        self.windows.close()
         self.asleep = True
         return given
 

@@ -1,5 +1,7 @@
 """Description of a loaded adapter, for the HTTP process too: this module imports neither torch nor the engine."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -19,3 +21,9 @@ class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True, order=True):
     rank: int
     size: int
     project: str = ""
+
+
+def resolved(adapters: Iterable[LoadedAdapter], name: str, project: str) -> LoadedAdapter | None:
+    """Whose name that is in a request of this project: its own adapter, otherwise a shared one; None: nobody's."""
+    named = [adapter for adapter in adapters if adapter.name == name]
+    return next((adapter for of in (project, "") for adapter in named if adapter.project == of), None)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import msgspec
 
 from backend import errors
+from backend.engine.cache.window_handle import WindowHandle
 from backend.engine.core.progress import Progress, Stats
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
@@ -36,7 +37,9 @@ from backend.process.messages import (
     LoadAdapter,
     Loading,
     Lost,
+    MakeWindow,
     OfTransfer,
+    OpenWindow,
     Ping,
     Pong,
     Ready,
@@ -50,6 +53,8 @@ from backend.process.messages import (
     ToEngine,
     UnloadAdapter,
     Wake,
+    WindowMade,
+    WindowOpened,
     frame,
     from_engine,
 )
@@ -62,7 +67,7 @@ TURN_TIMEOUT_S = 180.0  # to fall asleep or to wake
 DRAIN_INTERVAL_S = 0.02
 STOP_GRACE_S = 5.0
 T = TypeVar("T")
-_Answer = Pong | Scrubbed | AdapterChanged
+_Answer = Pong | Scrubbed | AdapterChanged | WindowMade | WindowOpened
 
 
 class EngineClient:
@@ -259,6 +264,18 @@ class EngineClient:
         assert isinstance(done, Scrubbed)  # noqa: S101
         return done
 
+    async def make_window(self, peer: str, timeout_s: float) -> WindowHandle | None:
+        """See `Windows.make`. Raises EngineDead."""
+        done = await self._ask(lambda number: MakeWindow(number, peer), timeout_s)
+        assert isinstance(done, WindowMade)  # noqa: S101
+        return done.handle
+
+    async def open_window(self, handle: WindowHandle, timeout_s: float) -> str:
+        """See `Windows.open`. Raises EngineDead."""
+        done = await self._ask(lambda number: OpenWindow(number, handle), timeout_s)
+        assert isinstance(done, WindowOpened)  # noqa: S101
+        return done.why
+
     async def _ask(self, question: Callable[[int], ToEngine], timeout_s: float) -> _Answer:
         """question: makes the message of its number."""
         self.require_alive()
@@ -388,7 +405,7 @@ class EngineClient:
             case Pong(number, stats):
                 self._stats = stats
                 _resolve(self._asked.get(number), message)
-            case Scrubbed(number) | AdapterChanged(number):
+            case Scrubbed(number) | AdapterChanged(number) | WindowMade(number) | WindowOpened(number):
                 _resolve(self._asked.get(number), message)
             case RoomMade() | BlocksWritten() | Fetched() | BlocksTaken():
                 self._hand_over(message)

@@ -34,11 +34,14 @@ from backend.process.messages import (
     EngineChannel,
     Failed,
     Fetched,
+    FreeSlot,
     LifecycleChanged,
     LifecycleRefused,
     LoadAdapter,
     Loading,
     Lost,
+    MakeWindow,
+    OpenWindow,
     Ping,
     Pong,
     Ready,
@@ -53,6 +56,8 @@ from backend.process.messages import (
     ToEngine,
     UnloadAdapter,
     Wake,
+    WindowMade,
+    WindowOpened,
     WriteBlocks,
 )
 from backend.process.parent import die_with_parent
@@ -274,6 +279,12 @@ def transferred(message: ToEngine, engine: Engine, channel: EngineChannel, trans
             transfers.take(id, most_bytes)
         case WriteBlocks(id, frame):
             channel.send(BlocksWritten(id, engine.imports.write(id, frame)))
+        case FreeSlot(id, slot):
+            engine.exports.free(id, slot)
+        case MakeWindow(number, peer):
+            channel.send(WindowMade(number, engine.windows.make(peer)))
+        case OpenWindow(number, handle):
+            channel.send(WindowOpened(number, engine.windows.open(handle)))
         case EndFetch(id, whole):
             channel.send(Fetched(id, engine.imports.end(id, whole=whole)))
         case _:
@@ -283,11 +294,13 @@ def transferred(message: ToEngine, engine: Engine, channel: EngineChannel, trans
 
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
     match message:
-        case AddSequence(id, prompt, params, priority, leader, cache_root, project, adapter, exports, fetches):
+        case AddSequence(
+            id, prompt, params, priority, leader, cache_root, project, adapter, exports, fetches, window, digest
+        ):
             try:
                 engine.add(
                     id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project,
-                    adapter=adapter, exports=exports, fetches=fetches,
+                    adapter=adapter, exports=exports, fetches=fetches, window=window, adapter_digest=digest,
                 )  # fmt: skip
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))

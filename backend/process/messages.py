@@ -11,8 +11,9 @@ import threading
 
 import msgspec
 
-from backend.engine.apart.frame import BlockFrame, Further
+from backend.engine.apart.frame import Frame, Further
 from backend.engine.apart.statement import CacheLayout
+from backend.engine.cache.window_handle import WindowHandle
 from backend.engine.core.progress import Progress, Stage, Stats
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.loaded_adapter import LoadedAdapter
@@ -35,6 +36,8 @@ class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     adapter: str = ""
     exports: int | None = None
     fetches: bool = False
+    window: bytes = b""
+    adapter_digest: str = ""
 
 
 class TakeBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -49,7 +52,28 @@ class WriteBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A frame for a sequence that fetches; answered with `BlocksWritten`."""
 
     id: int
-    frame: BlockFrame
+    frame: Frame
+
+
+class FreeSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The other backend has read this slot of the window that a sequence is exported through."""
+
+    id: int
+    slot: int
+
+
+class MakeWindow(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The window to the backend with the URI ``peer``, made if there is none yet; answered by `WindowMade`."""
+
+    number: int
+    peer: str
+
+
+class OpenWindow(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Map another backend's window; answered by `WindowOpened`."""
+
+    number: int
+    handle: WindowHandle
 
 
 class EndFetch(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -206,8 +230,22 @@ class Fetched(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class BlocksTaken(msgspec.Struct, frozen=True, tag=True, array_like=True):
     id: int
-    frames: list[BlockFrame]
+    frames: list[Frame]
     further: Further
+
+
+class WindowMade(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``handle``: None if there is none; blocks then travel in frames."""
+
+    number: int
+    handle: WindowHandle | None
+
+
+class WindowOpened(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``why``: it could not be mapped; "" if it could."""
+
+    number: int
+    why: str
 
 
 class Scrubbed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -226,11 +264,11 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
 OfTransfer = RoomMade | BlocksWritten | Fetched | BlocksTaken
 ToEngine = (
     Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake | LoadAdapter | UnloadAdapter
-    | TakeBlocks | WriteBlocks | EndFetch
+    | TakeBlocks | WriteBlocks | EndFetch | FreeSlot | MakeWindow | OpenWindow
 )  # fmt: skip
 FromEngine = (
     Loading | Ready | Failed | Lost | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
-    | AdapterChanged | RoomMade | BlocksWritten | Fetched | BlocksTaken
+    | AdapterChanged | RoomMade | BlocksWritten | Fetched | BlocksTaken | WindowMade | WindowOpened
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -131,12 +131,12 @@ class Metrics:
             if per_choice > 1:
                 self.time_per_output_token.observe((answer.ended - answer.first) / (per_choice - 1))
 
-    def count_transfer(self, direction: str, outcome: str, size: int, seconds: float) -> None:
+    def count_transfer(self, direction: str, outcome: str, size: int, seconds: float, way: str) -> None:
         """Of a prompt's KV blocks. `direction`: sent or received. `outcome`: completed, refused or failed. `size`:
-        bytes."""
-        self._transfers.count.labels(self._model, direction, outcome).inc()
-        self._transfers.bytes.labels(self._model, direction).inc(size)
-        self._transfers.seconds.labels(self._model, direction).observe(seconds)
+        bytes. `way`: tcp, or memory that both backends share."""
+        self._transfers.count.labels(self._model, direction, outcome, way).inc()
+        self._transfers.bytes.labels(self._model, direction, way).inc(size)
+        self._transfers.seconds.labels(self._model, direction, way).observe(seconds)
 
     def count_run(self, arrived: float, started: float, ended: float, sequences: int) -> None:
         """Of a request that ran, with so many answers; times in seconds of the monotonic clock."""
@@ -161,19 +161,19 @@ class _Transfers:
         self.count = Counter(
             "domicile_backend_kv_transfers",
             "Prompts whose KV blocks were sent to another backend, or received from one.",
-            [*labels, "direction", "outcome"],
+            [*labels, "direction", "outcome", "way"],
             registry=registry,
         )
         self.bytes = Counter(
             "domicile_backend_kv_transfer_bytes",
             "Keys and values sent to another backend, or received from one.",
-            [*labels, "direction"],
+            [*labels, "direction", "way"],
             registry=registry,
         )
         self.seconds = Histogram(
             "domicile_backend_kv_transfer_seconds",
             "From the connection to the last block of a prompt, the time that computes it included.",
-            [*labels, "direction"],
+            [*labels, "direction", "way"],
             buckets=SECONDS,
             registry=registry,
         )

@@ -187,13 +187,16 @@ class Ranks:
     def send(self, message: ToFollower) -> None:
         data = frame(message)
         for rank in self._ranks:
-            try:
-                rank.socket.sendall(data)
-            except OSError:
-                raise RankLost(f"{rank.name} has closed its connection; its own lines in the log say why") from None
+            _send(rank, data)
+
+    def send_to(self, rank: int, message: ToFollower) -> None:
+        _send(self._ranks[rank - 1], frame(message))
 
     def answers(self) -> list[FromFollower]:
         return [self._answer(rank) for rank in self._ranks]
+
+    def answer_of(self, rank: int) -> FromFollower:
+        return self._answer(self._ranks[rank - 1])
 
     def _answer(self, rank: _Rank) -> FromFollower:
         try:
@@ -249,6 +252,13 @@ class Ranks:
                 rank.process.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(LOST_STATUS)  # the main thread waits in a collective, and cannot be woken
+
+
+def _send(rank: _Rank, data: bytes) -> None:
+    try:
+        rank.socket.sendall(data)
+    except OSError:
+        raise RankLost(f"{rank.name} has closed its connection; its own lines in the log say why") from None
 
 
 def leave_quietly() -> None:

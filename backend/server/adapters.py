@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backend.engine.loaded_adapter import LoadedAdapter
+from backend.engine.loaded_adapter import LoadedAdapter, resolved
 from backend.errors import AdapterUnknown, InvalidRequest, ModelUnknown
 from backend.process.replicas import Engines
 from backend.wire import (
@@ -75,8 +75,7 @@ class AdapterApi:
             raise ModelUnknown(
                 f"this backend serves {self._served_name!r} only; send this name as model", param="model"
             )
-        named = [adapter for adapter in self._engine.adapters if adapter.name == name]
-        found = next((a for of in (project, "") for a in named if a.project == of), None)
+        found = resolved(self._engine.adapters, name, project)
         if found is None:
             raise AdapterUnknown(
                 f"no adapter named {name!r} is loaded here; load it, or name another model", param="model"

@@ -271,7 +271,10 @@ def _grant(request: Request) -> PrefillGrant | None:
 def _adapted(job: Job, adapter: LoadedAdapter | None) -> Job:
     if adapter is None:
         return job
-    sequences = [msgspec.structs.replace(sequence, adapter=adapter.name) for sequence in job.sequences]
+    sequences = [
+        msgspec.structs.replace(sequence, adapter=adapter.name, adapter_digest=adapter.digest)
+        for sequence in job.sequences
+    ]
     return replace(job, sequences=sequences)
 
 

@@ -62,7 +62,7 @@ class ServerOptions:
         data_parallel_size: engines, each with the whole model.
         http_processes: that serve HTTP; with more than one the main process has the engine and no connection.
         evidence: a program that says what the hardware attests (`backend.server.evidence`).
-        role, transfer_port, transfer_timeout_s: see `backend.server.transfers`.
+        role, transfer_port, transfer_timeout_s, transfer_memory: see `backend.server.transfers`.
     """
 
     served_name: str
@@ -82,6 +82,7 @@ class ServerOptions:
     role: str = MIXED
     transfer_port: int = 0
     transfer_timeout_s: float = 10.0
+    transfer_memory: bool = False
 
 
 def serve(config: EngineConfig, options: ServerOptions) -> None:
@@ -99,7 +100,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
         )
     context = server_context(options.tls) if options.tls else None
     key = read_key(options.request_key) if options.request_key else None
-    require_role(options.role, config, options.data_parallel_size, options.tls, locked=key is not None)
+    require_role(options.role, options.data_parallel_size, options.tls, locked=key is not None)
     checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
     require_one_process(options, checkpoint)
     listeners = _listeners(options)
@@ -114,7 +115,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
     unlocked = app
     if key is not None:
         app = lock = RequestLock(app, key, tenant=options.identity.tenant, backend=options.identity.backend_id)
-        transfers = _transfers(options, lock)
+        transfers = _transfers(options, lock, fleet)
     settings = uvicorn_settings(app, context)
     if context is None:
         log.warning(
@@ -145,12 +146,13 @@ def _behind(options: ServerOptions, engine: Engines, app: ASGIApp, api: BaseApi)
     )  # fmt: skip
 
 
-def _transfers(options: ServerOptions, lock: RequestLock) -> Transfers | None:
+def _transfers(options: ServerOptions, lock: RequestLock, fleet: Fleet) -> Transfers | None:
     """None for a backend that neither computes prompts for others nor fetches any."""
     if options.role == MIXED or options.tls is None:
         return None
     listener = _listen(options.host, options.transfer_port) if options.role == PREFILL else None
-    return Transfers(options.role, options.tls, lock, options.transfer_timeout_s, listener)
+    windows = fleet.clients[0] if options.transfer_memory else None
+    return Transfers(options.role, options.tls, lock, options.transfer_timeout_s, listener, windows)
 
 
 def app_of(

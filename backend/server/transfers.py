@@ -13,8 +13,8 @@ from functools import partial
 
 from backend.apart.fetch import Fetcher
 from backend.apart.source import Refused, Source
-from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
+from backend.process.engine_client import EngineClient
 from backend.server.app import GenerationApi
 from backend.server.base_api import BaseApi
 from backend.server.request_lock import RequestLock, TokenRefused
@@ -23,7 +23,7 @@ from backend.server.tls import TlsFiles, context_for_backends, context_to_backen
 ROLES = MIXED, PREFILL, DECODE = "mixed", "prefill", "decode"
 
 
-def require_role(role: str, config: EngineConfig, engines: int, tls: TlsFiles | None, *, locked: bool) -> None:
+def require_role(role: str, engines: int, tls: TlsFiles | None, *, locked: bool) -> None:
     """locked: calls need request tokens. Raises ConfigError if a backend cannot have such a role."""
     if role not in ROLES:
         raise ConfigError(f"role {role!r} is not known; set --role to one of {', '.join(ROLES)}")
@@ -34,23 +34,22 @@ def require_role(role: str, config: EngineConfig, engines: int, tls: TlsFiles | 
             f"a backend of role {role} exchanges keys and values with others of its tenant only"
             "; add --request-key, --cert, --key, --ca and --peer-uri"
         )
-    if config.ranks > 1 or engines > 1:
-        raise ConfigError(
-            f"a backend of role {role} is one engine on one card; leave --tensor-parallel-size, "
-            "--pipeline-parallel-size and --data-parallel-size out"
-        )
+    if engines > 1:
+        raise ConfigError(f"a backend of role {role} is one engine; leave --data-parallel-size out")
     context_for_backends(tls)
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """silence_s: how long a transfer may stand still. listener: of a `prefill` backend."""
+    """silence_s: how long a transfer may stand still. listener: of a `prefill` backend. windows: the engine, if blocks
+    may go through memory that backends of one host share; None: they go in frames."""
 
     role: str
     tls: TlsFiles
     lock: RequestLock
     silence_s: float
     listener: socket.socket | None
+    windows: EngineClient | None = None
 
     @property
     def port(self) -> int | None:
@@ -62,9 +61,9 @@ class Transfers:
             raise ConfigError(f"a model that writes no text has no decode; leave --role {self.role} out")
         if self.listener is None:
             to_backend = partial(context_to_backend, self.tls)
-            api.fetcher = Fetcher(to_backend, lambda: api.statement, api.metrics, self.silence_s)
+            api.fetcher = Fetcher(to_backend, lambda: api.statement, api.metrics, self.silence_s, self.windows)
             return []
-        source = Source(api.engine, lambda: api.statement, self._admit, api.metrics, self.silence_s)
+        source = Source(api.engine, lambda: api.statement, self._admit, api.metrics, self.silence_s, self.windows)
         context: ssl.SSLContext = context_for_backends(self.tls)
         return [
             asyncio.create_task(source.serve(self.listener, context)),

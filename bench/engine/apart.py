@@ -1,6 +1,7 @@
 """One prefill and one decode backend against two mixed replicas, on the same arrivals.
 
     python bench/engine/apart.py --out bench/results/apart-h200-x2.json --shape 8b --device cuda
+    python bench/engine/apart.py --transfers --device cuda --out bench/results/apart-transfers-h200-x2.json
     python bench/engine/apart.py                                    # small, on the CPU
 
 Real processes with certificates and tokens, over loopback. Requests arrive at random (exponential gaps, a fixed seed)
@@ -9,6 +10,11 @@ tokens of running answers while prompts of others are computed. Reported: time p
 (median, 99th percentile), tokens a second, and of the pair bytes, seconds and GB/s of keys and values, the seconds that
 compute the prompt included. A mixed replica takes every second request. Weights are random, of a Llama's shape, unless
 `--model` names a checkpoint.
+
+`--transfers` measures what lies between two backends alone: one computes a prompt and keeps it in its prefix cache, the
+other fetches its blocks again and again, with its own cache emptied before each time. So a transfer computes one token,
+and the seconds are of the handshake, the copies, the checksums and the way: memory that both share, and TLS. Keys and
+values of a token are those of a Llama 3 8B; the rest of the model is small.
 """
 
 import argparse
@@ -22,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -46,6 +52,8 @@ SHAPES: dict[str, dict[str, Any]] = {
               "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 1024},
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256},
+    "kv": {"hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 32, "num_attention_heads": 8,
+           "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 4096},
 }  # fmt: skip
 
 
@@ -162,29 +170,45 @@ class Cell:
         return self.authority.issue(identity, place)
 
     @contextmanager
-    def backend(self, name: str, role: str, card: int) -> Iterator[Served]:
+    def backend(self, name: str, role: str, card: int, *more: str) -> Iterator[Served]:
+        with self.starting(name, role, card, *more) as served:
+            yield served()
+
+    @contextmanager
+    def starting(self, name: str, role: str, card: int, *more: str) -> Iterator[Callable[[], Served]]:
+        """What waits until it is ready."""
         identity = BackendIdentity(CELL, TENANT, REGION, name)
         files = self._issued(name, identity)
         line = [
             sys.executable, "-m", "backend", "serve", "--model", str(self.model), "--served-name", "bench",
             "--port", "0", "--role", role, "--transfer-timeout", "120", "--backend-id", name, "--tenant", TENANT,
             "--region", REGION, "--cert", str(files.certificate), "--key", str(files.key), "--ca", str(files.root),
-            "--peer-uri", GatewayIdentity(CELL, TENANT).uri, "--request-key", str(self.public), *self.options,
+            "--peer-uri", GatewayIdentity(CELL, TENANT).uri, "--request-key", str(self.public), *self.options, *more,
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": str(card)}
+        log = self.folder / f"{name}.log"
         with (
-            (self.folder / f"{name}.log").open("w") as log,
-            subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, env=environment, cwd=ROOT) as process,
+            log.open("w") as errors,
+            subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=ROOT) as process,
         ):
-            try:
+
+            def served() -> Served:
                 assert process.stdout is not None
                 said = process.stdout.readline()
                 if not said:
-                    raise SystemExit(f"{name} did not start:\n{(self.folder / f'{name}.log').read_text()[-2000:]}")
+                    raise SystemExit(f"{name} did not start:\n{log.read_text()[-2000:]}")
                 ready = json.loads(said)
-                yield Served(identity, ready["port"], ready.get("transfer_port"))
+                return Served(identity, ready["port"], ready.get("transfer_port"))
+
+            try:
+                yield served
             finally:
                 process.terminate()
+
+    def warnings(self, name: str) -> list[str]:
+        """Of its log: why a transfer failed, or took another way."""
+        found = [line for line in (self.folder / f"{name}.log").read_text().splitlines() if " WARNING " in line]
+        return found[-5:]
 
     def head(self, to: Served, method: str, path: str, body: bytes, prefill: Served | None = None) -> bytes:
         place = None
@@ -202,9 +226,9 @@ class Cell:
         ).encode()
 
 
-async def got(cell: Cell, to: Served, path: str) -> bytes:
+async def got(cell: Cell, to: Served, path: str, method: str = "GET", body: bytes = b"") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", to.port, ssl=cell.context)
-    writer.write(cell.head(to, "GET", path, b""))
+    writer.write(cell.head(to, method, path, body) + body)
     found = await reader.read()
     writer.close()
     return found
@@ -273,18 +297,66 @@ async def transferred(cell: Cell, decode: Served) -> dict[str, float]:
     seconds = metric("domicile_backend_kv_transfer_seconds_sum", 'direction="received"')
     return {
         "kv_bytes": size,
-        "kv_seconds": round(seconds, 3),
+        "kv_seconds": round(seconds, 6),
         "kv_gb_per_s": round(size / seconds / 1e9, 3) if seconds else 0.0,
         "completed": metric("domicile_backend_kv_transfers_total", 'outcome="completed"'),
         "failed": metric("domicile_backend_kv_transfers_total", 'outcome="failed"'),
+        "memory": metric("domicile_backend_kv_transfers_total", 'outcome="completed".*way="memory"'),
     }
+
+
+WAYS = {"memory": ("--transfer-memory",), "tcp": ()}
+
+
+async def moved(cell: Cell, decode: Served, prefill: Served, load: Load, vocabulary: int) -> dict[str, Any]:
+    """One prompt, fetched `load.requests` times behind a first one that is computed."""
+    for each in (prefill, decode):
+        await measured_weights(cell, each)
+    prompt = [random.Random(11).randrange(1, vocabulary) for _ in range(load.prompt)]
+    seen, gb_per_s, before = Seen(), list[float](), await transferred(cell, decode)
+    computed: dict[str, float] = {}
+    for number in range(load.requests + 1):
+        if b" 200 " not in (await got(cell, decode, "/scrub", "POST", b"{}")).split(b"\r\n", 1)[0]:
+            raise SystemExit("a backend was not scrubbed; read the backends' logs")
+        await answered(cell, decode, prefill, prompt, 1, seen if number else Seen())
+        now = await transferred(cell, decode)
+        size, seconds = (now[name] - before[name] for name in ("kv_bytes", "kv_seconds"))
+        if number:
+            gb_per_s.append(size / max(seconds, 1e-9) / 1e9)
+        else:
+            computed = {"kv_bytes": size, "first_seconds": round(seconds, 4)}
+        before = now
+    return {
+        **computed,
+        "gb_per_s_p50": round(quantile(gb_per_s, 0.5), 3),
+        "gb_per_s_best": round(max(gb_per_s), 3),
+        "ttft_p50_ms": round(quantile(seen.first, 0.5) * 1000, 1),
+        "completed": before["completed"],
+        "completed_through_memory": before["memory"],
+        "failed": before["failed"],
+    }
+
+
+def transfers(folder: Path, model: Path, options: list[str], load: Load, vocabulary: int) -> dict[str, Any]:
+    """Both ways, one after the other, to backends of one card from one of another."""
+    cell = Cell(folder, model, options)
+    rows: dict[str, Any] = {}
+    with ExitStack() as stack:
+        starting = [stack.enter_context(cell.starting("prefill-1", "prefill", 0, *WAYS["memory"]))]
+        starting += [stack.enter_context(cell.starting(f"decode-{way}", "decode", 1, *WAYS[way])) for way in WAYS]
+        prefill, *decodes = [served() for served in starting]
+        for way, decode in zip(WAYS, decodes, strict=True):
+            rows[way] = asyncio.run(moved(cell, decode, prefill, load, vocabulary))
+            rows[way]["warnings"] = cell.warnings(f"decode-{way}")
+        rows["prefill_warnings"] = cell.warnings("prefill-1")
+    return rows
 
 
 def measured(folder: Path, model: Path, options: list[str], load: Load, vocabulary: int) -> dict[str, Any]:
     cell = Cell(folder, model, options)
     with ExitStack() as stack:
-        prefill = stack.enter_context(cell.backend("prefill-1", "prefill", 0))
-        decode = stack.enter_context(cell.backend("decode-1", "decode", 1))
+        prefill = stack.enter_context(cell.backend("prefill-1", "prefill", 0, "--transfer-memory"))
+        decode = stack.enter_context(cell.backend("decode-1", "decode", 1, "--transfer-memory"))
         apart = asyncio.run(run(cell, [(decode, prefill)], load, vocabulary)).row()
         apart |= asyncio.run(transferred(cell, decode))
     with ExitStack() as stack:
@@ -293,26 +365,41 @@ def measured(folder: Path, model: Path, options: list[str], load: Load, vocabula
     return {"apart": apart, "mixed": together}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def given_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="a JSON file; default: printed only")
     parser.add_argument("--model", type=Path, help="a checkpoint; default: random weights of --shape")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
+    parser.add_argument("--transfers", action="store_true", help="measure transfers alone")
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="default: small, of transfers on cards kv")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--requests", type=int, help="default: 24, of transfers 8")
     parser.add_argument("--rate", type=float, default=4.0, help="requests a second")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens")
+    parser.add_argument("--prompt", type=int, help="tokens; default: 512, of transfers on cards 8000")
     parser.add_argument("--answer", type=int, default=32, help="tokens")
     parser.add_argument("--options", default="", help="more of `backend serve`, for all")
     given = parser.parse_args()
+    on_cards = given.transfers and given.device == "cuda"
+    given.shape = given.shape or ("kv" if on_cards else "small")
+    given.prompt = given.prompt or (8000 if on_cards else 512)
+    given.requests = given.requests or (8 if given.transfers else 24)
+    return given
+
+
+def main() -> None:
+    given = given_arguments()
     load = Load(given.requests, given.rate, given.prompt, given.answer)
     dtype = "float32" if given.device == "cpu" else "bfloat16"
-    options = ["--device", given.device, *given.options.split()]
+    options = ["--device", given.device]
     options += ["--threads", "1", "--kv-blocks", "2048"] if given.device == "cpu" else []
+    if given.transfers and given.device == "cuda":  # few blocks, which are scrubbed each time, and few graphs
+        options += ["--kv-blocks", "2048", "--max-model-len", "16384", "--gpu-memory", "0.4", "--max-num-seqs", "4"]
+        options += ["--no-self-tuning"]
+    options += given.options.split()
     with tempfile.TemporaryDirectory() as folder:
         model = given.model or write_checkpoint(Path(folder) / "model", SHAPES[given.shape], dtype)
         vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        rows = measured(Path(folder), model, options, load, vocabulary)
+        run_all = transfers if given.transfers else measured
+        rows = run_all(Path(folder), model, options, load, vocabulary)
     result = {"model": str(given.model or given.shape), "device": given.device, "load": vars(load), **rows}
     print(json.dumps(result, indent=2))
     if given.out:

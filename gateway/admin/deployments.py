@@ -56,7 +56,7 @@ class NewDeployment(Figures):
     @model_validator(mode="after")
     def _pairs(self) -> Self:
         if self.gpu != "auto":
-            check_kind(self.kind, self.prefill, Cards.parse(self.gpu).count)
+            check_kind(self.kind, self.prefill)
         return self
 
 

@@ -32,11 +32,6 @@ class Feasibility:
         """Raises Invalid with the reason, in the planner's words where it is the planner that refuses."""
         here = self._fleet.on_this_machine
         weights = self._models / wanted.weights
-        if wanted.kind == "disaggregated" and not here:
-            raise Invalid(
-                "prefill and decode on backends of their own are started on a gateway's own machine alone"
-                "; leave --kind disaggregated out, or set fleet.launcher to local"
-            )
         if here and wanted.gpu != CPU:
             self._check_gpus(wanted)
         if not weights.exists():

@@ -23,6 +23,8 @@ from regions.routing.prefixes import PrefixIndex, block_hashes
 from regions.routing.router import Candidates, affinity_key, cheapest, choose, trials
 
 MAX_DECISIONS = 10_000
+PROMPTS_AHEAD = 4
+"""By how many calls the queue of a backend that computes prompts may be the longer one (see `_waits_longer`)."""
 
 
 class Routes:
@@ -133,9 +135,14 @@ class Routes:
     def _route(
         self, backend: Backend, decision: Decision, prefix: Sequence[int], prefill: Route | None = None
     ) -> Route:
-        if backend.role != "decode":
+        if prefill is not None and (backend.role != "decode" or self._waits_longer(prefill.backend, backend)):
             prefill = None
         return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix, prefill)
+
+    def _waits_longer(self, prefill: Backend, backend: Backend) -> bool:
+        """Whether so many more prompts are queued at the first that the second computes one sooner itself."""
+        live = self._fleet.live()
+        return live[prefill.id].rank > live[backend.id].rank + PROMPTS_AHEAD
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
         """Return the backends that the decision allows to answer, cached by decision: a change of the fleet makes a new
@@ -179,6 +186,8 @@ class Routes:
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
         try:
             begun, *_ = [calls.enter_context(flight) for flight in flights]
+            if route.prefill is not None:
+                begun.when_answered = flights[1].end  # the prompt is computed: it waits there no longer
         except IsolationError:
             calls.close()
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None

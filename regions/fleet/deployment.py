@@ -77,7 +77,7 @@ class Deployment(Scale):
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
-        check_kind(self.kind, self.prefill, self.cards.count)
+        check_kind(self.kind, self.prefill)
         return self
 
     @property
@@ -104,16 +104,12 @@ class Deployment(Scale):
         return f"{self.id}.{region}"
 
 
-def check_kind(kind: Kind, prefill: int, cards: int) -> None:
-    """Raises ValueError for numbers that do not go with the kind. cards: of one replica."""
+def check_kind(kind: Kind, prefill: int) -> None:
+    """Raises ValueError for numbers that do not go with the kind."""
     if (kind == "disaggregated") != (prefill > 0):
         raise ValueError(
             f"a deployment of kind {kind} has {prefill} replicas for prompts"
             "; give --kind disaggregated and --prefill of at least 1, or neither"
-        )
-    if kind == "disaggregated" and cards > 1:
-        raise ValueError(
-            f"replicas of {cards} cards send each other no prompts; give one card, or leave --kind disaggregated out"
         )
 
 

@@ -179,6 +179,7 @@ class Call:
         self.state = state
         self._now = now
         self._began = now()
+        self.when_answered: Callable[[], None] | None = None  # called with the first of a good answer
         self.is_trial = state.out_until is not None
         self._is_early = state.out_until is not None and self._began < state.out_until
 
@@ -187,6 +188,8 @@ class Call:
         completed an answer, the next failure puts it out."""
         state = self.state
         state.latency_s = self._now() - self._began
+        if self.when_answered is not None:
+            self.when_answered()
         if state.out_until is not None:
             state.out_until, state.failures = None, FAILURES - 1
 
@@ -215,10 +218,11 @@ class Call:
 class CallInFlight:
     """The block of `Fleet.call`. A class, since a generator costs a request more than what it does here."""
 
-    __slots__ = ("_backend", "_call", "_fleet", "_tenant")
+    __slots__ = ("_backend", "_call", "_ended", "_fleet", "_tenant")
 
     def __init__(self, fleet: "Fleet", backend: Backend, tenant: str) -> None:
         self._fleet, self._backend, self._tenant = fleet, backend, tenant
+        self._ended = False
 
     def __enter__(self) -> Call:
         self._call = self._fleet._begin(self._backend, self._tenant)
@@ -227,7 +231,13 @@ class CallInFlight:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._fleet._end(self._backend, self._call)
+        self.end()
+
+    def end(self) -> None:
+        """Count it no longer, though the block may run on. Harmless when it is over."""
+        if not self._ended:
+            self._ended = True
+            self._fleet._end(self._backend, self._call)
 
 
 class Fleet:

@@ -7,6 +7,7 @@ their labels and goes on. So closing lets go and stops nothing; `stop` does.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +15,23 @@ from typing import Any, Self
 
 from audit.files.new_file import make_private_folder
 from regions.errors import ClusterError, LaunchError, RegionsError
-from regions.fleet.fleet import Backend
+from regions.fleet.fleet import Backend, Role
 from regions.fleet.launcher import BackendSpec, Progress, RunningBackend, silent
 from regions.identity.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.identity.identity import BackendIdentity
 from regions.launchers.cluster import Cluster
-from regions.launchers.manifests import MANAGER, MODEL, REQUEST_KEY, ClusterSettings, object_name, objects, secret, url
+from regions.launchers.manifests import (
+    MANAGER,
+    MODEL,
+    REQUEST_KEY,
+    TRANSFER_PORT,
+    ClusterSettings,
+    object_name,
+    objects,
+    role_of,
+    secret,
+    url,
+)
 
 logger = logging.getLogger("domicile.regions")
 
@@ -73,10 +85,10 @@ class KubernetesLauncher:
 
     async def adopt(self) -> None:
         """This cell's objects in the cluster, whichever gateway created them. Raises ClusterError."""
-        for identity, model in await self._kept():
-            self._identities[identity.backend] = identity
-            running = RunningBackend(self._backend(identity, model), None, None)
-            self._running.setdefault(identity.backend, running)
+        for kept in await self._kept():
+            self._identities[kept.identity.backend] = kept.identity
+            running = RunningBackend(await self._backend(kept), None, None)
+            self._running.setdefault(kept.identity.backend, running)
 
     async def __aenter__(self) -> Self:
         self._background = [
@@ -111,10 +123,10 @@ class KubernetesLauncher:
         already is left to go on with its old pod.
         """
         name = spec.identity.backend
-        if spec.role != "mixed":
+        if spec.role != "mixed" and self._request_key is None:
             raise LaunchError(
-                f"backend {name} is one of a pair for prefill and decode, which this launcher does not start"
-                "; use --kind mixed, or the launcher local"
+                f"backend {name} is one of a pair for prefill and decode, which answers signed calls alone"
+                "; give the launcher the key that verifies them (request_key)"
             )
         progress(f"{name}: issuing its certificate")
         before: Mapping[str, Any] | None = None
@@ -127,6 +139,7 @@ class KubernetesLauncher:
             self._applied[name] = files["cert.pem"]
             progress(f"{name}: waiting for its pod")
             await self._ready(name)
+            backend = await self._backend(_Kept(spec.identity, spec.served_name, spec.role))
         except BaseException as error:
             if before is None:
                 await asyncio.shield(self._delete(name, quietly=True))
@@ -135,7 +148,7 @@ class KubernetesLauncher:
             raise
         finally:
             self._starting.discard(name)
-        running = self._running[name] = RunningBackend(self._backend(spec.identity, spec.served_name), None, None)
+        running = self._running[name] = RunningBackend(backend, None, None)
         self._identities[name] = spec.identity
         self._on_change(name, running)
         progress(f"{name}: ready")
@@ -157,17 +170,18 @@ class KubernetesLauncher:
         except RegionsError as error:
             raise LaunchError(f"backend {backend_id} was not scaled to {replicas}: {error}") from error
 
-    async def _kept(self) -> list[tuple[BackendIdentity, str]]:
-        """Each backend of this cell in the cluster, and its model's name."""
+    async def _kept(self) -> list["_Kept"]:
+        """Each backend of this cell in the cluster."""
         cell = self._authority().cell
         mine = {"app.kubernetes.io/managed-by": MANAGER, "domicile.eu/cell": cell}
         kept = [each["metadata"] for each in await self._cluster.list("Deployment", mine)]
         return [
-            (
+            _Kept(
                 BackendIdentity(
                     cell, *(each["labels"][f"domicile.eu/{name}"] for name in ("tenant", "region", "backend"))
                 ),
                 each.get("annotations", {}).get(MODEL, ""),
+                role_of(each["labels"]),
             )
             for each in kept
         ]
@@ -190,14 +204,14 @@ class KubernetesLauncher:
         """Forget those that were deleted by others, and find those that a failed start left: the leader replaces
         the ones and stops the others. Raises RegionsError."""
         before = set(self._running)
-        kept = {identity.backend: (identity, model) for identity, model in await self._kept()}
+        kept = {each.identity.backend: each for each in await self._kept()}
         for name in before - kept.keys():
             self._identities.pop(name, None)
             if self._running.pop(name, None) is not None:
                 self._on_change(name, None)
         for name in kept.keys() - self._running.keys() - self._starting:
             if name not in before:  # else it was stopped while the cluster answered
-                self._running[name] = RunningBackend(self._backend(*kept[name]), None, None)
+                self._running[name] = RunningBackend(await self._backend(kept[name]), None, None)
                 self._on_change(name, self._running[name])
 
     async def _forever(self, every_s: float, failed: str, work: Callable[[], Awaitable[object]]) -> None:
@@ -220,15 +234,27 @@ class KubernetesLauncher:
             "ca.pem": authority.root_file.read_bytes(),
         } | ({REQUEST_KEY: self._request_key().read_bytes()} if self._request_key else {})
 
-    def _backend(self, identity: BackendIdentity, model: str) -> Backend:
+    async def _backend(self, kept: "_Kept") -> Backend:
+        """Raises ClusterError, LaunchError."""
+        identity = kept.identity
         return Backend(
             id=identity.backend,
             tenant=identity.tenant,
             region=identity.region,
             url=url(identity.backend, self._settings),
             uri=identity.uri,
-            models=(model,),
+            models=(kept.model,),
+            role=kept.role,
+            transfer=await self._transfer(identity.backend) if kept.role == "prefill" else None,
         )
+
+    async def _transfer(self, backend_id: str) -> str:
+        """Where others fetch the blocks of prompts: the address of its Service, for they have no DNS."""
+        service = await self._cluster.get("Service", object_name(backend_id)) or {}
+        address = service.get("spec", {}).get("clusterIP") or "None"
+        if address == "None":
+            raise LaunchError("its Service has no address of the cluster; check who changes Services in this namespace")
+        return f"[{address}]:{TRANSFER_PORT}" if ":" in address else f"{address}:{TRANSFER_PORT}"
 
     async def _ready(self, backend_id: str) -> None:
         """Raises LaunchError when the cluster gives up or takes too long, ClusterError when it does not answer."""
@@ -272,6 +298,15 @@ class KubernetesLauncher:
             logger.error(
                 "what was applied for backend %s could not be deleted: %s; delete them with kubectl", backend_id, failed
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A backend in the cluster. model: the name that it is asked for by."""
+
+    identity: BackendIdentity
+    model: str
+    role: Role
 
 
 def _state(deployment: Mapping[str, Any]) -> tuple[bool, str, bool]:

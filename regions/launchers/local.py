@@ -242,7 +242,7 @@ class LocalLauncher:
         if spec.threads is not None:
             command += ["--threads", str(spec.threads)]
         if spec.role != "mixed":
-            command += ["--role", spec.role]
+            command += ["--role", spec.role, "--transfer-memory"]  # all of them are of this host and user
         draft = "" if spec.draft is None else str(spec.draft.resolve())
         return [*command, *spec.guessing(draft), *self._options(), *spec.options]
 

@@ -6,16 +6,21 @@ certificate of this one backend. Shapes: Kubernetes API apps/v1, v1, networking.
 """
 
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regions.fleet.fleet import Role
 from regions.fleet.launcher import BackendSpec
 from regions.identity.identity import BackendIdentity, GatewayIdentity
 
 Object = dict[str, Any]
 
 PORT = 8443
+TRANSFER_PORT = 8444  # where a backend that computes prompts for others sends their keys and values
 PREFIX = "backend-"
+TENANT = "domicile.eu/tenant"
+ROLE = "domicile.eu/role"  # label, of backends that are not mixed
 MODEL = "domicile.eu/model"  # annotation: the name that the model is asked for by
 REQUEST_KEY = "requests.pem"
 MANAGER = "domicile"
@@ -75,8 +80,9 @@ def objects(spec: BackendSpec, identity_files: dict[str, bytes], settings: Clust
     ]
 
 
-def labels(identity: BackendIdentity) -> dict[str, str]:
-    return {
+def labels(identity: BackendIdentity, role: Role = "mixed") -> dict[str, str]:
+    own = {} if role == "mixed" else {ROLE: role}
+    return own | {
         "app.kubernetes.io/name": "domicile-backend",
         "app.kubernetes.io/managed-by": MANAGER,
         "domicile.eu/cell": identity.cell,
@@ -84,6 +90,12 @@ def labels(identity: BackendIdentity) -> dict[str, str]:
         "domicile.eu/region": identity.region,
         "domicile.eu/backend": identity.backend,
     }
+
+
+def role_of(known: Mapping[str, str]) -> Role:
+    """By the labels of an object of a backend."""
+    found = known.get(ROLE)
+    return "prefill" if found == "prefill" else "decode" if found == "decode" else "mixed"
 
 
 def secret(identity: BackendIdentity, identity_files: dict[str, bytes], settings: ClusterSettings) -> Object:
@@ -104,17 +116,27 @@ def service(spec: BackendSpec, settings: ClusterSettings) -> Object:
         "metadata": _metadata(spec.identity, settings),
         "spec": {
             "selector": _selector(spec),
-            "ports": [{"name": "https", "port": PORT, "targetPort": "https", "protocol": "TCP"}],
+            "ports": [
+                {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+                for name, port in _ports(spec).items()
+            ],
         },
     }
 
 
 def network_policy(spec: BackendSpec, settings: ClusterSettings) -> Object:
-    """In: this cell's gateways. Out: nothing, DNS included; a backend calls no other host."""
-    gateways = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.gateway_namespace}},
-        "podSelector": {"matchLabels": settings.gateways},
-    }
+    """In: this cell's gateways. Out: nothing, DNS included; a backend calls no other host.
+
+    Of a pair for prefill and decode, those that answer reach the transfer port of those of their tenant that compute
+    prompts, and nobody else does; by the address of a Service, so that no DNS is needed.
+    """
+    ingress = [{"from": [_gateways(settings)], "ports": [{"protocol": "TCP", "port": PORT}]}]
+    egress: list[Object] = []
+    transfer = [{"protocol": "TCP", "port": TRANSFER_PORT}]
+    if spec.role == "prefill":
+        ingress.append({"from": [_of_tenant(spec, "decode")], "ports": transfer})
+    if spec.role == "decode":
+        egress.append({"to": [_of_tenant(spec, "prefill")], "ports": transfer})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -122,9 +144,22 @@ def network_policy(spec: BackendSpec, settings: ClusterSettings) -> Object:
         "spec": {
             "podSelector": {"matchLabels": _selector(spec)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [gateways], "ports": [{"protocol": "TCP", "port": PORT}]}],
-            "egress": [],
+            "ingress": ingress,
+            "egress": egress,
         },
+    }
+
+
+def _of_tenant(spec: BackendSpec, role: Role) -> Object:
+    """Pods of this namespace that are backends of the same cell and tenant with that role."""
+    known = labels(spec.identity, role)
+    return {"podSelector": {"matchLabels": {name: known[name] for name in ("domicile.eu/cell", TENANT, ROLE)}}}
+
+
+def _gateways(settings: ClusterSettings) -> Object:
+    return {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.gateway_namespace}},
+        "podSelector": {"matchLabels": settings.gateways},
     }
 
 
@@ -143,14 +178,17 @@ def deployment(spec: BackendSpec, settings: ClusterSettings, *, locked: bool = F
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(spec.identity, settings) | {"annotations": {MODEL: spec.served_name}},
+        "metadata": _metadata(spec.identity, settings, spec.role) | {"annotations": {MODEL: spec.served_name}},
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": 900,
             "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
             "selector": {"matchLabels": _selector(spec)},
-            "template": {"metadata": {"labels": labels(spec.identity)}, "spec": _pod(spec, settings, locked)},
+            "template": {
+                "metadata": {"labels": labels(spec.identity, spec.role)},
+                "spec": _pod(spec, settings, locked),
+            },
         },
     }
 
@@ -201,7 +239,7 @@ def _container(spec: BackendSpec, settings: ClusterSettings, locked: bool) -> Ob
         "name": "backend",
         "image": settings.image,
         "args": arguments(spec, locked=locked),
-        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(spec).items()],
         # A model takes its time to load; then a silent engine loop is noticed within seconds, and ended after a minute.
         "startupProbe": {"exec": _fresh(60), "periodSeconds": 2, "failureThreshold": 450},
         "readinessProbe": {"exec": _fresh(12), "periodSeconds": 3, "failureThreshold": 1},
@@ -236,6 +274,9 @@ def arguments(spec: BackendSpec, *, locked: bool = False) -> list[str]:
     command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
     if gpu_count(spec) and "--device" not in spec.options:
         command += ["--device", "cuda"]
+    if spec.role != "mixed":
+        command += ["--role", spec.role]
+    command += ["--transfer-port", str(TRANSFER_PORT)] if spec.role == "prefill" else []
     if spec.threads is not None:
         command += ["--threads", str(spec.threads)]
     draft = "" if spec.draft is None else f"{MODELS}/{spec.draft.name}"
@@ -247,17 +288,22 @@ def gpu_count(spec: BackendSpec) -> int:
     return len(spec.gpus) or (spec.cards if spec.card is not None and spec.card != "cpu" else 0)
 
 
+def _ports(spec: BackendSpec) -> dict[str, int]:
+    """By name."""
+    return {"https": PORT} | ({"transfer": TRANSFER_PORT} if spec.role == "prefill" else {})
+
+
 def _fresh(seconds: int) -> Object:
     """A probe: the heartbeat is younger than `seconds`. `find` counts in minutes, with fractions."""
     look = f'test -n "$(find {HEARTBEAT} -mmin -{seconds / 60:g} 2>/dev/null)"'
     return {"command": ["/bin/sh", "-c", look]}
 
 
-def _metadata(identity: BackendIdentity, settings: ClusterSettings) -> Object:
+def _metadata(identity: BackendIdentity, settings: ClusterSettings, role: Role = "mixed") -> Object:
     return {
         "name": object_name(identity.backend),
         "namespace": settings.namespace,
-        "labels": labels(identity),
+        "labels": labels(identity, role),
     }
 
 

@@ -47,6 +47,7 @@ class FakeKubernetes:
         self.faults = []  # statuses for the next calls; None: cut the connection
         self.stuck = None  # why no pod becomes ready
         self.slow_s = 0.0
+        self.address = "10.96.0.7"  # of every Service
         self.rules = [
             (group, resource, verb)
             for document in yaml.safe_load_all(ROLE.read_text())
@@ -88,7 +89,9 @@ class FakeKubernetes:
         return await getattr(self, f"_{verb}")(request, plural, name, sub)
 
     async def _get(self, request, plural, name, sub):
-        found = self.objects.get((plural, name))
+        found = deepcopy(self.objects.get((plural, name)))
+        if found and plural == "services":  # an API server gives each an address
+            found["spec"]["clusterIP"] = self.address
         return web.json_response(found) if found else _status(404, f'{plural} "{name}" not found')
 
     async def _list(self, request, plural, name, sub):

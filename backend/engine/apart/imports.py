@@ -9,7 +9,8 @@ sequence computes its prompt itself: it never continues from a part.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from backend.engine.apart.frame import BlockFrame, blocks_of
+from backend.engine.apart.frame import Frame, PlacedFrame, blocks_of
+from backend.engine.apart.windows import Windows
 from backend.engine.core.block_manager import BlockManager
 from backend.engine.core.runner import BlockBytes
 from backend.engine.core.sequence import Sequence
@@ -41,9 +42,12 @@ class Room:
 
 
 class Imports:
-    def __init__(self, blocks: BlockManager, pages: Callable[[], BlockBytes | None]) -> None:
-        """pages: of the cache as it is now."""
+    def __init__(
+        self, blocks: BlockManager, pages: Callable[[], BlockBytes | None], windows: Windows | None = None
+    ) -> None:
+        """pages: of the cache as it is now. windows: None: there are none."""
         self._blocks = blocks
+        self._windows = windows
         self._pages = pages
         self._imports: dict[int, _Import] = {}
 
@@ -88,28 +92,34 @@ class Imports:
         one.next = [min(one.end, firsts[table]) for table in pages.groups.tables]
         return Room(sequence.id, one.first, one.end)
 
-    def write(self, id: int, frame: BlockFrame) -> str:
+    def write(self, id: int, frame: Frame) -> str:
         """Write a frame of the prompt; returns why it was not taken, "" if it was. Frames of an unknown prompt are
-        dropped: it was aborted meanwhile."""
+        dropped: it was aborted meanwhile. Behind it the slot of a frame that lies in a window may be reused."""
         one, pages = self._imports.get(id), self._pages()
         if one is None or one.next is None or pages is None:
             return ""
-        if not frame.is_whole:
+        if not isinstance(frame, PlacedFrame) and not frame.is_whole:
             return "the checksum of a frame is wrong"
-        keys, values = pages.block_bytes
-        fits = (
-            0 <= frame.layer < len(one.next)
-            and frame.count > 0
-            and frame.first == one.next[frame.layer]
-            and frame.first + frame.count <= one.end
-            and (len(frame.keys), len(frame.values)) == (keys * frame.count, values * frame.count)
-        )
-        if not fits:
+        if not _is_due(frame, one, pages):
             return "a frame is not the one that is due"
         table = one.sequence.block_tables[pages.groups.tables[frame.layer]]
         ids = table[frame.first : frame.first + frame.count]
-        pages.write(frame.layer, ids, frame.keys, frame.values)
+        if isinstance(frame, PlacedFrame):
+            if why := self._write_placed(frame, ids, pages):
+                return why
+        else:
+            pages.write(frame.layer, ids, frame.keys, frame.values)
         one.next[frame.layer] += frame.count
+        return ""
+
+    def _write_placed(self, frame: PlacedFrame, ids: list[int], pages: BlockBytes) -> str:
+        window = None if self._windows is None else self._windows.opened(frame.window)
+        if window is None:
+            return "a frame lies in a window that is not mapped here"
+        if not 0 <= frame.slot < window.handle.slots or frame.size > window.handle.slot_bytes:
+            return "a frame is not the one that is due"
+        if not pages.write_from(frame.layer, ids, window, frame.slot, frame.sum):
+            return "the checksum of a frame is wrong"
         return ""
 
     def end(self, id: int, *, whole: bool) -> bool:
@@ -131,3 +141,20 @@ class Imports:
         """Their sequences are forgotten, and their blocks with them."""
         for id in ids:
             self._imports.pop(id, None)
+
+
+def _is_due(frame: Frame, one: _Import, pages: BlockBytes) -> bool:
+    """Whether it is the next of its layer, and has as many bytes as its blocks."""
+    keys, values = pages.block_bytes
+    if isinstance(frame, PlacedFrame):
+        as_large = frame.size == (keys + values) * frame.count
+    else:
+        as_large = (len(frame.keys), len(frame.values)) == (keys * frame.count, values * frame.count)
+    return (
+        one.next is not None
+        and 0 <= frame.layer < len(one.next)
+        and frame.count > 0
+        and frame.first == one.next[frame.layer]
+        and frame.first + frame.count <= one.end
+        and as_large
+    )

@@ -3,6 +3,7 @@
 A cache takes nearly all of a card, so every operation works in pieces and allocates little.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.engine.cache.window_handle import WindowHandle
+from backend.engine.cache.windows import PlacedRead, made, opened, padded, sum_of_words, unsigned
 from backend.engine.core.h2d import pinned, sent
-from backend.engine.core.runner import Moment
+from backend.engine.core.runner import Moment, Window
 from backend.models.layer_groups import LayerGroups, one_table
 
 PIECE_BYTES = 16 << 20
@@ -28,6 +31,7 @@ class Pages:
         self._device = keys.device
         self.dtype = str(keys.dtype).removeprefix("torch.")
         self._reads: Any = None  # the stream of reads, on a GPU, once there was one
+        self._visits: Any = None  # the same of what is read from other cards
         self._writes: list[tuple[Any, Tensor]] = []  # pinned buffers whose copies may be in flight
 
     @property
@@ -54,9 +58,7 @@ class Pages:
         if self._device.type != "cuda":
             keys, values = (part[place].index_select(0, torch.tensor(blocks)) for part in self._parts)
             return ReadBlocks(keys, values, None)
-        if self._reads is None:
-            self._reads = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._reads):
+        with torch.cuda.stream(self._reading()):
             self._reads.wait_event(moment)
             chosen = self._ids(blocks)
             there = [part[place].index_select(0, chosen) for part in self._parts]
@@ -67,6 +69,88 @@ class Pages:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return ReadBlocks(here[0], here[1], event)
+
+    def _reading(self) -> Any:
+        if self._reads is None:
+            self._reads = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._reads
+
+    def make_window(self) -> Window:
+        return made(self._device)
+
+    def open_window(self, handle: WindowHandle) -> Window:
+        return opened(handle, self._device)
+
+    @torch.inference_mode()
+    def read_into(self, layer: int, blocks: list[int], moment: Moment, window: Window, slot: int) -> PlacedRead:
+        size = len(blocks) * sum(self.block_bytes)
+        place = window.part(slot, padded(size))
+        if self._device.type != "cuda":
+            self._gather(layer, blocks, place)
+            return PlacedRead(sum_of_words(place), None)
+        with torch.cuda.stream(self._reading()):
+            self._reads.wait_event(moment)
+            self._gather(layer, blocks, place)
+            found = torch.empty((), dtype=torch.int64, pin_memory=True)
+            found.copy_(sum_of_words(place), non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return PlacedRead(found, event)
+
+    def _gather(self, layer: int, blocks: list[int], place: Tensor) -> None:
+        chosen = self._ids(blocks)
+        for rows, own in zip(self._rows(layer), self._split(place, len(blocks)), strict=True):
+            torch.index_select(rows, 0, chosen, out=own)
+
+    def _rows(self, layer: int) -> list[Tensor]:
+        """Keys and values of a layer, [blocks, words]: eight bytes at a time where blocks of both have whole words."""
+        parts = [part[self.groups.places[layer]].flatten(1) for part in self._parts]
+        in_words = all(part.shape[1] % 8 == 0 for part in parts)
+        return [part.view(torch.int64) for part in parts] if in_words else parts
+
+    def _split(self, place: Tensor, count: int) -> list[Tensor]:
+        """Keys and values of so many blocks that lie one behind the other, each as `_rows` has them."""
+        found, at = [], 0
+        for rows in self._rows(0):
+            size = count * rows.shape[1] * rows.element_size()
+            found.append(place[at : at + size].view(rows.dtype).view(count, -1))
+            at += size
+        return found
+
+    @torch.inference_mode()
+    def write_from(self, layer: int, blocks: list[int], window: Window, slot: int, checksum: int) -> bool:
+        """On a GPU the copy from the other card has a stream of its own: it is waited for, and not for the steps."""
+        size = len(blocks) * sum(self.block_bytes)
+        if self._device.type != "cuda":
+            here = window.copied(slot, padded(size))
+            same = unsigned(sum_of_words(here)) == checksum
+        else:
+            if self._visits is None:
+                self._visits = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(self._visits):
+                here = window.copied(slot, padded(size))
+                same = unsigned(sum_of_words(here)) == checksum  # waits for this stream alone
+            here.record_stream(torch.cuda.current_stream())
+        if same:
+            chosen = self._ids(blocks)
+            for rows, content in zip(self._rows(layer), self._split(here, len(blocks)), strict=True):
+                rows.index_copy_(0, chosen, content)
+        here.zero_()
+        return same
+
+    @torch.inference_mode()
+    def clear(self, window: Window, slot: int, size: int) -> None:
+        """Behind what was read into it, and before what will be."""
+        with self._among_reads():
+            window.part(slot, padded(size)).zero_()
+
+    @torch.inference_mode()
+    def left_in(self, window: Window, slot: int, size: int) -> int:
+        with self._among_reads():
+            return int(window.part(slot, padded(size)).count_nonzero())
+
+    def _among_reads(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.stream(self._reading()) if self._device.type == "cuda" else contextlib.nullcontext()
 
     @torch.inference_mode()
     def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:

@@ -1,7 +1,9 @@
 """What computes the engine's steps, as the engine sees it."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from backend.engine.core.progress import TokenLogprobs
 from backend.engine.core.scheduler import Scheduled
@@ -49,6 +51,36 @@ class PendingBlocks(Protocol):
         ...
 
 
+class PlacedBlocks(Protocol):
+    """Blocks on their way into a slot of a window."""
+
+    @property
+    def arrived(self) -> bool: ...
+
+    def take(self) -> int:
+        """Their checksum, once. Waits for them."""
+        ...
+
+
+class Window(Protocol):
+    """Memory that another backend of this host has mapped, or that of another one. handle: a
+    `cache.window_handle.WindowHandle`."""
+
+    @property
+    def handle(self) -> Any: ...
+    def part(self, slot: int, size: int) -> Tensor:
+        """The first bytes of a slot, to write to. [size], uint8."""
+        ...
+
+    def copied(self, slot: int, size: int) -> Tensor:
+        """The same in memory of this process alone."""
+        ...
+
+    def close(self) -> None:
+        """Zero it where it is this process's own; let go of it."""
+        ...
+
+
 class BlockBytes(Protocol):
     """A cache as bytes, for blocks that travel between backends. layers: how many. block_bytes: of the keys and of the
     values of a block in one layer. dtype: of the cache, by its name. groups: which layer takes its blocks from which
@@ -74,6 +106,31 @@ class BlockBytes(Protocol):
 
     def write(self, layer: int, blocks: list[int], keys: bytes, values: bytes) -> None:
         """Behind the steps in flight, none of which may use these blocks."""
+        ...
+
+    def make_window(self) -> Window:
+        """That blocks can be read into. Raises BackendError where there can be none."""
+        ...
+
+    def open_window(self, handle: Any) -> Window:
+        """Another process's, that blocks can be written from. Raises BackendError."""
+        ...
+
+    def read_into(self, layer: int, blocks: list[int], moment: Moment, window: Window, slot: int) -> PlacedBlocks:
+        """As `read`, into that slot of a window of this process."""
+        ...
+
+    def write_from(self, layer: int, blocks: list[int], window: Window, slot: int, checksum: int) -> bool:
+        """As `write`, from that slot of another process's window, which may be reused at once. False if what is there
+        has another checksum; then nothing is written."""
+        ...
+
+    def clear(self, window: Window, slot: int, size: int) -> None:
+        """Zero so many bytes of the slot, before anything is read into it again."""
+        ...
+
+    def left_in(self, window: Window, slot: int, size: int) -> int:
+        """Of so many bytes of the slot, those that are not zero. Waits for what was read into it, or cleared."""
         ...
 
 

@@ -107,7 +107,7 @@ class EmbeddingEngine(Engine):
     def add(
         self, id: int, prompt: list[int], params: SamplingParams = NOTHING_DRAWN, *, priority: int = 0,
         leader: int | None = None, cache_root: bytes = b"", project: bytes = b"", adapter: str = "",
-        exports: int | None = None, fetches: bool = False,
+        exports: int | None = None, fetches: bool = False, window: bytes = b"", adapter_digest: str = "",
     ) -> None:  # fmt: skip
         """As `Engine.add`, for a text; ``params`` say nothing here, and no block travels."""
         super().add(id, prompt, NOTHING_DRAWN, priority=priority, leader=leader, cache_root=cache_root, project=project)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.host_tier import HostClear, HostLoad, HostOperation, HostPages, HostSettle, HostStore
-from backend.engine.core.runner import Runner
+from backend.engine.core.runner import PendingBlocks, Runner
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.core.token_masks import Allowed
@@ -25,13 +25,17 @@ from backend.engine.parallel.step_messages import (
     Masks,
     PlaceAdapter,
     Prepare,
+    RankBlocks,
+    ReadBlocks,
     Refused,
     Residue,
     Scrub,
     Sleep,
+    TakeRead,
     ToFollower,
     Verify,
     Wake,
+    WriteRankBlocks,
 )
 from backend.errors import AdapterRefused, BackendError, CannotSleep
 
@@ -66,6 +70,7 @@ class Follower:
     host: HostPages | None = None
     asleep: bool = False
     _mirrors: Mirrors = field(default_factory=Mirrors)
+    _reads: dict[int, PendingBlocks] = field(default_factory=dict)
 
     def run(self) -> None:
         """Until the leader closes the connection, which `Leader.receive` raises for."""
@@ -91,6 +96,8 @@ class Follower:
                 self._on_host(message)
             case PlaceAdapter():
                 self._turn(lambda: self._place(message))
+            case ReadBlocks() | TakeRead() | WriteRankBlocks():
+                self._on_blocks(message)
             case Sleep():
                 self._turn(self._sleep)
             case Wake():
@@ -108,6 +115,18 @@ class Follower:
                 self.host.forget()
             case _:
                 self.host.do(message)
+
+    def _on_blocks(self, message: ReadBlocks | TakeRead | WriteRankBlocks) -> None:
+        pages = self.runner.pages
+        if pages is None:
+            raise RuntimeError("the blocks of this rank cannot travel")
+        match message:
+            case ReadBlocks(number, layer, blocks):
+                self._reads[number] = pages.read(layer, blocks, pages.now())
+            case TakeRead(number):
+                self.leader.answer(RankBlocks(*self._reads.pop(number).take()))
+            case WriteRankBlocks(layer, blocks, keys, values):
+                pages.write(layer, blocks, keys, values)
 
     def _launch(self, message: Launch) -> None:
         self._mirrors.forget(message.gone)

@@ -7,7 +7,6 @@ from the others but what a control message asks for.
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from backend.engine.cache.sleeper import Sleeper
 from backend.engine.core.host_tier import HostOperation, HostPages
@@ -16,30 +15,21 @@ from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.speculation import Drafted
 from backend.engine.core.token_masks import Allowed
 from backend.engine.parallel import step_messages as say
+from backend.engine.parallel.followers import Followers
+from backend.engine.parallel.leading_pages import Division, LeadingPages
 from backend.engine.parallel.mirrors import Originals
-from backend.engine.parallel.step_messages import FromFollower, ToFollower
+from backend.engine.parallel.step_messages import FromFollower
 from backend.errors import BackendError, CannotSleep, CannotWake
 from backend.models.checkpoints.direct import OnProgress
 
 
-class Followers(Protocol):
-    """The other ranks, from 1 on."""
-
-    def send(self, message: ToFollower) -> None:
-        """To each of them. Raises RankLost."""
-        ...
-
-    def answers(self) -> Items[FromFollower]:
-        """One of each of them, in the order of their ranks. Waits; raises RankLost."""
-        ...
-
-
 @dataclass
 class LeadingRunner:
-    """A `runner.Runner`. pages: none that could travel, for each rank has a part of every block."""
+    """A `runner.Runner`. division: of the cache; None: its blocks do not travel."""
 
     own: Runner
     followers: Followers
+    division: Division | None = None
     ahead: int = field(init=False)
     plain_only: bool = field(init=False)
     pages: BlockBytes | None = field(init=False, default=None)
@@ -48,6 +38,8 @@ class LeadingRunner:
 
     def __post_init__(self) -> None:
         self.ahead, self.plain_only = self.own.ahead, self.own.plain_only
+        if self.division is not None and self.own.pages is not None:
+            self.pages = LeadingPages(lambda: self.own.pages, self.division, self.followers)
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -87,6 +87,29 @@ class PlaceAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     digest: str = ""
 
 
+class ReadBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`BlockBytes.read` of this rank's part, as of now; `TakeRead` with the same number follows."""
+
+    number: int
+    layer: int
+    blocks: list[int]
+
+
+class TakeRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`PendingBlocks.take`; answered by `RankBlocks`."""
+
+    number: int
+
+
+class WriteRankBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`BlockBytes.write` of this rank's part."""
+
+    layer: int
+    blocks: list[int]
+    keys: bytes
+    values: bytes
+
+
 class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """`Sleeper.sleep`; answered by `Done` with the bytes given back, or by `Refused`."""
 
@@ -106,11 +129,18 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
+class RankBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """This rank's part of the blocks that were read."""
+
+    keys: bytes
+    values: bytes
+
+
 ToFollower = (
     Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | PlaceAdapter | Sleep | Wake
-    | HostStore | HostLoad | HostSettle | HostClear | HostResidue | HostForget
+    | ReadBlocks | TakeRead | WriteRankBlocks | HostStore | HostLoad | HostSettle | HostClear | HostResidue | HostForget
 )  # fmt: skip
-FromFollower = Done | Refused
+FromFollower = Done | Refused | RankBlocks
 
 
 class RankLost(BackendError):

@@ -315,7 +315,7 @@ def _on_cards(wanted: "Deployment", cards: "Cards") -> "Deployment":
     from regions.fleet.deployment import check_kind
 
     try:
-        check_kind(wanted.kind, wanted.prefill, cards.count)
+        check_kind(wanted.kind, wanted.prefill)
     except ValueError as error:
         fail(str(error), USAGE)
     return wanted.model_copy(update={"gpu": str(cards)})

@@ -76,7 +76,7 @@ class DeclaredDeployment(Scale):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        check_kind(self.kind, self.prefill, Cards.parse(self.gpu).count)
+        check_kind(self.kind, self.prefill)
         if self.min_replicas > self.max_replicas:
             raise ValueError(
                 f"{self.min_replicas} replicas at least and {self.max_replicas} at most cannot both hold"

@@ -17,7 +17,7 @@ class DeploymentControl(Administration):
         """One living deployment of a tenant serves a model. Raises Invalid, Duplicate, NotFound."""
         _check(wanted)
         try:
-            check_kind(wanted.kind, wanted.prefill, wanted.cards.count)
+            check_kind(wanted.kind, wanted.prefill)
         except ValueError as error:
             raise InvalidValue(str(error)) from None
         with self._change() as change:

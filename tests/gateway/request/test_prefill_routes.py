@@ -7,6 +7,7 @@ from gateway.openai.asgi_client import BatchLine
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.recorder import _outcome, _route
 from gateway.request.stages import Accepted
+from regions.fleet.fleet import EngineReport
 from tests.gateway.parts import World, parsed, record
 from tests.gateway.request.test_routes import decided, names, routes
 
@@ -97,6 +98,54 @@ def test_both_are_counted_while_the_call_runs_and_looked_at_once_more_before_it(
     with pytest.raises(BackendUnavailable), table.in_flight(request, decision, route):
         pass
     assert world.fleet.live()[route.backend.id].in_flight == 0
+
+
+def reports(world, name, waiting):
+    world.fleet.mark_report(world.backend(name), EngineReport(running=1, waiting=waiting, kv_use=0.0))
+
+
+def test_where_prompts_wait_longer_than_answers_they_are_computed_where_they_are_answered():
+    world = pairs(*PAIR)
+    table = routes(world)
+    request, decision = decided(world)
+    reports(world, "p-1", 3)
+    assert {route.prefill.backend.id for route in table.choose(request, decision)} == {"p-1"}
+    reports(world, "p-1", 9)
+    assert {route.prefill for route in table.choose(request, decision)} == {None}
+    reports(world, "d-1", 9)
+    assert {route.backend.id: route.prefill is not None for route in table.choose(request, decision)} == {
+        "d-1": True, "d-2": False,
+    }  # fmt: skip
+    reports(world, "p-1", 0)
+    assert all(route.prefill is not None for route in table.choose(request, decision))
+
+
+def test_of_two_for_prompts_the_shorter_queue_is_taken():
+    world = pairs(*PAIR, "acme/eu-fr-par/p-2")
+    table = routes(world)
+    request, decision = decided(world)
+    for busy, free in (("p-1", "p-2"), ("p-2", "p-1")):
+        reports(world, busy, 9)
+        reports(world, free, 0)
+        assert {route.prefill.backend.id for route in table.choose(request, decision)} == {free}
+
+
+def test_a_prompt_is_counted_until_its_answer_begins():
+    world = pairs(*PAIR)
+    table = routes(world)
+    request, decision = decided(world)
+    route = table.choose(request, decision)[0]
+
+    def in_flight():
+        return [world.fleet.live()[name].in_flight for name in ("p-1", route.backend.id)]
+
+    with table.in_flight(request, decision, route) as call:
+        assert in_flight() == [1, 1]
+        call.answered()
+        assert in_flight() == [0, 1]
+        call.answered()
+        assert in_flight() == [0, 1]
+    assert in_flight() == [0, 0]
 
 
 def test_one_outside_the_decision_never_gets_a_prompt():

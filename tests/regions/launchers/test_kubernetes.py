@@ -423,3 +423,45 @@ async def test_a_start_that_its_leader_did_not_live_to_see_is_seen_by_the_next(s
         (replica,) = scene.replicas()
         assert (replica.state, scene.offered()) == ("ready", [replica.id])
     assert scene.told() == ["replica.starting", "replica.ready"]
+
+
+@pytest.fixture
+async def signed(cluster, tmp_path, authority):
+    """A launcher whose backends answer signed calls alone."""
+    (tmp_path / "requests.pem").write_text("a public key")
+    async with KubernetesLauncher(
+        cluster, tmp_path, authority, ready_within_s=5, poll_s=0.01, request_key=lambda: tmp_path / "requests.pem"
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("address", "transfer"), [("10.96.0.7", "10.96.0.7:8444"), ("fd00::7", "[fd00::7]:8444")], ids=["4", "6"]
+)
+async def test_a_pair_is_started_with_the_address_for_its_blocks_and_found_again(
+    server, signed, cluster, tmp_path, authority, address, transfer
+):
+    server.address = address
+    for number, role in enumerate(("prefill", "decode", "mixed")):
+        await signed.start(spec(f"acme-{number}", role=role))
+    found = [(each.backend.role, each.backend.transfer) for each in signed.running.values()]
+    assert found == [("prefill", transfer), ("decode", None), ("mixed", None)]
+    async with KubernetesLauncher(cluster, tmp_path, authority) as other:
+        await other.adopt()
+        assert dict(other.running) == dict(signed.running)
+    async with KubernetesLauncher(cluster, tmp_path, authority) as third:
+        await third.look()
+        assert dict(third.running) == dict(signed.running)
+
+
+async def test_a_service_without_an_address_is_a_start_that_failed(server, signed):
+    server.address = "None"
+    with pytest.raises(LaunchError, match="has no address"):
+        await signed.start(spec(role="prefill"))
+    assert server.objects == {} and not signed.running
+
+
+async def test_one_of_a_pair_is_not_started_where_calls_are_not_signed(server, launcher):
+    with pytest.raises(LaunchError, match="signed calls"):
+        await launcher.start(spec(role="decode"))
+    assert server.objects == {}

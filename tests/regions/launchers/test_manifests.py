@@ -34,6 +34,8 @@ def pod(found):
         made(card="h100"),
         made(gpus=(0, 1, 2, 3), threads=8, options=("--quantization", "fp8")),
         made(ClusterSettings(kernels="kernels", runtime_class="nvidia", surge=False)),
+        made(role="prefill", card="h100", cards=2),
+        made(role="decode", card="h100", cards=2),
     ],
 )
 def test_every_object_is_valid_under_the_published_schemas(found):
@@ -71,6 +73,51 @@ def test_only_the_gateways_get_in_and_nothing_gets_out():
     assert only["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "domicile"}}
     assert only["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "domicile-gateway"}}
     assert rules["podSelector"]["matchLabels"] == made()["Deployment"]["spec"]["selector"]["matchLabels"]
+
+
+def chosen(rule, labels):
+    return rule["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_of_a_pair_one_is_reached_on_its_second_port_by_the_other_of_its_tenant_alone():
+    prefill, decode = made(role="prefill"), made(role="decode")
+    rules = prefill["NetworkPolicy"]["spec"]
+    assert rules["egress"] == [] and len(rules["ingress"]) == 2
+    gateways, others = rules["ingress"]
+    assert gateways["ports"] == [{"protocol": "TCP", "port": 8443}]
+    assert others["ports"] == [{"protocol": "TCP", "port": 8444}]
+    ((who,), (whom,)) = others["from"], decode["NetworkPolicy"]["spec"]["egress"][0]["to"]
+    assert set(who) == set(whom) == {"podSelector"}  # pods of this namespace
+    labels = {
+        role: found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+        for role, found in (("prefill", prefill), ("decode", decode), ("mixed", made()))
+    }
+    assert [role for role, known in labels.items() if chosen(who, known)] == ["decode"]
+    assert [role for role, known in labels.items() if chosen(whom, known)] == ["prefill"]
+    for other in ({"domicile.eu/tenant": "globex"}, {"domicile.eu/cell": "eu-de"}):
+        assert not chosen(who, labels["decode"] | other) and not chosen(whom, labels["prefill"] | other)
+    (out,) = decode["NetworkPolicy"]["spec"]["egress"]
+    assert out["ports"] == [{"protocol": "TCP", "port": 8444}]
+    assert len(decode["NetworkPolicy"]["spec"]["ingress"]) == 1
+
+
+def test_of_a_pair_each_has_its_role_its_ports_and_its_gpus():
+    ports = {}
+    for role, port in (("prefill", ["--transfer-port", "8444"]), ("decode", [])):
+        found = made(role=role, card="h100", cards=2, options=("--tensor-parallel-size", "2"))
+        (container,) = pod(found)["containers"]
+        arguments = container["args"]
+        at = arguments.index("--role")
+        assert arguments[at : at + 2 + len(port)] == ["--role", role, *port]
+        assert "--transfer-memory" not in arguments  # pods share no memory
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        assert found["Deployment"]["metadata"]["labels"]["domicile.eu/role"] == role
+        assert "domicile.eu/role" not in found["Deployment"]["spec"]["selector"]["matchLabels"]
+        ports[role] = [each["port"] for each in found["Service"]["spec"]["ports"]]
+        assert ports[role] == [each["containerPort"] for each in container["ports"]]
+    assert ports == {"prefill": [8443, 8444], "decode": [8443]}
+    (container,) = pod(made())["containers"]
+    assert "--role" not in container["args"] and "domicile.eu/role" not in made()["Deployment"]["metadata"]["labels"]
 
 
 def test_its_pod_is_restricted_and_has_no_account():

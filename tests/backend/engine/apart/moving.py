@@ -21,7 +21,7 @@ def exported(engine: Engine, prompt: list[int], first: int = 0, id: int = 900) -
             engine.step()
         taken = engine.exports.take(id, 1)
         if taken is not None:
-            frames += taken[0]
+            frames += [frame for frame in taken[0] if isinstance(frame, BlockFrame)]
             if taken[1] is not Further.MORE:
                 return frames, taken[1]
 

@@ -216,12 +216,21 @@ def test_one_replica_for_prompts_is_the_default_and_those_that_answer_scale(run)
     assert (shown["prefill"], shown["min_replicas"], shown["max_replicas"]) == (1, 0, 4)
 
 
+def test_each_replica_of_a_pair_may_have_several_cards(run, monkeypatch):
+    asked = ("deployment", "create", "acme", "pair", *PAIR, "--gpu", "h100", "--gpus", "2")
+    monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0, 1, 2]")
+    assert "2 replicas need 2 GPUs each" in run(*asked, status=1)
+    monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0, 1, 2, 3]")
+    run(*asked)
+    shown = json.loads(run("deployment", "show", "acme", "pair", "--json"))
+    assert (shown["kind"], shown["gpu"]) == ("disaggregated", "2xh100")
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ("--decode", "2", "--max", "3"),
         ("--decode", "2", "--min", "1"),
-        ("--gpu", "h100", "--gpus", "2"),
         ("--kind", "mixed", "--prefill", "1"),
         ("--kind", "mixed", "--decode", "1"),
         ("--kind", "other"),
