@@ -101,13 +101,7 @@ class Engine:
         self.runner: Runner = runner
         self._sleeper = sleeper
         self._host = host
-        windows = runner.windows
-        whole_tables = sum(window is None for window in windows) or len(windows)
-        tier = HostTier(cache.host_blocks, host.slot_bytes, config.block_size, tables=whole_tables) if host else None
-        self.blocks = BlockManager(
-            cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt, tier=tier,
-            windows=windows,
-        )  # fmt: skip
+        self.blocks = _blocks(config, cache, runner.windows, host)
         self.scheduler = Scheduler(
             self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             whole=whole, pace=None if whole else _pace(config),
@@ -636,6 +630,17 @@ class Engine:
         if len(sequence.tokens) >= sequence.max_length:
             return Finish.LENGTH
         return None
+
+
+def _blocks(
+    config: EngineConfig, cache: CacheSize, windows: tuple[int | None, ...], host: HostPages | None
+) -> BlockManager:
+    whole = sum(window is None for window in windows) or len(windows)
+    tier = HostTier(cache.host_blocks, host.slot_bytes, config.block_size, tables=whole) if host else None
+    return BlockManager(
+        cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt, tier=tier,
+        windows=windows,
+    )  # fmt: skip
 
 
 def _sizes(batch: list[Scheduled]) -> tuple[int, int]:
