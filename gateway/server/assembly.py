@@ -44,6 +44,8 @@ from gateway.admin.calls.access import AdminContext, OnRefused
 from gateway.batches.assembly import OpenBatches, open_batches
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
+from gateway.comparisons.recomputation import CHALLENGE_TIMEOUT_S, Recomputation
+from gateway.comparisons.recomputation import Fleet as ChallengeFleet
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
@@ -65,8 +67,6 @@ from gateway.directory.references import references_of
 from gateway.directory.shown import Shown
 from gateway.directory.web_origins import WebOrigins
 from gateway.errors import BackendUnavailable
-from gateway.evidence.recomputation import CHALLENGE_TIMEOUT_S, Recomputation
-from gateway.evidence.recomputation import Fleet as ChallengeFleet
 from gateway.identity.grants import grants_of, subject_digest
 from gateway.identity.machines import Machines
 from gateway.installation.admin_record import recorded_from_threads

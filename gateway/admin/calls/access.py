@@ -25,10 +25,10 @@ from gateway.admin.calls.authentication import BEARER, Cookies, credential_of
 from gateway.admin.calls.problems import Forbidden
 from gateway.admin.calls.provider_pool import ProviderPool
 from gateway.admin.calls.schemas import GRAMMAR
+from gateway.comparisons.recomputation import Recomputation
 from gateway.database.database import Database
 from gateway.database.errors import NotFound
 from gateway.directory.directory import Address
-from gateway.evidence.recomputation import Recomputation
 from gateway.identity.grants import Grants, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyKind, KeyRefused, KeyUnknown, parse_key

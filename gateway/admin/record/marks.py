@@ -14,9 +14,9 @@ from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Name, ResponseBody
 from gateway.admin.record.reading import ReasonCode, refusing
+from gateway.comparisons.challenge import ChallengeReport
+from gateway.comparisons.recomputation import Given
 from gateway.database.errors import NotReady
-from gateway.evidence.challenge import ChallengeReport
-from gateway.evidence.recomputation import Given
 from gateway.identity.roles import Actor
 from gateway.marks.detection import Verdict
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from audit.private.audit_context import AuditContext
-    from gateway.evidence.replay import AnswerPieces, Difference
+    from gateway.comparisons.replay import AnswerPieces, Difference
     from gateway.installation.installation import Installation
     from gateway.upstream.client import Target
     from regions.fleet.fleet import Backend
@@ -145,7 +145,7 @@ async def _replay(
     url: str | None, tolerance: float,
 ) -> Replayed:  # fmt: skip
     from backend.wire import same_weights
-    from gateway.evidence.replay import ask_again, first_difference, record_replay, recorded_call
+    from gateway.comparisons.replay import ask_again, first_difference, record_replay, recorded_call
 
     known: Backend | None = None
     if url is None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from audit.private.audit_context import AuditContext
     from gateway.cli.remote.api import AdminApi
+    from gateway.comparisons.challenge import ChallengeReport
+    from gateway.comparisons.recomputation import Given
     from gateway.database.database import Database
-    from gateway.evidence.challenge import ChallengeReport
-    from gateway.evidence.recomputation import Given
     from gateway.installation.installation import Installation
     from gateway.policies.study import PolicyStudy
     from policy.facts import BackendFacts
@@ -82,16 +82,12 @@ def challenge(
     """
     from audit.cli.frame import UsageMistake, given_code
     from audit.errors import AuditError
+    from gateway.comparisons.recomputation import CHALLENGE_TIMEOUT_S, Given
     from gateway.database.errors import ControlError, StoreError
-    from gateway.evidence.recomputation import CHALLENGE_TIMEOUT_S, Given
     from gateway.installation.installation import Installation, InstallationError
     from policy.errors import PolicyError
 
-    cpu = cpu or model is not None
-    if cpu and backend is not None:
-        fail("--backend is given with --cpu or --model; ask a backend, or compute here", NOT_TESTED)
-    if cpu:
-        needs_folder(data)
+    cpu = _is_here(cpu or model is not None, backend, data)
     given = Given(read_text(text), None if prompt is None else read_text(prompt), choice, backend)
     try:
         given_code("--reason", reason)
@@ -105,16 +101,20 @@ def challenge(
         fail(str(error), NOT_TESTED)
     except (AuditError, ControlError, InstallationError, PolicyError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
-    if as_json:
-        print_json(found.model_dump(mode="json"))
-    else:
-        _tell(found)
-    if found.verdict != "matched":
-        raise typer.Exit(NOT_TESTED if found.verdict == "not_compared" else DIFFERENT)
+    _end(found, as_json)
+
+
+def _is_here(cpu: bool, backend: str | None, data: Path) -> bool:
+    """Whether this host computes. Ends the command where it cannot, or is told two things."""
+    if cpu and backend is not None:
+        fail("--backend is given with --cpu or --model; ask a backend, or compute here", NOT_TESTED)
+    if cpu:
+        needs_folder(data)
+    return cpu
 
 
 def _by_gateway(api: "AdminApi", tenant: str, request: str, given: "Given", reason: str) -> "ChallengeReport":
-    from gateway.evidence.challenge import ChallengeReport
+    from gateway.comparisons.challenge import ChallengeReport
 
     asked = {
         "request_id": request, "text": given.text, "prompt": given.prompt, "choice": given.choice,
@@ -130,9 +130,9 @@ def _by_backend(
     keeps asking for, nothing is known, so a policy that asks for it allows none."""
     from audit.cli.private_values import do
     from backend.wire import CHALLENGE_PATH, WEIGHTS_PATH
+    from gateway.comparisons.recomputation import CHALLENGE_TIMEOUT_S, Fleet, Recomputation
     from gateway.content.inspection import Inspection
     from gateway.directory.shown import shown_weights
-    from gateway.evidence.recomputation import CHALLENGE_TIMEOUT_S, Fleet, Recomputation
 
     async def work(context: "AuditContext", database: "Database") -> "ChallengeReport":
         registered = _registered(installation, database)
@@ -184,7 +184,7 @@ def _on_this_host(
 ) -> "ChallengeReport":  # fmt: skip
     from audit.cli.private_values import do
     from backend.wire import Challenged
-    from gateway.evidence.challenge import ChallengeReport, committed, record_challenge
+    from gateway.comparisons.challenge import ChallengeReport, committed, record_challenge
 
     async def work(context: "AuditContext") -> "ChallengeReport":
         kept = await committed(context, tenant, request, actor=ACTOR, reason=reason)
@@ -221,6 +221,15 @@ def _weights(installation: "Installation", tenant: str, model: str) -> Path:
     if not folder.exists():
         fail(f"the weights of {model} are not at {folder}; name their folder with --model", NOT_TESTED)
     return folder
+
+
+def _end(found: "ChallengeReport", as_json: bool) -> None:
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _tell(found)
+    if found.verdict != "matched":
+        raise typer.Exit(NOT_TESTED if found.verdict == "not_compared" else DIFFERENT)
 
 
 def _tell(found: "ChallengeReport") -> None:

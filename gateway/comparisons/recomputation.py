@@ -1,9 +1,9 @@
 """Challenges by a running backend: the texts are content, so they go only where the policy lets a call go.
 
-For the record's reader the same as a challenge on this host (`gateway.evidence.challenge`): the commitment is read on
-record first, and what came of it is recorded. In between, the project's policy in force is judged as for a call of the
-answer's model: places, operators, and what a backend has to show. What the policy redacts is not sent at all, since the
-backend would need the very text.
+For the record's reader the same as a challenge on this host (`gateway.comparisons.challenge`): that the commitment is
+read is recorded first, and what came of it afterwards. In between, the project's policy in force is judged as for a
+call of the answer's model: places, operators, and what a backend has to show. What the policy redacts is not sent at
+all, since the backend would need the very text.
 """
 
 import asyncio
@@ -16,10 +16,17 @@ from pydantic_core import from_json, to_json
 
 from audit.private.audit_context import AuditContext
 from backend.wire import Challenged, ChallengeRequest, ErrorBody
+from gateway.comparisons.challenge import (
+    CHAT,
+    ChallengeReport,
+    Committed,
+    NotChallengeable,
+    committed,
+    record_challenge,
+)
 from gateway.content.inspection import Inspection
 from gateway.content.prompt import Prompt
 from gateway.errors import GatewayError
-from gateway.evidence.challenge import CHAT, ChallengeReport, Committed, NotChallengeable, committed, record_challenge
 from gateway.marks.detection import TestsPerHour
 from gateway.openai import endpoints
 from gateway.openai.checked_call import IDENTIFYING_FIELDS

@@ -1,7 +1,7 @@
 """A call on record, for what is compared with it later: its intent, its outcome, and whether a value of it is kept.
 
-A replay compares what a backend answers to the same body (`gateway.evidence.replay`), a challenge what the client's
-text gives by the weights (`gateway.evidence.challenge`).
+A replay compares what a backend answers to the same body (`gateway.comparisons.replay`), a challenge what the client's
+text gives by the weights (`gateway.comparisons.challenge`).
 """
 
 from typing import Any

@@ -17,7 +17,7 @@ from audit.privacy.rights import read
 from audit.private.audit_context import AuditContext
 from backend.wire import Challenged, ChallengeRequest
 from gateway.apis.endpoints import upstream_of
-from gateway.evidence.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
+from gateway.comparisons.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
 from regions.fleet.fleet import Backend
 
 FIELD = "activations"

@@ -20,10 +20,10 @@ from audit.privacy.rights import read
 from audit.private.audit_context import AuditContext
 from backend.wire import fingerprint_of
 from gateway.apis.endpoints import upstream_of
+from gateway.comparisons.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
 from gateway.content.choice_texts import choice_texts_of
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendFailed
-from gateway.evidence.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
 from gateway.openai.sse import DONE, EventSplitter
 from gateway.upstream.client import BackendAnswer, Target, Upstream
 from regions.fleet.fleet import Backend
