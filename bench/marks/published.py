@@ -62,7 +62,8 @@ class Vllm:
         key = words[3] ^ np.uint64(self._key[0]), np.uint64(self._key[1] ^ 0x574D544B)
         found = np.stack(philox([at >> np.uint64(2), *words[:3]], key))
         chosen = np.take_along_axis(found, (at & np.uint64(3)).astype(np.int64)[None], 0)[0]
-        return ((chosen >> np.uint64(8)).astype(np.float64) + 1) / (2**24 + 1)
+        uniforms: NDArray[np.float64] = ((chosen >> np.uint64(8)).astype(np.float64) + 1) / (2**24 + 1)
+        return uniforms
 
 
 def philox(counter: Sequence[Any], key: tuple[Any, Any]) -> list[Any]:

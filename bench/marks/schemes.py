@@ -74,7 +74,8 @@ def main() -> None:
             ("gumbel", 1, None, gumbel_p),
             ("tournament", 3, tournament, tournament_p),
         ):
-            scheme.CONTEXT = detector.CONTEXT = width
+            scheme.CONTEXT = width
+            detector.CONTEXT = width  # type: ignore[attr-defined]  # its own name of it
             made = answers(
                 options.model, count=options.count, tokens=200, temperature=temperature, key=bytes(32), draw=draw,
                 batch=min(64, options.count),
