@@ -37,7 +37,11 @@ from backend.wire import (
     ChallengeVerdict,
     ChatCompletionRequest,
     CompletionRequest,
+    GenerationRequest,
 )
+
+MOST_CUT = 4096
+"""Tokens that are tried to be missing at a prompt's beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +118,54 @@ class Challenge:
         return tuple(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The request of the call. prompt: its tokens, before they are cut. before: the text that an answer begins with.
+    stops: strings that end it and that the client did not get."""
+
+    prompt: list[int]
+    cut: int | None
+    before: str
+    stops: tuple[str, ...]
+
+
 def read_challenge(text: TextModel, asked: ChallengeRequest) -> Challenge:
     """Return the challenge in tokens of this model.
 
-    Raises InvalidRequest for a body or commitment that cannot be read.
+    Raises InvalidRequest for a body or commitment that cannot be read, and for a prompt that was cut to what the
+    context had room for, where its tokens cannot be told.
     """
-    commitment, prompt = _commitment(asked), prompt_of(text, asked)
-    if digest_of(prompt) != commitment.prompt:
-        return Challenge(commitment, prompt, [], 0, same_prompt=False, respelled=False)
-    tokens, known, respelled = _answer(text, asked.text, commitment)
+    commitment, request = _commitment(asked), request_of(text, asked)
+    prompt = _cut(request, commitment.prompt)
+    if prompt is None:
+        return Challenge(commitment, request.prompt, [], 0, same_prompt=False, respelled=False)
+    tokens, known, respelled = _answer(text, asked.text, request, commitment)
     return Challenge(commitment, prompt, tokens, known, same_prompt=True, respelled=respelled)
 
 
-def prompt_of(text: TextModel, asked: ChallengeRequest) -> list[int]:
-    """The prompt's tokens, as the server makes them of the body that it got."""
+def _cut(request: Asked, digest: bytes) -> list[int] | None:
+    """The prompt whose digest that is, None if none is. With `truncate_prompt_tokens` of -1 any end of it may be."""
+    prompt, cut = request.prompt, request.cut
+    if cut != -1:
+        prompt = prompt if cut is None else prompt[-cut:]
+        return prompt if digest_of(prompt) == digest else None
+    found = next((prompt[at:] for at in range(min(len(prompt), MOST_CUT)) if digest_of(prompt[at:]) == digest), None)
+    if found is None:
+        raise InvalidRequest(
+            "the prompt was cut to what the context had room for (truncate_prompt_tokens is -1), and no end of this one"
+            " is it; give the very prompt, or challenge a call without it"
+        )
+    return found
+
+
+def request_of(text: TextModel, asked: ChallengeRequest) -> Asked:
+    """The request as the server reads the body that it got."""
     at = None if asked.at is None else datetime.fromtimestamp(asked.at / 1000, UTC)
     token = READ_TIME.set(at)  # a template that writes today's date wrote the date of the call
     try:
         if asked.path == "/v1/chat/completions":
-            return ChatModel(text).turn(ChatCompletionRequest.model_validate_json(asked.body)).prompt
+            chat = ChatCompletionRequest.model_validate_json(asked.body)
+            return Asked(ChatModel(text).turn(chat).prompt, chat.truncate_prompt_tokens, "", _stops(chat))
         request = CompletionRequest.model_validate_json(asked.body)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "the body"
@@ -146,9 +179,18 @@ def prompt_of(text: TextModel, asked: ChallengeRequest) -> list[int]:
     if number >= len(prompts):
         raise InvalidRequest(f"the request has {len(prompts)} prompts; give a choice that it has")
     chosen = prompts[number]
-    if not isinstance(chosen, str):
-        return chosen
-    return text.encode_completion(chosen, add_special_tokens=request.add_special_tokens is not False)
+    prompt = chosen if not isinstance(chosen, str) else text.encode_completion(
+        chosen, add_special_tokens=request.add_special_tokens is not False
+    )  # fmt: skip
+    cut = request.truncate_prompt_tokens
+    before = text.decode(prompt if cut is None or cut < 1 else prompt[-cut:]) if request.echo else ""
+    return Asked(prompt, cut, before, _stops(request))
+
+
+def _stops(request: GenerationRequest) -> tuple[str, ...]:
+    if request.include_stop_str_in_output or not request.stop:
+        return ()
+    return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
 
 
 def _commitment(asked: ChallengeRequest) -> Commitment:
@@ -160,12 +202,16 @@ def _commitment(asked: ChallengeRequest) -> Commitment:
         raise InvalidRequest("the commitment is not base64url; read it again from its record") from None
 
 
-def _answer(text: TextModel, said: str, commitment: Commitment) -> tuple[list[int], int, bool]:
+def _answer(
+    text: TextModel, said: str, request: Asked, commitment: Commitment
+) -> tuple[list[int], int, bool]:  # fmt: skip
     """Tokens of the text, how many chunks are of them, and whether they are other than the tokenizer's. A file may end
-    with a line break that the answer does not have."""
+    with a line break that the answer does not have; a stop string was drawn and not given."""
     spelling = Spelling(text.token_bytes)
     best: tuple[list[int], int, bool] = [], 0, False
-    for candidate in dict.fromkeys((said, said.removesuffix("\n"), said.strip())):
+    said = said.removeprefix(request.before)
+    plain_texts = (said, said.removesuffix("\n"), said.strip())
+    for candidate in dict.fromkeys((*plain_texts, *(each + stop for stop in request.stops for each in plain_texts))):
         plain = text.encode_words(candidate)
         tokens, known = spelling.recovered(plain, commitment.chunks)
         if known > best[1] or not best[0]:
