@@ -154,11 +154,12 @@ def rank_test(one: list[float], other: list[float]) -> float:
     return 2 * (1 - NormalDist().cdf(abs(u - n * m / 2) / spread))
 
 
-def false_positives(model: str, folders: list[Path], tests: int) -> dict[str, Any]:
-    """Distinct pieces of texts that people wrote, each with a key of its own."""
+def false_positives(model: str, folders: list[Path], tests: int, minutes: float) -> dict[str, Any]:
+    """Distinct pieces of texts that people wrote, each with a key of its own; as many as there is time for."""
+    until = time.monotonic() + 60 * minutes
     text, rng, alarms = checkpoint(model).text, random.Random(5), dict.fromkeys((0.05, 0.01, 1e-3, 1e-4), 0)
     lengths: list[int] = []
-    for piece in islice(pieces(folders), tests):
+    for piece in takewhile(lambda _: time.monotonic() < until, islice(pieces(folders), tests)):
         pairs = pairs_of(text.encode_words(piece))
         lengths.append(len(pairs))
         p = p_value(rng.randbytes(32), pairs)
@@ -263,6 +264,7 @@ def main() -> None:
     parser = options_of(__doc__, count=64, of="answers of each kind", repeats=5)
     parser.add_argument("--texts", type=Path, help="folder with texts that people wrote; those of this machine besides")
     parser.add_argument("--tests", type=int, default=100_000, help="of pieces of those texts, at most")
+    parser.add_argument("--minutes", type=float, default=60.0, help="for them, at most")
     parser.add_argument("--cache", type=Path, help="folder in which generated answers are kept")
     parser.add_argument("--temperature", type=float, nargs="*", default=[0.7, 1.0])
     parser.add_argument("--peers", action="store_true", help="also the published marks of vLLM and SynthID")
@@ -285,7 +287,7 @@ def main() -> None:
             run.part(f"by entropy at {temperature}", partial(by_entropy, options.model, marked, steps[0]))
     if "people" in options.parts:
         folders = here() if options.texts is None else [options.texts, *here()]
-        run.part("false positives", lambda: false_positives(options.model, folders, options.tests))
+        run.part("false positives", lambda: false_positives(options.model, folders, options.tests, options.minutes))
     if "speed" in options.parts:
         run.part("speed", lambda: speed(options.model, options.repeats))
 

@@ -32,7 +32,7 @@ def pieces(folders: Sequence[Path]) -> Iterator[str]:
 
 def here() -> list[Path]:
     """Of this machine: installed packages and what the system documents."""
-    return [Path(torch.__file__).parents[1], Path("/usr/share/doc"), Path("/usr/share/common-licenses")]
+    return [Path("/usr/share/doc"), Path("/usr/share/common-licenses"), Path(torch.__file__).parents[1]]
 
 
 def _texts(file: Path) -> Iterator[str]:
