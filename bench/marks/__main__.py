@@ -1,6 +1,6 @@
 """How well watermarks are found, and what they cost, on the demo's model.
 
-    python -m bench.marks --peers --texts ../shared/data --cache build/marks --json FILE
+    python -m bench.marks --peers vllm synthid --texts ../shared/data --cache build/marks --json FILE
 
 - found: the share of marked answers whose text is found at a false positive rate of 1e-3, all shards of the key
   counted, by length and by share of words edited; of all answers, and of those that are prose (a small model repeats
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="for them, at most")
     parser.add_argument("--cache", type=Path, help="folder in which generated answers are kept")
     parser.add_argument("--temperature", type=float, nargs="*", default=[0.7, 1.0])
-    parser.add_argument("--peers", action="store_true", help="also the published marks of vLLM and SynthID")
+    parser.add_argument("--peers", nargs="*", default=[], choices=[one.name for one in PEERS], help="published marks")
     parser.add_argument("--parts", nargs="*", default=["found", "quality", "people", "speed"], help="all by default")
     options = parser.parse_args()
     run = Measurement(options, scheme=scheme.SCHEME)
@@ -275,9 +275,8 @@ def main() -> None:
     for temperature in options.temperature:
         marked = generated.by(OURS, temperature)
         if "found" in options.parts:
-            each = {OURS: marked} | {
-                peer: generated.by(peer, temperature) for peer in (PEERS if options.peers else ())
-            }  # fmt: skip
+            peers = [one for one in PEERS if one.name in options.peers]
+            each = {OURS: marked} | {one: generated.by(one, temperature) for one in peers}
             rows = run.part(f"found at {temperature}", partial(detection, options.model, each))
             print(table(rows))
         if "quality" in options.parts:
