@@ -19,7 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
 from math import exp, sqrt
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from backend.engine.cpu.sampler import Draw
 from backend.marks import scheme
-from backend.marks.detector import p_value, pairs_of
+from backend.marks.detector import p_value, pairs_of, score
 from bench.marks.answers import Answer, answers, checkpoint, decoder_of, edited, kept, prompts_of
 from bench.marks.people import here, pieces
 from bench.marks.published import CONTEXT, SynthId, Vllm
@@ -47,8 +47,8 @@ TOKENS = 200
 BATCH = 64
 LEAST = 50
 """Tokens of an answer whose draws are looked at."""
-PValue = Callable[[Sequence[int]], float]
-"""Of the tokens of a text, corrected for all keys that are tried."""
+PValue = Callable[[Sequence[int], Answer], float]
+"""Of the tokens of a text that was an answer, corrected for all keys that are tried."""
 SPECIAL = frozenset({0, 1, 2})  # of SmolLM2: what follows an end is no answer
 
 
@@ -63,7 +63,7 @@ def found(model: str, made: list[Answer], length: int, share: float, of: PValue)
         rng = random.Random(seed)
         for answer in made:
             said = edited(text.decode(answer.tokens[:length]), share, WORDS, rng)
-            hits += of(text.encode_words(said)) <= ALPHA
+            hits += of(text.encode_words(said), answer) <= ALPHA
             tries += 1
     return hits, tries
 
@@ -216,8 +216,18 @@ class Scheme:
             scheme.CONTEXT = own
 
 
-OURS = Scheme("domicile", lambda tokens: p_value(KEY, pairs_of(tokens)))
-PEERS = tuple(Scheme(one.name, one.p_value, one.draw, CONTEXT) for one in (Vllm(), SynthId()))
+OURS = Scheme("domicile", lambda tokens, _: p_value(KEY, pairs_of(tokens)))
+ONE_SHARD = Scheme("one shard", lambda tokens, answer: of_its_shard(tokens, answer))
+"""Ours, where it is known which of its shards marked the answer: as comparable with a mark of one key."""
+PEERS = tuple(
+    Scheme(one.name, lambda tokens, _, one=one: one.p_value(tokens), one.draw, CONTEXT)  # type: ignore[misc]
+    for one in (Vllm(), SynthId())
+)
+
+
+def of_its_shard(tokens: Sequence[int], answer: Answer) -> float:
+    assert answer.key is not None
+    return score(answer.key, pairs_of(tokens)).p_value
 
 
 @dataclass(frozen=True)
@@ -231,7 +241,9 @@ class Generated:
     def by(self, one: Scheme | None, temperature: float) -> list[Answer]:
         """None: unmarked."""
         parts = range(-(-self.count // BATCH))
-        return [answer for part in parts for answer in self._part(one, temperature, part)][: self.count]
+        made = [answer for part in parts for answer in self._part(one, temperature, part)][: self.count]
+        shards = [None if one is None else scheme.shard_key(KEY, number % BATCH) for number in range(len(made))]
+        return [replace(answer, key=key) for answer, key in zip(made, shards, strict=True)]
 
     def _part(self, one: Scheme | None, temperature: float, part: int) -> list[Answer]:
         def make() -> list[Answer]:
@@ -276,7 +288,7 @@ def main() -> None:
         marked = generated.by(OURS, temperature)
         if "found" in options.parts:
             peers = [one for one in PEERS if one.name in options.peers]
-            each = {OURS: marked} | {one: generated.by(one, temperature) for one in peers}
+            each = {OURS: marked, ONE_SHARD: marked} | {one: generated.by(one, temperature) for one in peers}
             rows = run.part(f"found at {temperature}", partial(detection, options.model, each))
             print(table(rows))
         if "quality" in options.parts:
