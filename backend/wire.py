@@ -29,6 +29,7 @@ ADAPTER_SEPARATOR = ":"  # between a model and its adapter, in `model`
 EVIDENCE_PATH = "/evidence"  # POST, for the backend's owner: what the hardware attests
 WEIGHTS_PATH = "/weights"  # which weights are served, without their content
 MARKS_PATH = "/marks"  # POST, for the backend's owner: the test for a watermark
+CHALLENGE_PATH = "/challenge"  # POST, for the backend's owner: an answer's activations, computed again
 ACTIVATIONS_FIELD = "activations"  # of a choice that has ended: its commitment, for the record and not for clients
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
@@ -538,9 +539,9 @@ class MarksFound(BaseModel):
 
 
 class ChallengeRequest(BaseModel):
-    """What an answer is challenged with. path: of the backend that the request was for, body: what it got. at: when, in
-    milliseconds since the epoch. text: of the answer's choice number `choice`, as its client has it. commitment: of
-    that choice, from the record, base64url."""
+    """POST /challenge: what an answer is challenged with. path: of the backend that the request was for, body: what it
+    got. at: when, in milliseconds since the epoch. text: of the answer's choice number `choice`, as its client has it.
+    commitment: of that choice, from the record, base64url."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -196,8 +196,9 @@ class ContentReplayed(Event):
 
 class AnswerChallenged(Event):
     """A text was compared with what the answer of outcome `seq` commits to, by weights at hand. `verdict`: what came of
-    it, over `compared` of the answer's `tokens`. `weights_sha256`: of the weights that computed it. The commitment was
-    `content.accessed` before; of text and prompt nothing is recorded."""
+    it, over `compared` of the answer's `tokens`. `weights_sha256`: of the weights that computed it. `backend_id`,
+    `region`: of the running backend that did, which read prompt and text; absent where the gateway's host did. The
+    commitment was `content.accessed` before; of text and prompt nothing is recorded."""
 
     is_access: ClassVar[bool] = True
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
@@ -211,6 +212,8 @@ class AnswerChallenged(Event):
     compared: Count
     weights_sha256: Sha256
     reason: Code
+    backend_id: Text | None = None
+    region: Text | None = None
 
 
 class MarkTested(Event):

@@ -33,6 +33,8 @@ BLOCK_WORDS, TILE_BLOCKS = 16, 256
 TILE = BLOCK_WORDS * TILE_BLOCKS
 """256 neighbouring tokens have the same word of 256 key stream blocks, so that a GPU reads them in one access. The word
 of a token does not depend on the size of the vocabulary."""
+BLOCKS_AT_ONCE = 8192
+"""Of the key stream, computed together: numpy costs as much for fewer, and more leave the cache."""
 
 Words = NDArray[np.uint32]
 
@@ -81,17 +83,21 @@ def word_table(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int
     placed = np.array([word_of(token) for _, token in pairs], dtype=np.uint32).reshape(count, 2)
     nonces = np.frombuffer(b"".join(nonce(context) for context, _ in pairs), dtype="<u4").reshape(count, 3)
     table = np.empty((len(keys), count), dtype=np.uint32)
-    for row, key in enumerate(keys):
-        block = _blocks(np.frombuffer(key.key, dtype="<u4"), placed[:, 0], nonces)
-        table[row] = block[placed[:, 1], np.arange(count)]
+    at_once = max(1, BLOCKS_AT_ONCE // max(1, count))
+    for row in range(0, len(keys), at_once):
+        some = np.frombuffer(b"".join(key.key for key in keys[row : row + at_once]), dtype="<u4").reshape(-1, 8)
+        times = len(some)
+        block = _blocks(np.repeat(some, count, 0), np.tile(placed[:, 0], times), np.tile(nonces, (times, 1)))
+        word = np.tile(placed[:, 1], times)
+        table[row : row + times] = block[word, np.arange(times * count)].reshape(times, count)
     return table
 
 
-def _blocks(key: Words, counters: Words, nonces: Words) -> Words:
-    """Return the ChaCha20 blocks [16, n] (RFC 8439, section 2.3) of one key, n counters and nonces [n, 3]."""
+def _blocks(keys: Words, counters: Words, nonces: Words) -> Words:
+    """Return n ChaCha20 blocks [16, n] (RFC 8439, section 2.3). keys: [n, 8]. nonces: [n, 3]."""
     start = np.empty((BLOCK_WORDS, len(counters)), dtype=np.uint32)
     start[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
-    start[4:12], start[12], start[13:] = key[:, None], counters, nonces.T
+    start[4:12], start[12], start[13:] = keys.T, counters, nonces.T
     a, b, c, d = start[:4].copy(), start[4:8].copy(), start[8:12].copy(), start[12:].copy()
     for _ in range(10):
         a, b, c, d = _quarters(a, b, c, d)

@@ -46,10 +46,12 @@ from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
+from backend.server.challenges import Challenges
 from backend.server.request_lock import COMMITS, MARK_KEY, PREFILL_KEY
 from backend.server.tokenization import Tokenization
 from backend.wire import (
     ADAPTER_SEPARATOR,
+    CHALLENGE_PATH,
     MARKS_PATH,
     ChatCompletionRequest,
     CompletionRequest,
@@ -79,6 +81,7 @@ class GenerationApi(BaseApi):
 
     def app(self) -> Starlette:
         tokens = Tokenization(self.body, self.chats, self.text_model, lambda: self.ready().max_model_len)
+        challenges = Challenges(self.body, self.engine, self.text_model, self.ready, lambda: self.weights)
         return self.app_of(
             {
                 "/v1/chat/completions": self.chat,
@@ -86,6 +89,7 @@ class GenerationApi(BaseApi):
                 "/tokenize": tokens.tokenize,
                 "/detokenize": tokens.detokenize,
                 MARKS_PATH: self.marks,
+                CHALLENGE_PATH: challenges.challenge,
             },
             self.writes_only,
             self._adapters.routes(),

@@ -12,15 +12,10 @@
 - cost: CPU time of the engine with and without, interleaved, the median of the ratios.
 """
 
-import argparse
-import json
-import platform
 import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -42,7 +37,8 @@ from bench.activations.servers import (
     with_noise,
     without_a_layer,
 )
-from bench.marks.answers import _prompts
+from bench.marks.answers import prompts_of
+from bench.measurement import Measurement, options_of
 
 HONEST = {"float32": ("float32",), "bfloat16": ("bfloat16", "bfloat16, the kernels' twins")}
 
@@ -81,7 +77,7 @@ def auc(honest: Sequence[float], others: Sequence[float]) -> float:
 
 
 def detection(name: str, count: int, tokens: int, batch: int) -> dict[str, Any]:
-    prompts = list(_prompts(name, count, seed=0))
+    prompts = list(prompts_of(name, count, seed=0))
     exact = model(name, "float32")
     made = []
     for start in range(0, count, batch):
@@ -110,7 +106,7 @@ def summary(each: Sequence[float]) -> list[float]:
 def cost(name: str, repeats: int, tokens: int) -> list[dict[str, Any]]:
     exact, rows = model(name, "float32"), []
     for batch in (1, 8):
-        prompts = list(_prompts(name, batch, seed=1))
+        prompts = list(prompts_of(name, batch, seed=1))
         taken: dict[bool, list[float]] = {True: [], False: []}
         for number in range(2 * repeats + 2):
             commits = number % 2 == 0
@@ -126,7 +122,7 @@ def cost(name: str, repeats: int, tokens: int) -> list[dict[str, Any]]:
 
 def making(decoder: Decoder, name: str, tokens: int) -> dict[str, float]:
     """CPU milliseconds of a commitment, for the HTTP process: each token's row, and the polynomials at the end."""
-    (prompt,) = _prompts(name, 1, seed=2)
+    (prompt,) = prompts_of(name, 1, seed=2)
     answer = prompt * (tokens // len(prompt) + 1)
     rows = rows_behind(decoder, prompt, answer, tokens)
     packed = [row.astype("<u4").tobytes() for row in rows]
@@ -144,33 +140,15 @@ def making(decoder: Decoder, name: str, tokens: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--count", type=int, default=32, help="answers")
+    parser = options_of(__doc__, count=32, of="answers")
     parser.add_argument("--tokens", type=int, default=300, help="of each")
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    result: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": platform.processor() or platform.machine(),
-        "torch": torch.__version__,
-        "model": options.model,
-        "limits": LIMITS,
-    }
+    run = Measurement(options, limits=LIMITS)
     with torch.inference_mode():
-        for part, measure in (
-            ("making", lambda: making(model(options.model, "float32"), options.model, options.tokens)),
-            ("detection", lambda: detection(options.model, options.count, options.tokens, options.batch)),
-            ("cost", lambda: cost(options.model, options.repeats, 40)),
-        ):
-            result[part] = measure()
-            print(f"{part}: {json.dumps(result[part])}", flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(result, indent=1) + "\n")
+        run.part("making", lambda: making(model(options.model, "float32"), options.model, options.tokens))
+        run.part("detection", lambda: detection(options.model, options.count, options.tokens, options.batch))
+        run.part("cost", lambda: cost(options.model, options.repeats, 40))
 
 
 if __name__ == "__main__":

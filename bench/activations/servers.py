@@ -111,8 +111,10 @@ def answered(
     committers = [Committer(prompt, decoder.config.hidden_size) for prompt in prompts]
     said: list[list[int]] = [[] for _ in prompts]
     for id, prompt in enumerate(prompts):
-        wanted = {"max_tokens": tokens, "temperature": temperature, "ignore_eos": True}
-        engine.add(id, prompt, SamplingParams(**wanted, seed=id, commits=commits))
+        params = SamplingParams(
+            max_tokens=tokens, temperature=temperature, ignore_eos=True, seed=id, commits=commits
+        )  # fmt: skip
+        engine.add(id, prompt, params)
     while engine.has_work:
         for item in engine.step():
             assert item.token is not None

@@ -1,9 +1,11 @@
 """Answers of the demo's model, marked by one of several schemes or not at all."""
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,7 +45,7 @@ def checkpoint(model: str) -> Checkpoint:
 
 
 @lru_cache(maxsize=1)
-def _decoder(model: str) -> Any:
+def decoder_of(model: str) -> Any:
     return load_model(checkpoint(model), "float32")
 
 
@@ -53,13 +55,13 @@ def answers(
 ) -> list[Answer]:  # fmt: skip
     """`count` answers of `tokens` tokens. key: None for unmarked ones. draw: in place of the engine's own draw."""
     config = EngineConfig(model="", num_blocks=1 + batch * (-(-(tokens + 64) // 16)), max_num_seqs=batch)
-    decoder = _decoder(model)
+    decoder = decoder_of(model)
     engine = Engine(decoder, config, size_cache(config, decoder.config, 4), frozenset())
     own = sampler._draw_marked
     sampler._draw_marked = draw or own
     try:
         made: dict[int, Answer] = {}
-        for number, prompt in enumerate(_prompts(model, count, seed)):
+        for number, prompt in enumerate(prompts_of(model, count, seed)):
             made[number] = Answer([], [], None if key is None else shard_key(key, number))
             params = SamplingParams(
                 max_tokens=tokens, temperature=temperature, seed=seed * 1_000_003 + number, ignore_eos=True,
@@ -78,7 +80,21 @@ def answers(
     return [made[number] for number in range(count)]
 
 
-def _prompts(model: str, count: int, seed: int) -> Iterator[list[int]]:
+def kept(folder: Path | None, name: str, make: Callable[[], list[Answer]]) -> list[Answer]:
+    """What was generated before under that name, or else what `make` generates now, which is kept there: a slow machine
+    measures again without generating again."""
+    file = None if folder is None else folder / f"{name}.json"
+    if file is not None and file.exists():
+        return [Answer(tokens, logprobs, None) for tokens, logprobs in json.loads(file.read_text())]
+    made = make()
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps([[one.tokens, one.logprobs] for one in made]))
+    return made
+
+
+def prompts_of(model: str, count: int, seed: int) -> Iterator[list[int]]:
+    """Prompts of texts, in tokens."""
     rng, text = random.Random(seed), checkpoint(model).text
     for number in range(count):
         topic = TOPICS[number % len(TOPICS)]

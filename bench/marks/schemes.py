@@ -6,11 +6,8 @@ Both take their random numbers from the same PRF. The tournament has 30 layers o
 distortion-free form) and its weighted mean as detector, whose distribution for unmarked text is taken as normal.
 """
 
-import argparse
-import json
 import random
 from math import sqrt
-from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
@@ -19,6 +16,7 @@ import torch
 from backend.engine.cpu.sampler import Draw, uniform
 from backend.marks import detector, scheme
 from bench.marks.answers import TOPICS, Answer, answers, checkpoint, edited
+from bench.measurement import Measurement, options_of
 
 LAYERS = 30
 WEIGHTS = [10 - 9 * layer / (LAYERS - 1) for layer in range(LAYERS)]
@@ -66,13 +64,8 @@ def found(model: str, made: list[Answer], p_value: Any, length: int, edits: floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = options_of(__doc__, count=100, of="answers of each kind").parse_args()
+    run = Measurement(options)
     rows = []
     for temperature in (0.7, 1.0):
         for name, width, draw, p_value in (
@@ -81,7 +74,8 @@ def main() -> None:
             ("gumbel", 1, None, gumbel_p),
             ("tournament", 3, tournament, tournament_p),
         ):
-            scheme.CONTEXT = detector.CONTEXT = width
+            scheme.CONTEXT = width
+            detector.CONTEXT = width  # type: ignore[attr-defined]  # its own name of it
             made = answers(
                 options.model, count=options.count, tokens=200, temperature=temperature, key=bytes(32), draw=draw,
                 batch=min(64, options.count),
@@ -98,9 +92,7 @@ def main() -> None:
                 },
             }
             rows.append(row)
-            print(json.dumps(row), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+            run.part("schemes", lambda: rows)
 
 
 def marked_share(tokens: list[int]) -> float:

@@ -128,16 +128,7 @@ class BackendRegistry:
         pinned, known = {"weights_pinned": backend.weights_sha256}, self._shown.get(backend.id)
         if known is None or known[0] is not backend:
             return pinned | {"pending": True}
-        shown = known[1]
-        computed = None if shown.sha256 is None else "computed"
-        return pinned | {
-            "weights": shown.sha256,
-            "weights_source": computed,
-            "signed_by": shown.signed_by,
-            "signature_fault": shown.fault,
-            "attested": shown.attested,
-            "attestation_fault": shown.attestation_fault,
-        }
+        return pinned | known[1].facts
 
     def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:
         """Facts of one backend of our own in each region of the deployment that has none."""

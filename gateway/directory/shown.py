@@ -5,6 +5,7 @@ hardware where a policy asks for that (docs/threat-model.md).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -30,6 +31,19 @@ class Shown:
     fault: str | None = None
     attested: tuple[Technology, ...] = ()
     attestation_fault: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of `BackendFacts`."""
+        return {
+            "pending": False,
+            "weights": self.sha256,
+            "weights_source": None if self.sha256 is None else "computed",
+            "signed_by": self.signed_by,
+            "signature_fault": self.fault,
+            "attested": self.attested,
+            "attestation_fault": self.attestation_fault,
+        }
 
 
 def shown_weights(said: bytes | None) -> Shown:

@@ -1,4 +1,4 @@
-"""What evidence needs from the gateway: registers, safeguards, and kept calls asked once more.
+"""What evidence needs from the gateway: registers, safeguards, content of persons.
 
 `gateway.cli` may import it; `sources` gives it to `audit`.
 """

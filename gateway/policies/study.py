@@ -27,6 +27,7 @@ from policy.decision.explain import Source
 from policy.document.document import PolicyDocument, load_document
 from policy.errors import PolicyError
 from policy.facts import BackendFacts, RequestFacts, Sink
+from policy.redact.actions.plan import RedactionPlan
 from regions.catalogue.catalogue import Catalogue
 from regions.catalogue.region_verdict import RegionVerdict, evaluate_region
 from regions.identity.trust import watermarks
@@ -46,10 +47,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A decision and the documents that it was made from."""
+    """A decision and the documents that it was made from; `redaction`: their plan for the texts."""
 
     decision: Decision
     sources: tuple[Source, ...]
+    redaction: RedactionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +116,21 @@ class PolicyStudy:
         old = self._compiled(None, draft.tenant, draft.project)
         return differences(old, self._compiled(draft, draft.tenant, draft.project))
 
-    def explain(self, tenant: str, project: str, model: str, draft: Draft | None = None) -> Explained:
-        """The decision about a request of `project` for `model` now, with its sources."""
+    def explain(
+        self, tenant: str, project: str, model: str, draft: Draft | None = None,
+        candidates: tuple[BackendFacts, ...] | None = None,
+    ) -> Explained:  # fmt: skip
+        """The decision about a request of `project` for `model` now, with its sources. `candidates`: backends, and what
+        they have shown of themselves; by default those of the database, which have shown nothing."""
         record = self._inventory.project(tenant, project)
-        candidates = tuple(self._facts(one) for one in self._backends(tenant) if model in one.models)
-        facts = self._request(record, model, candidates)
-        decision = decide(self._compiled(draft, tenant, project), facts)
-        return Explained(decision, tuple(self._sources(draft, tenant, project)))
+        if candidates is None:
+            candidates = self.candidates(tenant, model)
+        facts, policy = self._request(record, model, candidates), self._compiled(draft, tenant, project)
+        return Explained(decide(policy, facts), tuple(self._sources(draft, tenant, project)), policy.redaction)
+
+    def candidates(self, tenant: str, model: str) -> tuple[BackendFacts, ...]:
+        """Facts of the backends of a model, none of which has shown anything."""
+        return tuple(self._facts(one) for one in self._backends(tenant) if model in one.models)
 
     def simulate(self, draft: Draft, since: datetime | None = None) -> list[TenantImpact]:
         """The effect of the draft on the calls of each tenant concerned that were recorded since `since`."""

@@ -37,13 +37,15 @@ from audit.storage.attested_files import files_beside
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
 from audit.witness.anchor_attestations import attestations
-from backend.wire import MARKS_PATH
+from backend.wire import CHALLENGE_PATH, MARKS_PATH
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext, OnRefused
 from gateway.batches.assembly import OpenBatches, open_batches
 from gateway.cells.app import PREFIX as CELLS_PREFIX
 from gateway.cells.app import build_cells
+from gateway.comparisons.recomputation import CHALLENGE_TIMEOUT_S, Recomputation
+from gateway.comparisons.recomputation import Fleet as ChallengeFleet
 from gateway.configuration.bounds import Bounds
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
@@ -140,6 +142,7 @@ from gateway.webhooks.signature import SecretError
 from gateway.webhooks.worker import LEASE as WEBHOOKS_LEASE
 from gateway.webhooks.worker import LEASE_S, Receiver, Webhooks
 from gateway.workers.membership import Membership
+from policy.facts import BackendFacts
 from regions.errors import CatalogueError
 from regions.fleet.demand import DemandTracker
 from regions.fleet.fleet import Backend, Fleet
@@ -651,6 +654,7 @@ def _admin_context(
         find_answer=AnswerFinder(
             AnswerSalts(base.database, base.keys), installation.open_reader, parts.log.append, TestsPerHour()
         ),
+        challenge=_challenges(base, parts),
         audit=audit,
         evidence=partial(evidence_of, settings.data),
         kept_content=partial(reader_of, settings.data),
@@ -691,6 +695,27 @@ def _provisioned(settings: Settings) -> Mapped:
         return None if subject is None else subject_digest(settings.oidc.issuer or "", subject)
 
     return Mapped(subject_of, lambda groups: grants_of(groups, settings.oidc.roles))
+
+
+def _challenges(base: _Base, parts: _Parts) -> Recomputation:
+    """Challenges of answers by backends that are up and that the project's policy allows."""
+    settings, installation, memory = base.settings, base.installation, base.memory
+
+    def study() -> PolicyStudy:
+        return PolicyStudy(
+            Inventory(base.database), installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
+        )
+
+    async def facts(_: PolicyStudy, tenant: str, model: str) -> tuple[BackendFacts, ...]:
+        return memory.registry.facts(tenant, model)
+
+    async def ask(backend: Backend, body: bytes) -> tuple[int, bytes | None]:
+        if not memory.fleet.live()[backend.id].available:
+            raise BackendUnavailable("The backend is not up")
+        return await parts.upstream.ask(memory.routes.target(backend), CHALLENGE_PATH, CHALLENGE_TIMEOUT_S, body)
+
+    fleet = ChallengeFleet(study, memory.registry.backends, ask, facts)
+    return Recomputation(fleet, parts.inspection, TestsPerHour())
 
 
 def _detection(base: _Base, parts: _Parts) -> Detection:

@@ -1,4 +1,4 @@
 """Calls to backends: HTTP/1.1, mutual TLS and request tokens.
 
-`gateway.request`, `gateway.evidence` and `gateway.server` may import it.
+`gateway.request`, `gateway.comparisons` and `gateway.server` may import it.
 """

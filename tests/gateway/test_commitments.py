@@ -3,12 +3,14 @@ cannot commit."""
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
 
 from backend.models.checkpoints.checkpoint import Checkpoint
 from gateway.cli.app import app
+from gateway.cli.remote.credentials import Credentials, save
 from regions.fleet.deployment import Deployment
 from regions.identity.trust import Trust
 from tests.backend.tiny import tiny_model, write_folder
@@ -18,6 +20,7 @@ from tests.gateway.test_marks import words_of
 from tests.gateway.test_own_servers import Server, files, pin_of, registering  # noqa: F401  (a fixture)
 
 COMMITTED = POLICY + "models: {commitments: activations}\n"
+ELSEWHERE = "policy: strict\nversion: 1\nresidency: {process_in: [DE], store_in: EEA}\n"
 PROMPT = "the sea and the land"
 BASE = {"model": "writer", "prompt": PROMPT, "temperature": 0.7, "max_tokens": 70, "ignore_eos": True}
 PATH = "/v1/completions"
@@ -115,6 +118,115 @@ async def test_an_answer_is_traced_to_its_model_by_its_client_s_own_text(tmp_pat
     assert {"other_model", "other_prompt", "other_text", "not_compared"} <= set(verdicts)
     assert all(event["fields"] == ["activations"] for event in events if event["type"] == "content.accessed")
     assert whole.text[:20] not in json.dumps(events)
+
+
+def committing(made):
+    """Two tenants with engines of their own, two of acme's, which has two projects, a DPO and staff."""
+    for tenant, replicas in (("acme", 2), ("globex", 1)):
+        made.tenant(tenant, COMMITTED)
+        made.control.create_deployment(
+            Deployment(
+                tenant=tenant, id="writer", model="writer", weights="writer", regions=("eu-fr-par",), wait_s=200,
+                min_replicas=replicas, max_replicas=replicas,
+            )
+        )  # fmt: skip
+    made.project("acme", "strict")
+    for tenant, role in (("acme", "dpo"), ("globex", "dpo"), (None, "operator")):
+        person = made.control.create_person(tenant, "Ada", [role])
+        _, token = made.control.create_token(tenant, person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
+        made.keys[f"{tenant}/{role}"] = token.token
+
+
+async def test_a_running_backend_computes_a_challenge_where_policy_lets_the_texts_go(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    asked = {**BASE, "allowed_token_ids": words_of(Checkpoint(models(tmp_path) / "writer").text)}
+
+    async def command(made, *words):
+        file, given = tmp_path / "text.txt", tmp_path / "given.txt"
+        given.write_text(PROMPT)
+        file.write_text(whole.text)
+        words = [*words, whole.headers["x-request-id"], "--text", str(file), "--prompt", str(given), "--json"]
+        done = await asyncio.to_thread(CliRunner().invoke, app, words)
+        return done.exit_code, json.loads(done.stdout) if done.stdout.startswith("{") else done.output
+
+    async def by_gateway(made, answer, key="acme/dpo", tenant="acme", **more):
+        body = {
+            "request_id": answer.headers["x-request-id"],
+            "text": answer.text,
+            "prompt": PROMPT,
+            "reason": "dispute",
+        }
+        path = f"/admin/v1/tenants/{tenant}/answers/challenge"
+        return await made.post({**body, **more}, path, key=key, headers={"content-type": "application/json"})
+
+    with small_engines():
+        async with lab(tmp_path, set_up=committing, backends={}, fleet={"models": str(tmp_path / "models")}) as made:
+            whole, theirs = await made.post(asked, PATH), await made.post(asked, PATH, key="globex/main")
+            strict = await made.post({**asked, "max_tokens": 40}, PATH, key="acme/strict")
+            assert [answer.status for answer in (whole, theirs, strict)] == [200] * 3
+            found = await by_gateway(made, whole)
+            assert found.status == 200, found.body
+            for _ in range(20):  # until the second of the two engines is up
+                if not found.json["gave_answer"]:
+                    break
+                await asyncio.sleep(1)
+                found = await by_gateway(made, whole)
+            said = found.json
+            assert (said["verdict"], said["compared"], said["same_weights"]) == ("matched", 70, True)
+            assert said["gave_answer"] is False and said["region"] == "eu-fr-par", "the other of the two"
+            (event,) = [each for each in made.events() if each["type"] == "inference.completed"][:1]
+            own = (await by_gateway(made, whole, backend=event["backend_id"])).json
+            assert (own["verdict"], own["gave_answer"], own["steps"]) == ("matched", True, 0.0)
+            for more, verdict in (({"prompt": "the sea"}, "other_prompt"), ({"text": theirs.text}, "other_text")):
+                assert (await by_gateway(made, whole, **more)).json["verdict"] == verdict
+            assert (await by_gateway(made, theirs, key="globex/dpo", tenant="globex")).json["verdict"] == "matched"
+
+            for more, status, why in (
+                ({"key": "acme/main"}, 401, ""),
+                ({"key": "None/operator"}, 403, "content.read"),
+                ({"key": "globex/dpo"}, 404, "no tenant"),
+                ({"request_id": theirs.headers["x-request-id"]}, 422, "no record of acme"),
+                ({"backend": said["backend"].replace("writer", "other")}, 422, "name one of"),
+                ({"reason": "It is odd"}, 422, "reason"),
+                ({"choice": 3}, 422, "give --choice"),
+                ({"prompt": "write to ada@example.org"}, 422, "redacts"),
+                ({"text": "reach me at ada@example.org"}, 422, "redacts"),
+                ({"prompt": '{"prompt": "the sea", "temperature": "warm"}'}, 422, "could not be inspected"),
+            ):
+                refused = await by_gateway(made, whole, **more)
+                assert refused.status == status and why in refused.body.decode(), (more, refused.body)
+
+            local = ["audit", "challenge", "acme", "--data", str(made.data)]
+            code, told = await command(made, *local)
+            assert code == 0, told
+            assert (code, told["verdict"], told["gave_answer"]) == (0, "matched", False), told
+            code, told = await command(made, *local, "--model", str(tmp_path / "models" / "writer"))
+            assert (code, told["verdict"], told["backend"]) == (0, "matched", None), told
+            monkeypatch.setenv("DOMICILE_URL", made.base)
+            await asyncio.to_thread(save, Credentials(made.base, made.keys["acme/dpo"]))
+            code, told = await command(made, "audit", "challenge", "acme")
+            assert code == 0, told
+            assert (code, told["verdict"], told["backend"]) == (0, "matched", said["backend"]), told
+            code, told = await command(made, "audit", "challenge", "acme", "--cpu")
+            assert code > 0, told
+            assert "run it on its host" in str(told)
+            monkeypatch.delenv("DOMICILE_URL")
+
+            made.control.activate_policy("acme", ELSEWHERE, project="strict")
+            await made.taken_over()
+            refused = await by_gateway(made, strict)
+            assert refused.status == 422 and "lets no backend" in refused.body.decode(), refused.body
+            assert (await by_gateway(made, whole)).json["verdict"] == "matched", (
+                "the other project's policy is as before"
+            )
+            events, report = made.events(), made.verify()
+    assert report.ok
+    challenges = [event for event in events if event["type"] == "content.challenged"]
+    assert [event["actor"] for event in challenges if event.get("backend_id") is None] == ["cli"]
+    assert {event["region"] for event in challenges if event.get("backend_id")} == {"eu-fr-par"}
+    read = [event for event in events if event["type"] == "content.accessed"]
+    assert len(read) > len(challenges), "that the commitment was read is on record also where nothing was sent"
+    assert whole.text[:20] not in json.dumps(events) and "ada@example.org" not in json.dumps(events)
 
 
 async def test_a_server_that_cannot_commit_is_refused_where_policy_demands_it(tmp_path, files):  # noqa: F811

@@ -7,6 +7,7 @@ The template comes with the checkpoint and runs in Jinja's immutable sandbox. Sa
 
 import json
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from backend.errors import CorruptCheckpoint, InvalidRequest
+
+READ_TIME: ContextVar[datetime | None] = ContextVar("read_time", default=None)
+"""The time that a template may read; None: now. Of a context, so that the rendering of a past call changes no other."""
 
 
 class _Generation(Extension):
@@ -38,8 +42,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda layout: (self.at or datetime.now()).astimezone().strftime(layout)
-        self.at: datetime | None = None  # the time that a template may read; None: now
+        environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as broken:
@@ -85,6 +88,10 @@ class ChatTemplate:
 
 class _Refused(jinja2.TemplateError):
     pass
+
+
+def _strftime_now(layout: str) -> str:
+    return (READ_TIME.get() or datetime.now()).astimezone().strftime(layout)
 
 
 def _raise_exception(message: str) -> None:

@@ -25,6 +25,7 @@ from gateway.admin.calls.authentication import BEARER, Cookies, credential_of
 from gateway.admin.calls.problems import Forbidden
 from gateway.admin.calls.provider_pool import ProviderPool
 from gateway.admin.calls.schemas import GRAMMAR
+from gateway.comparisons.recomputation import Recomputation
 from gateway.database.database import Database
 from gateway.database.errors import NotFound
 from gateway.directory.directory import Address
@@ -86,7 +87,8 @@ class AdminContext:
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
     that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy;
-    `find_answer` finds the answers on record that a text is from. `audit`: the log that the gateway writes.
+    `find_answer` finds the answers on record that a text is from; `challenge` has a backend compute again what an
+    answer commits to. `audit`: the log that the gateway writes.
     `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
     store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now.
     `cases`, `requests`: incidents, and requests of persons, as they were last read. `weak_settings`: what `domicile
@@ -111,6 +113,7 @@ class AdminContext:
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
     detect: Detect | None = None
     find_answer: FindAnswer | None = None
+    challenge: Recomputation | None = None
     audit: AuditContext | None = None
     evidence: Callable[[str], Evidence] = lambda tenant: Evidence()
     kept_content: Callable[[], ContentReader] = lambda: none_kept

@@ -1,4 +1,5 @@
-"""Attribution of a text to the tenant's models: the watermark test, and the search among recorded answers."""
+"""Attribution of a text to the tenant's models: the watermark test, the search among recorded answers, and the
+challenge of one of them."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -12,14 +13,19 @@ from backend.wire import MAX_MARKED_TEXT
 from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Name, ResponseBody
-from gateway.admin.record.reading import ReasonCode
+from gateway.admin.record.reading import ReasonCode, refusing
+from gateway.comparisons.challenge import ChallengeReport
+from gateway.comparisons.recomputation import Given
 from gateway.database.errors import NotReady
 from gateway.identity.roles import Actor
 from gateway.marks.detection import Verdict
 
+MAX_PROMPT = 8 << 20
+
 router = APIRouter(tags=["marks"], route_class=IdempotentRoute)
 
 Finder = Annotated[Actor, Depends(RequirePermission("answers.find"))]
+Challenger = Annotated[Actor, Depends(RequirePermission("content.read"))]
 Tester = Annotated[Actor, Depends(RequirePermission("marks.detect"))]
 
 
@@ -35,6 +41,23 @@ class TextSearched(Body):
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MARKED_TEXT)]
     reason: ReasonCode
+
+
+class AnswerText(Body):
+    """A recorded answer's text, as its client has it. `prompt`: what was sent, the JSON body or the text of its one
+    message; by default as kept. `choice`: which of several answers. `backend`: that is to compute; by default another
+    than the one that gave the answer, if there is one. `reason`: a code, not free text, because it is recorded."""
+
+    request_id: Annotated[str, Field(min_length=1, max_length=128)]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_MARKED_TEXT)]
+    prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)] | None = None
+    choice: Annotated[int, Field(ge=0)] = 0
+    backend: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    reason: ReasonCode
+
+
+class AnswerChallenged(ChallengeReport, ResponseBody):
+    """Result of a challenge."""
 
 
 class Answer(ResponseBody):
@@ -108,3 +131,21 @@ async def find_answer(actor: Finder, context: Context, tenant: str, asked: TextS
     await run_in_threadpool(context.inventory.tenant, tenant)
     found = await context.find_answer(tenant, asked.text, asked.reason, actor.name)
     return AnswersFound.model_validate(asdict(found))
+
+
+@router.post("/tenants/{tenant}/answers/challenge")
+async def challenge_answer(actor: Challenger, context: Context, tenant: str, asked: AnswerText) -> AnswerChallenged:
+    """Have a running backend compute again what a recorded answer commits to, from the client's own texts.
+
+    The texts go only to a backend that the policy of the answer's project allows, and not if it redacts anything of
+    them. At most 60 answers an hour. That the commitment is read is recorded before, and the result after it.
+    """
+    if context.challenge is None or context.audit is None:
+        raise NotReady("this gateway asks no backends; challenge the answer with `domicile audit challenge --cpu`")
+    await run_in_threadpool(context.inventory.tenant, tenant)
+    given = Given(asked.text, asked.prompt, asked.choice, asked.backend)
+    with refusing():
+        found = await context.challenge(
+            context.audit, tenant, asked.request_id, given, actor=actor.name, reason=asked.reason
+        )
+    return AnswerChallenged.model_validate(found.model_dump())

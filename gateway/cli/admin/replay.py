@@ -7,18 +7,17 @@ from urllib.parse import urlsplit
 
 import typer
 
+from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail
-from gateway.configuration.bounds import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from audit.private.audit_context import AuditContext
-    from gateway.evidence.replay import AnswerPieces, Difference
+    from gateway.comparisons.replay import AnswerPieces, Difference
     from gateway.installation.installation import Installation
     from gateway.upstream.client import Target
-    from gateway.upstream.http1 import Peer
     from regions.fleet.fleet import Backend
 
 app = typer.Typer(name="backend")
@@ -146,14 +145,7 @@ async def _replay(
     url: str | None, tolerance: float,
 ) -> Replayed:  # fmt: skip
     from backend.wire import same_weights
-    from gateway.evidence.replay import ask_again, first_difference, record_replay, recorded_call
-    from gateway.installation.installation import configured
-    from gateway.request.recorder import connection_of
-    from gateway.upstream.client import Upstream
-
-    async def connected(backend: "Backend", peer: "Peer") -> None:
-        if (event := connection_of(backend, peer)) is not None:
-            await context.record(event)
+    from gateway.comparisons.replay import ask_again, first_difference, record_replay, recorded_call
 
     known: Backend | None = None
     if url is None:
@@ -169,7 +161,7 @@ async def _replay(
             "; name a backend of that region",
             NOT_COMPARED,
         )
-    async with Upstream(Bounds(configured().requests), connected, installation.find_request_signer) as upstream:
+    async with opened_upstream(installation, context) as upstream:
         mark_key = _mark_key(installation, tenant, kept.mark_period)
         now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept, mark_key)
     exact = first_difference(kept.output, now) is None
@@ -204,14 +196,11 @@ def _check_local(url: str) -> None:
 
 
 def _backend(installation: "Installation", tenant: str, name: str) -> "Backend":
-    from gateway.directory.backend_registry import BACKEND_FIELDS
-    from regions.fleet.fleet import Backend
-
     with closing(installation.database()) as database:
         records = installation.inventory(database).backends(tenant)
     for record in records:
         if record.id == name and record.revoked_at is None:
-            return Backend.model_validate(record.model_dump(include=BACKEND_FIELDS))
+            return backend_of(record)
     fail(
         f"{tenant} has no backend {name} in service; name another by --backend, or start one with the "
         "same weights and give its --url",
@@ -224,6 +213,4 @@ def _target(installation: "Installation", known: "Backend | None", url: str | No
 
     if known is None:
         return Target("replay", (url or "").rstrip("/"), None)
-    credentials = installation.credentials()
-    tls = (lambda: credentials.context_for(known)) if known.url.startswith("https:") else None
-    return Target(known.id, known.url.rstrip("/"), tls, known)
+    return target_of(installation, known)

@@ -11,9 +11,9 @@ import typer
 from pydantic import BaseModel
 
 from gateway.cli.marks.reading import NOT_TESTED, read_text
+from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json, print_table
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, opened_database
-from gateway.configuration.bounds import Bounds
 
 if TYPE_CHECKING:
     from audit.private.audit_context import AuditContext
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gateway.installation.installation import Installation
     from gateway.marks.asking import Allowed, Fetch
     from gateway.marks.detection import Detected
-    from gateway.upstream.client import Target
-    from gateway.upstream.http1 import Peer
     from regions.fleet.fleet import Backend
 
 mark_app = typer.Typer(name="mark", help="Marks of answers: test a text for watermarks.", no_args_is_help=True)
@@ -113,23 +111,16 @@ async def _detected(
     weights: Path | None,
 ) -> "Detected":  # fmt: skip
     from backend.wire import MARKS_PATH
-    from gateway.installation.installation import configured
     from gateway.marks.asking import Detection
-    from gateway.request.recorder import connection_of
     from gateway.store.marks import MarkKeys
-    from gateway.upstream.client import Upstream
-
-    async def connected(backend: "Backend", peer: "Peer") -> None:
-        if (event := connection_of(backend, peer)) is not None:
-            await context.record(event)
 
     keys = MarkKeys(database, installation.keys)
-    async with Upstream(Bounds(configured().requests), connected, installation.find_request_signer) as upstream:
+    async with opened_upstream(installation, context) as upstream:
 
         async def fetch(backend: "Backend | None", body: bytes) -> bytes | None:
             if backend is None:
                 return None
-            return await upstream.fetch(_target(installation, backend), MARKS_PATH, TIMEOUT_S, body)
+            return await upstream.fetch(target_of(installation, backend), MARKS_PATH, TIMEOUT_S, body)
 
         if weights is None:
             detection = Detection(keys, _allowed(installation, database), fetch, context.record)
@@ -140,9 +131,7 @@ async def _detected(
 
 def _allowed(installation: "Installation", database: "Database") -> "Allowed":
     """Return the function that lists the backends that may read a text, running or not."""
-    from gateway.directory.backend_registry import BACKEND_FIELDS
     from gateway.policies.study import PolicyStudy
-    from regions.fleet.fleet import Backend
 
     inventory = installation.inventory(database)
     study = PolicyStudy(inventory, installation.catalogue(), installation.open_reader)
@@ -151,7 +140,7 @@ def _allowed(installation: "Installation", database: "Database") -> "Allowed":
         decision = study.explain(tenant, project, model).decision
         may = {*decision.backends, *decision.pending}  # only tokenized there; no model processes the text
         return [
-            Backend.model_validate(record.model_dump(include=BACKEND_FIELDS))
+            backend_of(record)
             for record in inventory.backends(tenant)
             if record.id in may and record.revoked_at is None and record.kind == "domicile"
         ]
@@ -168,11 +157,3 @@ def _by_folder(weights: Path) -> "Fetch":
         return answer
 
     return fetch
-
-
-def _target(installation: "Installation", backend: "Backend") -> "Target":
-    from gateway.upstream.client import Target
-
-    credentials = installation.credentials()
-    tls = (lambda: credentials.context_for(backend)) if backend.url.startswith("https:") else None
-    return Target(backend.id, backend.url.rstrip("/"), tls, backend)

@@ -46,7 +46,7 @@ def base_of(url: str) -> str:
 class AdminApi:
     """Client for one gateway. Redirects are not followed, so that the token is sent to no other host."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, deadline_s: float = DEADLINE_S) -> None:
         tls = None
         if credentials.ca_file is not None:
             try:
@@ -58,7 +58,7 @@ class AdminApi:
         if credentials.token:
             self._headers["authorization"] = f"Bearer {credentials.token}"
         self._service = ExternalService(
-            f"the gateway at {credentials.url}", deadline_s=DEADLINE_S, max_bytes=MAX_BYTES, tls=tls,
+            f"the gateway at {credentials.url}", deadline_s=deadline_s, max_bytes=MAX_BYTES, tls=tls,
             breaker=Breaker(failures=1 << 30),
         )  # fmt: skip
 

@@ -79,14 +79,20 @@ def remote_url(data: Path) -> str | None:
     return current()
 
 
-def _remote_api(url: str) -> "AdminApi":
+def remote_api(data: Path, *, deadline_s: float | None = None) -> "AdminApi | None":
+    """Of the installation elsewhere that a command is for; None where it is for the data folder. deadline_s: for each
+    request, if it may take longer than others."""
+    return None if (url := remote_url(data)) is None else _remote_api(url, deadline_s)
+
+
+def _remote_api(url: str, deadline_s: float | None = None) -> "AdminApi":
     """Ends the command where the user is not logged in there."""
-    from gateway.cli.remote.api import AdminApi, base_of
+    from gateway.cli.remote.api import DEADLINE_S, AdminApi, base_of
     from gateway.cli.remote.credentials import CredentialsError
     from gateway.cli.remote.sessions import fresh
 
     try:
-        return AdminApi(fresh(base_of(url)))
+        return AdminApi(fresh(base_of(url)), deadline_s or DEADLINE_S)
     except CredentialsError as error:
         fail(str(error))
 

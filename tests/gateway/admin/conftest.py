@@ -200,6 +200,7 @@ BODIES = {
     "set_key_limits": {"concurrent_requests": 0},
     "detect_marks": {"project": "support", "text": "the sea"},
     "find_answer": {"text": "the sea", "reason": "complaint"},
+    "challenge_answer": {"request_id": "req-0", "text": "the sea", "reason": "complaint"},
     "stop_system": {"project": "support", "reason": "judgement"},
     "resume_system": {"project": "support", "reason": "corrected"},
     "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},

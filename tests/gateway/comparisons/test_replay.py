@@ -2,9 +2,9 @@
 
 import pytest
 
+from gateway.comparisons.replay import Difference, first_difference
 from gateway.content.choice_texts import choice_texts_of
 from gateway.content.retained_content import RetainedContent
-from gateway.evidence.replay import Difference, first_difference
 
 
 def said(**choice):

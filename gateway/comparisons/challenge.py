@@ -11,33 +11,35 @@ from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 
-from audit.errors import AuditError
 from audit.events.leaf import decode_leaf
 from audit.events.privacy import AnswerChallenged
 from audit.privacy.rights import read
 from audit.private.audit_context import AuditContext
 from backend.wire import Challenged, ChallengeRequest
 from gateway.apis.endpoints import upstream_of
-from gateway.evidence.replay import prepared_last, records_of, require_kept
+from gateway.comparisons.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
+from regions.fleet.fleet import Backend
 
 FIELD = "activations"
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 COMPLETIONS: Literal["/v1/completions"] = "/v1/completions"
 
 
-class NotChallengeable(AuditError):
-    """Nothing can be compared, and why, in a sentence that quotes no content."""
+class NotChallengeable(NotComparable):
+    """The answer commits to nothing that these texts can be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A recorded answer and what it commits to. seq: of its outcome. path: of the backend. at: milliseconds since the
-    epoch. commitments: by choice. sent: the body that the backend got, where it is kept. redacted: prompt or answer
-    are not what the backend got and wrote."""
+    """A recorded answer and what it commits to. seq: of its outcome. backend_id: who gave it. path: that it was asked
+    at there. at: milliseconds since the epoch. commitments: by choice. sent: the body that the backend got, where it is
+    kept. redacted: prompt or answer are not what the backend got and wrote."""
 
     tenant: str
+    project: str
     seq: int
     request_id: str
+    backend_id: str
     path: Literal["/v1/chat/completions", "/v1/completions"]
     model: str
     at: int
@@ -77,10 +79,38 @@ class Committed:
         return to_json({"model": self.model, **body}).decode()
 
 
+class ChallengeReport(Challenged):
+    """What comes of a challenge. recorded_weights_sha256: of the weights that the record names, `same_weights` whether
+    they are those that computed; None where it names none. redacted: see `Committed`. backend, region: that computed;
+    None: this host. gave_answer: the backend is the one that gave the answer, whose word proves less."""
+
+    request_id: str
+    recorded_weights_sha256: str | None
+    same_weights: bool | None
+    redacted: bool
+    backend: str | None = None
+    region: str | None = None
+    gave_answer: bool | None = None
+
+    @classmethod
+    def of(cls, kept: Committed, found: Challenged, backend: Backend | None = None) -> "ChallengeReport":
+        name, region = place_of(backend)
+        return cls(
+            **found.model_dump(),
+            request_id=kept.request_id,
+            recorded_weights_sha256=kept.weights_sha256,
+            same_weights=None if kept.weights_sha256 is None else kept.weights_sha256 == found.weights_sha256,
+            redacted=kept.redacted,
+            backend=name,
+            region=region,
+            gave_answer=None if name is None else name == kept.backend_id,
+        )
+
+
 async def committed(context: AuditContext, tenant: str, request_id: str, *, actor: str, reason: str) -> Committed:
     """Return what a recorded answer commits to; that it is read goes on record first.
 
-    Raises NotChallengeable where it commits to nothing or was given with an adapter, NotReplayable where there is no
+    Raises NotChallengeable where it commits to nothing or was given with an adapter, NotComparable where there is no
     whole answer or the commitment is gone, and RestrictedError where its person's data may not be used.
     """
     intent_seq, intent, seq, outcome = await context.in_thread(lambda: records_of(context, tenant, request_id))
@@ -106,8 +136,10 @@ async def committed(context: AuditContext, tenant: str, request_id: str, *, acto
         raise NotChallengeable(f"{path} gives no texts; challenge a call of {CHAT} or {COMPLETIONS}")
     return Committed(
         tenant=tenant,
+        project=intent.project,
         seq=seq,
         request_id=request_id,
+        backend_id=outcome.backend_id or intent.backend_id,
         path=CHAT if path == CHAT else COMPLETIONS,
         model=outcome.model_served or intent.model_requested,
         at=await context.in_thread(lambda: _when(context, tenant, intent_seq)),
@@ -125,8 +157,11 @@ def _when(context: AuditContext, tenant: str, seq: int) -> int:
 
 
 async def record_challenge(
-    context: AuditContext, kept: Committed, choice: int, found: Challenged, *, actor: str, reason: str
-) -> None:
+    context: AuditContext, kept: Committed, choice: int, found: Challenged, *, actor: str, reason: str,
+    backend: Backend | None = None,
+) -> None:  # fmt: skip
+    """backend: that computed it; None: this host."""
+    backend_id, region = place_of(backend)
     await context.record(
         AnswerChallenged(
             tenant=kept.tenant,
@@ -139,5 +174,7 @@ async def record_challenge(
             compared=found.compared,
             weights_sha256=found.weights_sha256,
             reason=reason,
+            backend_id=backend_id,
+            region=region,
         )
     )

@@ -13,25 +13,14 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from audit.errors import AuditError
-from audit.events.base import Event
-from audit.events.event import (
-    InferenceAborted,
-    InferenceAccepted,
-    InferenceCompleted,
-    InferenceDenied,
-    ModelChanged,
-    RoutingDecision,
-)
+from audit.events.event import ModelChanged
 from audit.events.leaf import decode_leaf
 from audit.events.privacy import ContentReplayed
-from audit.keys.signer import key_of
 from audit.privacy.rights import read
 from audit.private.audit_context import AuditContext
-from audit.private.deletion import certificates_of
-from audit.verification.disclosure import announced_certificates
 from backend.wire import fingerprint_of
 from gateway.apis.endpoints import upstream_of
+from gateway.comparisons.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
 from gateway.content.choice_texts import choice_texts_of
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendFailed
@@ -45,10 +34,6 @@ REASON = "replay"
 
 AnswerPieces = Sequence[dict[str, Any]]
 """An answer by choice, as `gateway.content.retained_content` keeps it."""
-
-
-class NotReplayable(AuditError):
-    """Nothing can be compared, and why, in a sentence that quotes no content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +72,18 @@ class Difference(NamedTuple):
 async def recorded_call(context: AuditContext, tenant: str, request_id: str, *, actor: str) -> RecordedCall:
     """What is kept of a call; that it is read goes on record first.
 
-    Raises NotReplayable where content was not kept, is gone, was redacted, or could not come out the same; and
+    Raises NotComparable where content was not kept, is gone, was redacted, or could not come out the same; and
     RestrictedError where its person's data may not be used.
     """
     intent_seq, intent, outcome_seq, outcome = await context.in_thread(lambda: records_of(context, tenant, request_id))
     input_seq, asking = await context.in_thread(lambda: prepared_last(context, tenant, request_id, intent_seq, intent))
     if asking.redaction is not None or outcome.redaction is not None:
-        raise NotReplayable(
+        raise NotComparable(
             f"the call {request_id} was redacted, so its client received values that were put back or masked, "
             "and what the backend itself had sent is not kept; replay a call without redaction"
         )
     for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
-        await require_kept(context, seq, event, field)
+        await require_kept(context, seq, event, field, "replay a later call")
     asked = {one.kept.field: one.value for one in await read(context, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
     values = {one.kept.field: one.value for one in await read(context, tenant, outcome_seq, actor=actor, reason=REASON)}
@@ -131,78 +116,9 @@ def _changes(context: AuditContext, tenant: str, model: str, since: int) -> list
     return changes
 
 
-def records_of(
-    context: AuditContext, tenant: str, request_id: str
-) -> tuple[int, InferenceAccepted, int, InferenceCompleted]:
-    """Intent and outcome, with their seq."""
-    found: dict[type[Event], tuple[int, Any]] = {}
-    named = request_id.encode()
-    with context.reading() as reader:
-        for stored in reader.leaves(tenant):
-            if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
-                found[type(event)] = stored.seq, event
-    if InferenceDenied in found:
-        raise NotReplayable(
-            f"the call {request_id} was refused and nothing left for a backend; replay an answered call"
-        )
-    if InferenceAccepted not in found:
-        raise NotReplayable(
-            f"no record of {tenant} is of {request_id}, which never was or is over its time; check the x-request-id"
-        )
-    if found.get(InferenceAborted) or InferenceCompleted not in found:
-        raise NotReplayable(
-            f"the call {request_id} has no whole answer, since it broke off or has not ended; replay an answered call"
-        )
-    return (*found[InferenceAccepted], *found[InferenceCompleted])
-
-
-def prepared_last(
-    context: AuditContext, tenant: str, request_id: str, seq: int, intent: InferenceAccepted
-) -> tuple[int, InferenceAccepted | RoutingDecision]:
-    """The record with the prompt as it left last: a later decision, where the prompt was prepared again under one."""
-    found: tuple[int, InferenceAccepted | RoutingDecision] = seq, intent
-    named = request_id.encode()
-    with context.reading() as reader:
-        for stored in reader.leaves(tenant, seq):
-            if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
-                if isinstance(event, RoutingDecision) and event.decision is not None:
-                    found = stored.seq, event
-                if isinstance(event, InferenceCompleted):
-                    break
-    return found
-
-
-async def require_kept(
-    context: AuditContext, seq: int, event: Event, field: str, instead: str = "replay a later call"
-) -> None:
-    """Raises NotReplayable, with `instead` as what to do, where the value is not there any more, or never was."""
-    if field not in (event.commits or {}):
-        what = "answer with any text" if (event.commits or {}).get("subject") else "content"
-        raise NotReplayable(f"no {what} of {event.request_id} was kept; set `retention` in its policy, and {instead}")
-
-    def gone(side: Any) -> str | None:
-        event_id = context.event_ids(event.tenant, [seq]).get(seq)
-        values = side.kept(event.tenant, start=seq, end=seq + 1)
-        kept = [one for one in values if one.field == field and one.event_id == event_id]
-        if kept:
-            over = kept[0].expires is not None and kept[0].expires <= context.now()
-            return "is over its time" if over else None
-        with context.reading() as reader:
-            for one in announced_certificates(
-                reader, key_of(context.signer), event.tenant, certificates_of(side, event.tenant)
-            ):
-                if seq < one.seq and one.certificate.covers(seq, field, event_id):
-                    cause = "was erased" if one.certificate.cause == "erasure" else "is over its time and deleted"
-                    return f"{cause} (certificate {one.certificate.id})"
-        return "is gone, and no certificate gives the reason"
-
-    if because := await context.with_values(gone):
-        raise NotReplayable(f"the {field} of {event.request_id} {because}; {instead}")
-
-
 def _check_sampling(body: dict[str, Any]) -> None:
     if body.get("temperature") != 0 and body.get("seed") is None:
-        raise NotReplayable(
+        raise NotComparable(
             "the call was sampled without a `seed`, so that no two answers to it need be equal; replay a "
             "call with a `seed` or with `temperature` 0"
         )
@@ -273,6 +189,7 @@ async def record_replay(
     actor: str,
 ) -> None:
     """`backend`: None for a server that is none of the directory's."""
+    backend_id, region = place_of(backend)
     await context.record(
         ContentReplayed(
             tenant=kept.tenant,
@@ -281,8 +198,8 @@ async def record_replay(
             seq=kept.seq,
             equal=equal,
             same_weights=same_weights,
-            backend_id=backend.id if backend is not None else None,
-            region=backend.region if backend is not None else None,
+            backend_id=backend_id,
+            region=region,
         )
     )
 
