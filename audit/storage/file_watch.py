@@ -66,10 +66,12 @@ class FileWatch:
             raise StoreError(f"{name} cannot be watched: {error}; let this process read the data folder") from error
 
     def look(self, seen: FolderStates | None = None) -> None:
-        seen = {} if seen is None else seen
-        if self._folder not in seen:
-            seen[self._folder] = _state(self._folder)
-        folder = seen[self._folder]
+        if seen is None or self._folder not in seen:
+            folder = _state(self._folder)
+            if seen is not None:
+                seen[self._folder] = folder
+        else:
+            folder = seen[self._folder]
         if folder is not None and folder == self._unchanged:
             return
         self._look_at_files()

@@ -172,7 +172,7 @@ class Inspection:
             return prepare(call, redactor, project, names, priority)
         if not redactor.plan.input:
             return await self._lane.run(tenant, prepare, call, redactor, project, names, priority)
-        with redaction_refusals():
+        with redaction_refusals:
             arguments = redaction_arguments(call, redactor, project, names)
             job = Job(plain(redactor.plan), redactor.hash_key, arguments)
             redacted = await self._redacted(tenant, job)
