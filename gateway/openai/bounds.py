@@ -36,7 +36,8 @@ class Bounds:
     elements and members beyond the first of each container: 300,000, the most token ids that OpenAI's embeddings take
     in one request, since each step over them (parsing, validation, serialisation) holds the interpreter to its end.
     For the same reason `names` bounds members of objects, `digits` those of numbers (8 for each of 300,000 token ids),
-    and `groups` the whole groups of GROUP digits in a row."""
+    `groups` the whole groups of GROUP digits in a row, and `backslashes` those of escapes, of which 8 MB of text in
+    another script have 1,400,000."""
 
     containers: int = 10_000
     strings: int = 100_000
@@ -44,6 +45,7 @@ class Bounds:
     names: int = 40_000
     digits: int = 2_400_000
     groups: int = 1_000
+    backslashes: int = 2_000_000
 
     def check(self, raw: bytes) -> None:
         """Raises BodyTooComplex. Exact for JSON up to its first syntax error, where a parser stops."""
@@ -58,7 +60,7 @@ class Bounds:
         """
         if len(raw) <= self.containers:
             return
-        quotes = opened = commas = colons = digits = 0
+        quotes = opened = commas = colons = digits = backslashes = 0
         most_digits = min(self.digits, GROUP * self.groups)  # in fewer there are not so many groups
         for start in range(0, len(raw), SLICE):
             end = start + SLICE
@@ -67,6 +69,8 @@ class Bounds:
             commas += raw.count(b",", start, end)
             colons += raw.count(b":", start, end)
             digits += len(raw[start:end].translate(None, _OTHERS))
+            backslashes += raw.count(b"\\", start, end)
+            _bound("backslashes", backslashes, self.backslashes)
             if opened > self.containers or quotes > 2 * self.strings or commas > self.values:
                 break
             if colons > self.names or digits > most_digits:

@@ -112,6 +112,7 @@ def test_what_lies_behind_the_first_slice_with_too_much_costs_nothing():
         b'{"model":"m","x":[' + b",".join([b"7" * 20] * 200_000) + b"]}",
         b'{"model":"m","x":[' + b",".join([b"7" * 4000] * 1900) + b"]}",
         b'{"model":"m","x":[' + b",".join([b"0.1234567890123456"] * 200_000) + b"]}",
+        b'{"model":"m","x":"' + b"\\n" * 2_000_001 + b'"}',
     ],
 )
 def test_a_body_of_very_many_values_is_refused_by_its_count(body):
@@ -148,6 +149,7 @@ def test_a_body_at_the_bounds_passes():
     assert len(parse_call(COMPLETIONS, json.dumps(ids).encode()).body["prompt"]) == 299_999
     ids["prompt"] = [1_234_567] * 299_999
     assert len(parse_call(COMPLETIONS, json.dumps(ids).encode()).body["prompt"]) == 299_999
+    assert parse_call(CHAT, json.dumps(chat("ж" * 1_300_000)).encode()).body["messages"][0]["content"][-1] == "ж"
     long = chat("1234567890" * 500_000, x={f"n{n}": 2**63 for n in range(900)})
     assert len(parse_call(CHAT, json.dumps(long).encode()).body["x"]) == 900
 
