@@ -36,7 +36,6 @@ HERE = Path(__file__).parent
 sys.path[0] = str(Path(__file__).parents[2])  # not bench/, whose audit.py would be taken for the package
 sys.path.append(str(HERE))
 
-from calls import Caller  # noqa: E402
 from run import MOCK_PORT, POLICY, cpu_model, process  # noqa: E402
 
 from gateway.content.inspection import INLINE_BYTES, INLINE_PARSE_BYTES  # noqa: E402
@@ -51,8 +50,6 @@ from regions.identity.identity import BackendIdentity  # noqa: E402
 PORT = 9402
 BUDGET_MS = 50
 UNREDACTED = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
-STARTS_S = 3.0
-"""For the attacker's process to start."""
 
 
 def chat(messages: bytes) -> bytes:
@@ -143,6 +140,7 @@ MESSAGES: dict[str, Callable[[str], bytes]] = {
 
 def reads(message: bytes) -> dict[str, float]:
     """CPU milliseconds of the longest read of `message` on one connection of the gateway."""
+    from calls import Caller  # not for the attacker's process, which would import the gateway with it
 
     async def application(scope, receive, send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -244,8 +242,9 @@ async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
     }
 
 
-def attack(message: bytes, results: "multiprocessing.SimpleQueue[Counter[int]]") -> None:
+def attack(message: bytes, results: "multiprocessing.SimpleQueue[Counter[int] | None]") -> None:
     """Send `message` again and again, from two connections at once, until SIGTERM; then put how often each status came.
+    Before the first, put None.
 
     Blocking sockets: the body is sent whole before the answer is read, as many clients do.
     """
@@ -276,6 +275,7 @@ def attack(message: bytes, results: "multiprocessing.SimpleQueue[Counter[int]]")
     threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
+    results.put(None)
     while not ended.wait(0.5):
         pass
     results.put(Counter(statuses))
@@ -289,11 +289,12 @@ def attacking(message: bytes) -> Iterator[Counter[int]]:
     results = spawn.SimpleQueue()
     attacker = spawn.Process(target=attack, args=(message, results), daemon=True)
     attacker.start()
+    results.get()  # it has imported what it needs
     try:
         yield statuses
     finally:
         attacker.terminate()
-        statuses.update(results.get())
+        statuses.update(results.get() or {})
         attacker.join()
 
 
@@ -324,7 +325,6 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
     for name, (message, cpu) in sent.items():
         quiet = await worst(base, keys["globex"], seconds / 2)
         with attacking(message) as statuses:
-            await asyncio.sleep(STARTS_S)  # the process has imported what it needs
             under = await worst(base, keys["globex"], seconds)
         stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
         found.append(

@@ -39,7 +39,7 @@ INLINE_TEXTS = 64
 """Maximum number of texts whose filters are ended in the event loop, since each may have held something back."""
 EVENT_BYTES = 512
 """What an event costs beside its bytes, as a number of them: 100 us at most."""
-STEP_BYTES = 16 << 10
+STEP_BYTES = 4 << 10
 """Cost of the events that are filtered in one step; then other tasks have their turn. A read brings 32 kB, which may be
 700 small events."""
 
