@@ -116,7 +116,8 @@ class PolicyEnforcement:
             model=naming.asked, endpoint=call.endpoint.path.removeprefix("/v1/")
         ):
             raise self._denied(request, [Reason("key.scope", None, "this key is not for that name of a model")])
-        if not any(principal.scopes.allows_region(candidate.region) for candidate in candidates):
+        regions = principal.scopes.regions
+        if regions is not None and not any(candidate.region in regions for candidate in candidates):
             raise self._denied(
                 request, [Reason("key.scope", None, "this key is not for any region where that model runs")]
             )
