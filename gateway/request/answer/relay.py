@@ -103,13 +103,8 @@ class StreamRelay:
                 raise failure
             if self._done:
                 return
-        if self._splitter.empty and len(self._ends) >= self._call.choices:
-            if rest := await self._last():
-                yield rest
-            return
-        raise BackendFailed(
-            "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
-        )
+        if rest := await self._last_without_done():
+            yield rest
 
     async def remainder(self) -> bytes:
         """Return text still buffered by the filter when a stream is aborted. It is filtered, so it may be sent."""
@@ -122,6 +117,14 @@ class StreamRelay:
         if self._rewriter is None or self._template is None:
             return b""
         return await self._made(self._rewriter, self._rewriter.end, self._template)
+
+    async def _last_without_done(self) -> bytes:
+        """The same of a stream whose body ended without a ``[DONE]``. Raises BackendFailed if it was cut."""
+        if self._splitter.empty and len(self._ends) >= self._call.choices:
+            return await self._last()
+        raise BackendFailed(
+            "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
+        )
 
     async def _made(
         self,
