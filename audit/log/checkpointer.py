@@ -149,4 +149,8 @@ class Checkpointer:
         self._delayed(int(waited), signed)
 
     def _note_oldest(self) -> None:
-        self._oldest = next((grown.since for grown in self._grown.values()), None)
+        oldest = None
+        for grown in self._grown.values():
+            oldest = grown.since
+            break
+        self._oldest = oldest  # at once, since other threads read it

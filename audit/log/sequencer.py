@@ -38,8 +38,11 @@ Outcome = Receipt | AuditError
 CLOCK_TOLERANCE_S = 60.0
 """How far the clock may be behind the newest record when the log is opened: hosts that share a log differ a little, and
 a policy may be in force a minute earlier than a record that it decided."""
-RUNNING = frozenset({Step.WITHIN, Step.CLOSES})
+RUNNING = (Step.WITHIN, Step.CLOSES)  # no set, since the hash of a member is a call
 """Steps of calls already accepted: they are let in where new calls are not."""
+
+
+_NOT_WRITTEN = AuditUnavailable("the event was not written")
 
 
 class Append:
@@ -53,7 +56,7 @@ class Append:
         self.event = event
         self.waiter = waiter
         self.private = private
-        self.outcome: Outcome = AuditUnavailable("the event was not written")
+        self.outcome: Outcome = _NOT_WRITTEN
 
 
 @dataclass(frozen=True, slots=True)

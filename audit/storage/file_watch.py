@@ -66,10 +66,17 @@ class FileWatch:
             raise StoreError(f"{name} cannot be watched: {error}; let this process read the data folder") from error
 
     def look(self, seen: FolderStates | None = None) -> None:
-        seen = {} if seen is None else seen
-        if self._folder not in seen:
-            seen[self._folder] = _state(self._folder)
-        folder = seen[self._folder]
+        folder: FolderState | None
+        if seen is None or self._folder not in seen:
+            try:
+                found = os.stat(self._folder)
+                folder = found.st_dev, found.st_ino, found.st_ctime_ns
+            except FileNotFoundError:
+                folder = None
+            if seen is not None:
+                seen[self._folder] = folder
+        else:
+            folder = seen[self._folder]
         if folder is not None and folder == self._unchanged:
             return
         self._look_at_files()
@@ -148,11 +155,3 @@ def _inode(file: str) -> Inode | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _state(folder: str) -> FolderState | None:
-    try:
-        found = os.stat(folder)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns

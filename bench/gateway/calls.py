@@ -126,6 +126,12 @@ class _Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         pass
 
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 class ScriptedLoop(asyncio.SelectorEventLoop):
     """An event loop on which every connection that is opened is to one backend, which answers with `answer`."""

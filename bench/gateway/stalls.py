@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,7 +38,7 @@ sys.path.append(str(HERE))
 
 from run import MOCK_PORT, POLICY, cpu_model, process  # noqa: E402
 
-from gateway.content.inspection import INLINE_BYTES  # noqa: E402
+from gateway.content.inspection import INLINE_BYTES, INLINE_PARSE_BYTES  # noqa: E402
 from gateway.content.inspection_process import framed  # noqa: E402
 from gateway.errors import BodyTooComplex  # noqa: E402
 from gateway.installation.installation import Installation  # noqa: E402
@@ -50,8 +50,6 @@ from regions.identity.identity import BackendIdentity  # noqa: E402
 PORT = 9402
 BUDGET_MS = 50
 UNREDACTED = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
-STARTS_S = 3.0
-"""For the attacker's process to start."""
 
 
 def chat(messages: bytes) -> bytes:
@@ -62,8 +60,19 @@ def repeated(item: bytes, count: int) -> bytes:
     return chat(b",".join([item] * count))
 
 
-def said(text: str) -> bytes:
-    return chat(json.dumps({"role": "user", "content": text}).encode())
+def said(text: str, **more: object) -> bytes:
+    body = chat(json.dumps({"role": "user", "content": text}).encode())
+    return body[:-1] + b"," + json.dumps(more).encode()[1:] if more else body
+
+
+def holding(value: bytes) -> bytes:
+    """A chat with `value` in a field that nobody knows."""
+    return said("x")[:-1] + b',"x":' + value + b"}"
+
+
+def numbers(number: bytes) -> bytes:
+    """As many as fit into 8 MB, and into the number of values."""
+    return holding(b"[" + b",".join([number] * min(299_000, 7_900_000 // (len(number) + 1))) + b"]")
 
 
 RULES = "policy: p\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\nrules:\n" + "".join(
@@ -84,6 +93,15 @@ ATTACKS: dict[str, bytes] = {
     + b',"x":[' + b",".join([b"0.123456789"] * 299_990) + b"]}",
     "100,000 names of members": chat(b'{"role":"user","content":"x"}')[:-1]
     + b',"x":' + json.dumps({f"name{n}": n for n in range(99_000)}).encode() + b"}",
+    "40,000 names of members, the most": holding(json.dumps({f"name{n}": n for n in range(39_000)}).encode()),
+    "99,000 strings": holding(json.dumps([f"text {n}" for n in range(99_000)]).encode()),
+    "numbers of 20 digits": numbers(b"7" * 20),
+    "numbers of 4,000 digits": numbers(b"7" * 4000),
+    "300,000 numbers of 8 digits": numbers(b"7" * 8),
+    "4 MB of escapes, the most": holding(b'"' + b"\\n" * 1_990_000 + b'"'),
+    "8 MB of escapes": holding(b'"' + b"\\n" * 3_900_000 + b'"'),
+    "400,000 stop strings": said("x")[:-1] + b',"stop":[' + b",".join([b'""'] * 400_000) + b"]}",
+    "90,000 stop strings": said("x")[:-1] + b',"stop":[' + b",".join([b'"x"'] * 90_000) + b"]}",
     "512 tools of deep schemas": chat(b'{"role":"user","content":"x"}')[:-1]
     + b',"tools":' + json.dumps([{"type": "function", "function": {"parameters": {"a": [{}] * 16}}}] * 512).encode()
     + b"}",
@@ -94,6 +112,51 @@ ATTACKS: dict[str, bytes] = {
     "8 MB, not JSON": b"[" * 8_000_000,
     "20 MB, over the limit": b"x" * 20_000_000,
 }  # fmt: skip
+READ = 256 << 10
+"""Bytes that the event loop reads at once at most."""
+
+
+def headed(head: str, key: str) -> bytes:
+    return f"{head} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n".encode()
+
+
+def post(path: str, key: str, body: bytes) -> bytes:
+    return headed(f"POST {path}", key) + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(body), body
+    )  # fmt: skip
+
+
+MESSAGES: dict[str, Callable[[str], bytes]] = {
+    "50,000 header fields": lambda key: headed("GET /v1/models", key) + b"a:\r\n" * 50_000 + b"\r\n",
+    "1,500 header fields": lambda key: headed("GET /v1/models", key) + b"a:\r\n" * 1500 + b"\r\n",
+    "9,000 requests ahead": lambda key: b"GET / HTTP/1.1\r\nhost:a\r\n\r\n" * 9000,
+    "chunks of one byte": lambda key: headed("POST /v1/chat/completions", key)
+    + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 400_000 + b"0\r\n\r\n",
+    "upgrades that are not taken": lambda key: b"GET / HTTP/1.1\r\nhost:a\r\nconnection:upgrade\r\nupgrade:x\r\n\r\n"
+    * 5000,
+}  # fmt: skip
+"""Attacks by the form of the message: the whole of it, for a key."""
+
+
+def reads(message: bytes) -> dict[str, float]:
+    """CPU milliseconds of the longest read of `message` on one connection of the gateway."""
+    from calls import Caller  # not for the attacker's process, which would import the gateway with it
+
+    async def application(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def longest() -> float:
+        took, connection = 0.0, Caller(application, asyncio.get_running_loop()).connection
+        for start in range(0, len(message), READ):
+            began = time.thread_time()
+            connection.data_received(message[start : start + READ])
+            took = max(took, time.thread_time() - began)
+            await asyncio.sleep(0.01)
+        connection.connection_lost(None)
+        return took
+
+    return {"read": round(asyncio.run(longest()) * 1000, 1)}
 
 
 def installation(data: Path) -> tuple[dict[str, str], str]:
@@ -141,7 +204,8 @@ def steps(body: bytes) -> dict[str, float]:
         BOUNDS.check(body)
     except BodyTooComplex:
         return took
-    parsed = timed("parse", finite_json.read, body)
+    parse = finite_json.read if len(body) <= INLINE_PARSE_BYTES else finite_json.read_large
+    parsed = timed("parse", parse, body)
     if parsed is not None and timed("shape", lambda: check_shape(parsed) or True):
         endpoint = COMPLETIONS if "prompt" in parsed else CHAT
         timed("validate", endpoint.request_type.model_validate, parsed)
@@ -178,8 +242,9 @@ async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
     }
 
 
-def attack(path: str, key: str, body: bytes, results: "multiprocessing.SimpleQueue[Counter[int]]") -> None:
-    """Send `body` again and again, from two connections at once, until SIGTERM; then put how often each status came.
+def attack(message: bytes, results: "multiprocessing.SimpleQueue[Counter[int] | None]") -> None:
+    """Send `message` again and again, from two connections at once, until SIGTERM; then put how often each status came.
+    Before the first, put None.
 
     Blocking sockets: the body is sent whole before the answer is read, as many clients do.
     """
@@ -187,10 +252,6 @@ def attack(path: str, key: str, body: bytes, results: "multiprocessing.SimpleQue
     statuses: Counter[int] = Counter()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
-    ).encode()
 
     def run() -> None:
         while not ended.is_set():
@@ -198,12 +259,15 @@ def attack(path: str, key: str, body: bytes, results: "multiprocessing.SimpleQue
                 to.settimeout(30)
                 status = 0
                 try:
-                    to.sendall(head)
-                    to.sendall(body)
+                    to.sendall(message)
                     with to.makefile("rb") as answer:
                         status = int(answer.readline()[9:12] or 0)
-                        while answer.readline().strip():  # the head
-                            pass
+                        stream = b"text/event-stream\r\n"
+                        while (line := answer.readline()).strip():  # the head
+                            if line.endswith(stream):
+                                while answer.readline() not in (b"0\r\n", b""):
+                                    pass
+                                break
                 except (OSError, ValueError):  # closed before all was sent
                     pass
                 statuses[status] += 1
@@ -211,24 +275,26 @@ def attack(path: str, key: str, body: bytes, results: "multiprocessing.SimpleQue
     threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
+    results.put(None)
     while not ended.wait(0.5):
         pass
     results.put(Counter(statuses))
 
 
 @contextmanager
-def attacking(path: str, key: str, body: bytes) -> Iterator[Counter[int]]:
+def attacking(message: bytes) -> Iterator[Counter[int]]:
     """Attack inside of the block; what came of it is in the yielded counter after it."""
     statuses: Counter[int] = Counter()
     spawn = multiprocessing.get_context("spawn")
     results = spawn.SimpleQueue()
-    attacker = spawn.Process(target=attack, args=(path, key, body, results), daemon=True)
+    attacker = spawn.Process(target=attack, args=(message, results), daemon=True)
     attacker.start()
+    results.get()  # it has imported what it needs
     try:
         yield statuses
     finally:
         attacker.terminate()
-        statuses.update(results.get())
+        statuses.update(results.get() or {})
         attacker.join()
 
 
@@ -239,7 +305,7 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
             break
         except aiohttp.ClientError:
             await asyncio.sleep(0.2)
-    attacks = {
+    attacks: dict[str, tuple[str, str, bytes]] = {
         name: ("/v1/completions" if b'"prompt"' in body[:40] else "/v1/chat/completions", keys["acme"], body)
         for name, body in ATTACKS.items()
     }
@@ -249,18 +315,18 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
     attacks["3.9 MB of text without redaction"] = ("/v1/chat/completions", keys["open"], ATTACKS["3.9 MB of text"])
     attacks["answers of 8 MB"] = ("/v1/chat/completions", keys["acme"], said("mode:large"))
     attacks["answers of 8 MB without redaction"] = ("/v1/chat/completions", keys["open"], said("mode:large"))
+    attacks["answers of small events"] = ("/v1/chat/completions", keys["acme"], said("mode:events", stream=True))
     check = json.dumps({"document": RULES}).encode()
     attacks["4,000 rules of a policy"] = ("/admin/v1/tenants/acme/policies/check", token, check)
+    sent = {name: (post(*attack), steps(attack[2])) for name, attack in attacks.items() if only in name}
+    made = {name: make(keys["acme"]) for name, make in MESSAGES.items() if only in name}
+    sent |= {name: (message, await asyncio.to_thread(reads, message)) for name, message in made.items()}
     found = []
-    for name, (path, key, body) in attacks.items():
-        if only not in name:
-            continue
+    for name, (message, cpu) in sent.items():
         quiet = await worst(base, keys["globex"], seconds / 2)
-        with attacking(path, key, body) as statuses:
-            await asyncio.sleep(STARTS_S)  # the process has imported what it needs
+        with attacking(message) as statuses:
             under = await worst(base, keys["globex"], seconds)
         stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
-        cpu = steps(body)
         found.append(
             {
                 "attack": name,

@@ -4,7 +4,8 @@ There are three ways, depending on the cost and the result of a step:
 
 * The values of a large request body are counted in the event loop, in slices; other tasks can run between them.
 * A large request body is parsed, validated and serialised in one thread, because the results are used in this process.
-Each step holds the interpreter lock until it ends, for a time bounded by the maximum number of values in a body.
+Each step holds the interpreter lock until it ends, for a time bounded by the maximum number of values in a body, and
+the thread rests between two of them.
 * Long texts are redacted, and large answers read and filtered, in processes (`gateway.content.inspection_process`),
 because detectors take up to 5 µs per character.
 
@@ -15,6 +16,7 @@ exceeds its time budget is cancelled. Content that cannot be inspected is refuse
 import asyncio
 import pickle
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,8 +51,9 @@ from gateway.content.prompt import (
 from gateway.content.whole_answer import AnswerSummary, Handling, WholeAnswer, whole_answer
 from gateway.errors import BackendFailed, RedactionRefused, TooManyConcurrent
 from gateway.openai.bounds import BOUNDS
-from gateway.openai.checked_call import Call, parse_call, read_call
+from gateway.openai.checked_call import Call, checked_call, parse_call, read_body
 from gateway.openai.endpoints import Endpoint
+from gateway.openai.finite_json import read_large
 from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.effort import effort_us
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
@@ -83,12 +86,15 @@ class Lane:
     """A single thread for work that holds the interpreter lock.
 
     Tenants take turns: each has at most one work item in the thread's queue. With more threads, the event loop would
-    have to wait for each of them in turn to release the lock.
+    have to wait for each of them in turn to release the lock. After each item the thread rests for as long as that
+    held the lock: the event loop asks for the lock several times for one request of another tenant, and would else meet
+    an item each time.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
         self._queues: dict[str, _Queue] = {}
+        self._rests_until = 0.0  # as `time.monotonic`; only the thread uses it
 
     async def run(self, tenant: str, work: Callable[..., T], *arguments: Any) -> T:
         """Run `work` in the thread when the tenant's earlier work has ended, and return its result."""
@@ -96,11 +102,20 @@ class Lane:
         queue.size += 1
         try:
             async with queue.turn:
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._worked, work, *arguments)
         finally:
             queue.size -= 1
             if not queue.size:
                 self._queues.pop(tenant, None)
+
+    def _worked(self, work: Callable[..., T], *arguments: Any) -> T:
+        if (left := self._rests_until - time.monotonic()) > 0:
+            time.sleep(left)
+        began = time.thread_time()
+        try:
+            return work(*arguments)
+        finally:
+            self._rests_until = time.monotonic() + time.thread_time() - began
 
     def close(self) -> None:
         """Cancel queued work and shut the thread down without waiting."""
@@ -147,7 +162,8 @@ class Inspection:
         if len(raw) <= INLINE_PARSE_BYTES:
             return parse_call(endpoint, raw, state)
         await counted(raw)
-        return await self._lane.run(tenant, read_call, endpoint, raw, state)
+        body = await self._lane.run(tenant, read_body, raw, read_large)
+        return await self._lane.run(tenant, checked_call, endpoint, raw, body, state)
 
     async def warm(self) -> None:
         """Start a process now, so the first long prompt does not wait for it."""
@@ -172,7 +188,7 @@ class Inspection:
             return prepare(call, redactor, project, names, priority)
         if not redactor.plan.input:
             return await self._lane.run(tenant, prepare, call, redactor, project, names, priority)
-        with redaction_refusals():
+        with redaction_refusals:
             arguments = redaction_arguments(call, redactor, project, names)
             job = Job(plain(redactor.plan), redactor.hash_key, arguments)
             redacted = await self._redacted(tenant, job)

@@ -3,10 +3,9 @@
 Redaction never fails open: any error during inspection refuses the request.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import TracebackType
 from typing import Any, Literal
 
 from audit.random_pieces import RandomPieces
@@ -35,7 +34,7 @@ class OutputFilters:
         self._redactor = redactor
         self._pseudonyms = pseudonyms
         self._made: list[StreamFilter] = []
-        self._elsewhere: Counter[str] = Counter()
+        self._elsewhere: dict[str, int] = {}
 
     def make(self, json_escaped: bool) -> StreamFilter:
         """Return a new filter for one text of the answer."""
@@ -50,15 +49,21 @@ class OutputFilters:
 
     def add(self, counts: Mapping[str, int]) -> None:
         """Add the counts of findings from another process."""
-        self._elsewhere.update(counts)
+        _add(self._elsewhere, counts)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Findings of all filters, by label."""
-        total = Counter(self._elsewhere)
+        total = {**self._elsewhere}
         for made in self._made:
-            total.update(made.counts)
+            if made.counts:
+                _add(total, made.counts)
         return total
+
+
+def _add(total: dict[str, int], counts: Mapping[str, int]) -> None:
+    for label, count in counts.items():
+        total[label] = total.get(label, 0) + count
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ def prepare(
 
     Raises RedactionRefused if the policy blocks a finding, or if anything could not be inspected.
     """
-    with redaction_refusals():
+    with redaction_refusals:
         redacted = redactor.redact_body(*redaction_arguments(call, redactor, project, names))
     return leaving(call, redactor, project, redacted, priority)
 
@@ -189,12 +194,22 @@ def redaction_arguments(
     return fields, call.endpoint.layout, nonce, names, key
 
 
-@contextmanager
-def redaction_refusals() -> Iterator[None]:
-    """Convert errors of redaction to RedactionRefused."""
-    try:
-        yield
-    except RedactionBlocked as error:
+class _RedactionRefusals:
+    """A block whose errors of redaction become RedactionRefused. A class, since a generator for each call would cost
+    more than the check."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, RedactionError):
+            return
+        if not isinstance(error, RedactionBlocked):
+            raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
         if error.labels == (UNREADABLE,):
             place = error.findings[0].position
             raise ContentUnreadable(
@@ -207,8 +222,9 @@ def redaction_refusals() -> Iterator[None]:
             code="redaction_blocked",
             details={"findings": [asdict(finding) for finding in error.findings]},
         ) from None
-    except RedactionError as error:
-        raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
+
+
+redaction_refusals = _RedactionRefusals()
 
 
 def unredacted(call: Call, redactor: Redactor, project: str, priority: Place = "normal") -> Prompt:
@@ -224,7 +240,7 @@ def unredacted(call: Call, redactor: Redactor, project: str, priority: Place = "
 def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Place) -> Prompt:
     """Return the prompt to send for a redacted body. Raises InvalidRequest."""
     generates = call.endpoint.generates
-    is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
+    is_identity = redactor.leaves_answers(redacted.pseudonyms)
     if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would reveal redacted text; ask without them", param="logprobs")
     if not (generates or is_identity) and call.body.get("return_token_strs"):

@@ -1,7 +1,9 @@
 """The backends of each tenant with the facts that policies judge: the fleet, described by today's catalogue."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
+from math import inf
 from typing import Any
 
 from gateway.directory.shown import Shown
@@ -15,16 +17,17 @@ from regions.fleet.fleet import Backend, Fleet
 from regions.identity.trust import watermarks
 
 BACKEND_FIELDS = set(Backend.model_fields)
+DAY_S = 86400
 
 
 class BackendRegistry:
-    def __init__(
-        self, fleet: Fleet, catalogue: Catalogue, today: Callable[[], date] = lambda: datetime.now(UTC).date()
-    ) -> None:
+    def __init__(self, fleet: Fleet, catalogue: Catalogue, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since the epoch; days begin at midnight in UTC."""
         self._fleet = fleet
         self._catalogue = catalogue
-        self._today = today
-        self._day: date | None = None
+        self._clock = clock
+        self._day = date.min
+        self._midnight = -inf  # at which that day began
         self._shown: dict[str, tuple[Backend, Shown]] = {}
         self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: hashing a backend reads all of its fields
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
@@ -47,7 +50,7 @@ class BackendRegistry:
         self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
         living = {each.id: each for each in self._fleet}
         self._shown = {name: known for name, known in self._shown.items() if living.get(name) is known[0]}
-        self._day = None
+        self._midnight = -inf
 
     def models(self, tenant: str) -> tuple[str, ...]:
         """Names of the models that `tenant` may call, sorted: of backends, and of deployments that can start one."""
@@ -70,7 +73,7 @@ class BackendRegistry:
         """Facts of every backend of `tenant` that serves `model`, whether it is running or not, and of those that a
         deployment can start: where a call may go does not depend on what is running. The same tuple until something
         changes."""
-        self._begin_day()
+        self._today()
         known = self._candidates.get((tenant, model))
         if known is None:
             base = self.base_of(tenant, model)
@@ -105,7 +108,7 @@ class BackendRegistry:
 
     def facts_of(self, backend: Backend) -> BackendFacts:
         """Facts of one backend as of today."""
-        day = self._begin_day()
+        day = self._today()
         known = self._facts.get(backend.id)
         if known is None or known[0] is not backend:
             facts = self._catalogue.backend_facts(
@@ -141,7 +144,7 @@ class BackendRegistry:
                 tenant=tenant,
                 region=region,
                 models=(model,),
-                day=self._begin_day(),
+                day=self._today(),
                 kind="domicile",
                 single_tenant="attested",
                 watermarks=True,
@@ -150,12 +153,13 @@ class BackendRegistry:
             if region not in up
         )
 
-    def _begin_day(self) -> date:
+    def _today(self) -> date:
         """Today; drops cached facts when the day changed, since catalogue entries are valid by the day."""
-        today = self._today()
-        if self._day != today:
-            self._day, self._facts, self._candidates = today, {}, {}
-        return today
+        now = self._clock()
+        if not 0 <= now - self._midnight < DAY_S:
+            self._midnight = now // DAY_S * DAY_S
+            self._day, self._facts, self._candidates = datetime.fromtimestamp(now, UTC).date(), {}, {}
+        return self._day
 
 
 def no_such_model(offered: Sequence[str]) -> ModelNotFound:

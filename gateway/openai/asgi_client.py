@@ -50,7 +50,10 @@ def _address(written: str) -> IPv4Address | IPv6Address:
 def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
     """By lower-case name. One that came twice is one with a comma (RFC 9110 §5.3): no two readers may differ on it."""
     sent = scope["headers"]
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
+    flat = b"\n".join([part for header in sent for part in header]).decode("latin-1").split("\n")
+    if len(flat) != 2 * len(sent):  # one has a line break, as none from a connection has
+        flat = [part.decode("latin-1") for header in sent for part in header]
+    headers = dict(zip(flat[::2], flat[1::2], strict=True))
     if len(headers) != len(sent):
         for name in headers:
             headers[name] = ", ".join(v.decode("latin-1") for k, v in sent if k.decode("latin-1") == name)

@@ -22,15 +22,30 @@ SLICE = 64 << 10
 _FORMS = ("response_format", "structured_outputs", "guided_json")
 
 
+GROUP = 19
+"""Digits of a group: a number of 64 bits has no whole one behind another digit. Longer numbers are read and written in
+a time that grows with the square of their digits."""
+_ZEROS = b"0" * GROUP
+_OTHERS = bytes(code for code in range(256) if code not in b"0123456789")
+_DIGITS_ALONE = bytes.maketrans(b"123456789" + _OTHERS, b"0" * 9 + b" " * len(_OTHERS))
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Of one JSON text. `containers`: objects and arrays. `strings`: with the names of members. `values`: commas, so
     elements and members beyond the first of each container: 300,000, the most token ids that OpenAI's embeddings take
-    in one request, since each step over them (parsing, validation, serialisation) holds the interpreter to its end."""
+    in one request, since each step over them (parsing, validation, serialisation) holds the interpreter to its end.
+    For the same reason `names` bounds members of objects, `digits` those of numbers (8 for each of 300,000 token ids),
+    `groups` the whole groups of GROUP digits in a row, and `backslashes` those of escapes, of which 8 MB of text in
+    another script have 1,400,000."""
 
     containers: int = 10_000
     strings: int = 100_000
     values: int = 300_000
+    names: int = 40_000
+    digits: int = 2_400_000
+    groups: int = 1_000
+    backslashes: int = 2_000_000
 
     def check(self, raw: bytes) -> None:
         """Raises BodyTooComplex. Exact for JSON up to its first syntax error, where a parser stops."""
@@ -45,13 +60,20 @@ class Bounds:
         """
         if len(raw) <= self.containers:
             return
-        quotes = opened = commas = 0
+        quotes = opened = commas = colons = digits = backslashes = 0
+        most_digits = min(self.digits, GROUP * self.groups)  # in fewer there are not so many groups
         for start in range(0, len(raw), SLICE):
             end = start + SLICE
             quotes += raw.count(b'"', start, end)
             opened += raw.count(b"{", start, end) + raw.count(b"[", start, end)
             commas += raw.count(b",", start, end)
+            colons += raw.count(b":", start, end)
+            digits += len(raw[start:end].translate(None, _OTHERS))
+            backslashes += raw.count(b"\\", start, end)
+            _bound("backslashes", backslashes, self.backslashes)
             if opened > self.containers or quotes > 2 * self.strings or commas > self.values:
+                break
+            if colons > self.names or digits > most_digits:
                 break
             yield
         else:
@@ -62,7 +84,8 @@ class Bounds:
     def _scan_structure(self, raw: bytes) -> Iterator[None]:
         """Count outside of strings. Between two slices it is known whether a string goes on, and whether the last sign
         was a backslash that belongs to the next one."""
-        quotes = opened = commas = 0
+        quotes = opened = commas = colons = 0
+        numbers = _Numbers()
         escape = b""
         for start in range(0, len(raw), SLICE):
             piece = escape + raw[start : start + SLICE]
@@ -72,14 +95,37 @@ class Bounds:
                 if piece.endswith(b"\\"):
                     piece, escape = piece[:-1], b"\\"
             parts = piece.split(b'"')
-            structure = b"".join(parts[quotes & 1 :: 2])
+            structure = b'"'.join(parts[quotes & 1 :: 2])
             quotes += len(parts) - 1
             opened += structure.count(b"{") + structure.count(b"[")
             commas += structure.count(b",")
+            colons += structure.count(b":")
+            numbers.add(structure)
             _bound("strings", quotes // 2, self.strings)
             _bound("objects and arrays", opened, self.containers)
             _bound("values", commas, self.values)
+            _bound("members of objects", colons, self.names)
+            _bound("digits of numbers", numbers.digits, self.digits)
+            _bound(f"groups of {GROUP} digits in a row", numbers.groups, self.groups)
             yield
+
+
+class _Numbers:
+    """Counts digits, and whole groups of them, of a text that comes in pieces."""
+
+    __slots__ = ("_open", "digits", "groups")
+
+    def __init__(self) -> None:
+        self.digits = self.groups = 0
+        self._open = b""  # zeros: the digits of the group that the last piece ended in
+
+    def add(self, piece: bytes) -> None:
+        zeros = piece.translate(_DIGITS_ALONE)
+        self.digits += zeros.count(b"0")
+        zeros = self._open + zeros
+        self.groups += zeros.count(_ZEROS)
+        self._open = zeros[len(zeros.rstrip(b"0")) :]
+        self._open = self._open[: len(self._open) % GROUP]
 
 
 BOUNDS = Bounds()

@@ -1,5 +1,6 @@
 """How a request body becomes a checked call."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,17 +75,21 @@ class Call:
 def parse_call(endpoint: Endpoint, raw: bytes, state: CallState = NO_STATE) -> Call:
     """Check `raw` against the wire model. Raises InvalidRequest naming the field, never quoting its value; GoesOn."""
     BOUNDS.check(raw)
-    return read_call(endpoint, raw, state)
+    return checked_call(endpoint, raw, read_body(raw), state)
 
 
-def read_call(endpoint: Endpoint, raw: bytes, state: CallState = NO_STATE) -> Call:
-    """As `parse_call`, of a body whose number of values is known to be within `BOUNDS`."""
+def read_body(raw: bytes, parse: Callable[[bytes], Any] = read) -> Any:
+    """The first half of `parse_call`, of a body that is known to be within `BOUNDS`. Raises InvalidRequest."""
     if not raw:
         raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
     try:
-        body = read(raw)
+        return parse(raw)
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}; send valid JSON", code="invalid_json") from None
+
+
+def checked_call(endpoint: Endpoint, raw: bytes, body: Any, state: CallState = NO_STATE) -> Call:
+    """The second half of `parse_call`; `body`: what `raw` is parsed to."""
     try:
         return _translated(endpoint, raw, body, state)
     except InvalidRequest as error:

@@ -22,6 +22,12 @@ def read(raw: bytes) -> Any:
     return from_json(raw, allow_inf_nan=False)
 
 
+def read_large(raw: bytes) -> Any:
+    """As `read`, of a text that may have very many different strings: keeping them for a second use takes longer than
+    all the rest."""
+    return from_json(raw, allow_inf_nan=False, cache_strings="none")
+
+
 def write(value: Any) -> bytes:
     """Serialise. Raises NotFinite rather than write what no strict reader accepts."""
     raw = to_json(value)

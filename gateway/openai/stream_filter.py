@@ -123,7 +123,7 @@ class StreamRewriter:
     def __init__(self, make_filter: FilterFactory) -> None:
         self._make_filter = make_filter
         self._choices: dict[int, _Choice] = {}
-        self._texts = 0
+        self.texts = 0
         self._names: list[Any] = []
         self._odd_names = False
         # Of the chunk at hand: its number, whether it says anything, what goes out before it.
@@ -290,8 +290,8 @@ class StreamRewriter:
                 choice[field] = None
 
     def _count(self) -> None:
-        self._texts += 1
-        if self._texts > MAX_TEXTS:
+        self.texts += 1
+        if self.texts > MAX_TEXTS:
             raise BackendFailed(f"The backend's answer has more than {MAX_TEXTS} texts")
 
 

@@ -3,8 +3,8 @@
 For an unknown key, the error says only that it does not work.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from types import TracebackType
 
 from gateway.directory.directory import Address, Directory, DirectoryStale
 from gateway.directory.web_origins import WebOrigins
@@ -39,7 +39,7 @@ class Authenticator:
         self._origins = origins or WebOrigins()
         self._directory = directory
         self._machines = machines
-        self._telemetry = telemetry
+        self._refusals = _Refusals(telemetry)
 
     async def admit(self, endpoint: Endpoint, client: Client) -> Authenticated:
         """Authenticate a call. Raises as `authenticate`.
@@ -61,7 +61,7 @@ class Authenticator:
         line = client.batch
         if line is None:
             return await self.authenticate(client.headers, client.address)
-        with self._refusals():
+        with self._refusals:
             return await self._directory.authenticate_stored(line.key_id)
 
     async def stored(self, key_id: str) -> Principal:
@@ -75,7 +75,7 @@ class Authenticator:
         cannot be checked now.
         """
         bearer = _bearer(headers.get("authorization", ""))
-        with self._refusals():
+        with self._refusals:
             if self._machines is not None and looks_like_jwt(bearer):
                 principal = await self._directory.authenticate_machine(await self._machines.identify(bearer))
             else:
@@ -84,29 +84,42 @@ class Authenticator:
             self._origins.check(principal, headers["origin"])
         return principal
 
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        """Convert errors of the directory and the identity provider to errors for clients."""
-        try:
-            yield
-        except KeyRefused as error:
+    def is_current(self, principal: Principal) -> bool:
+        """Return whether `authenticate` would return the same principal now. Compares identities only."""
+        return self._directory.is_current(principal)
+
+
+class _Refusals:
+    """A block whose errors of the directory and the identity provider become errors for clients. One for all calls,
+    since a generator for each would cost more than the check."""
+
+    __slots__ = ("_telemetry",)
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, KeyRefused):
             reason = reason_of(error)
             self._telemetry.auth_failures.labels(reason).inc()
             raise NotAuthenticated(
                 _sentence(error), code=_code(error), reason=reason, key_id=error.key_id, tenant=error.tenant
             ) from None
-        except DirectoryStale as error:
+        if isinstance(error, DirectoryStale):
             raise DirectoryUnavailable(
                 "Keys and policies cannot be checked now, so no request is processed", retry_after_s=2
             ) from error
-        except ProviderUnavailable as error:
+        if isinstance(error, ProviderUnavailable):
             raise IdentityUnavailable(
                 "The identity provider does not answer, so its tokens cannot be checked now", retry_after_s=10
             ) from error
-
-    def is_current(self, principal: Principal) -> bool:
-        """Return whether `authenticate` would return the same principal now. Compares identities only."""
-        return self._directory.is_current(principal)
 
 
 def _bearer(authorization: str) -> str:

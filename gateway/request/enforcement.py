@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.directory.oversight import Stops
@@ -17,6 +18,7 @@ from policy.reason import Reason
 from policy.redact.redactor import Redactor
 
 MAX_DECIDED = 100_000
+_NOW = partial(datetime.now, UTC)
 ON_FAILURE = "redaction.on_failure"
 
 
@@ -41,7 +43,7 @@ class PolicyEnforcement:
         self,
         registry: BackendRegistry,
         telemetry: Telemetry,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = _NOW,
         stops: Stops | None = None,
         sinks: tuple[Sink, ...] = (),
     ) -> None:
@@ -114,7 +116,8 @@ class PolicyEnforcement:
             model=naming.asked, endpoint=call.endpoint.path.removeprefix("/v1/")
         ):
             raise self._denied(request, [Reason("key.scope", None, "this key is not for that name of a model")])
-        if not any(principal.scopes.allows_region(candidate.region) for candidate in candidates):
+        regions = principal.scopes.regions
+        if regions is not None and not any(candidate.region in regions for candidate in candidates):
             raise self._denied(
                 request, [Reason("key.scope", None, "this key is not for any region where that model runs")]
             )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -178,20 +177,16 @@ class Routes:
             self._lines[route.backend.id] -= 1
         self._tracker.ended(request.principal.tenant, self._base_of(request))
 
-    def _begin(
-        self, calls: "ExitStack", flights: Sequence[CallInFlight], request: Parsed, decision: Decision, route: Route
-    ) -> Call:
-        named = [route.backend] if route.prefill is None else [route.backend, route.prefill.backend]
-        if any(backend.id not in decision.backends for backend in named):
+    def _begin(self, flights: Sequence[CallInFlight], request: Parsed, decision: Decision, route: Route) -> Call:
+        allowed, prefill = decision.backends, route.prefill
+        if route.backend.id not in allowed or (prefill is not None and prefill.backend.id not in allowed):
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
+        begun: list[Call] = []
         try:
-            begun, *_ = [calls.enter_context(flight) for flight in flights]
-            if route.prefill is not None:
-                begun.when_answered = flights[1].end  # the prompt is computed: it waits there no longer
-        except IsolationError:
-            calls.close()
-            raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
-        try:
+            for flight in flights:
+                begun.append(flight.__enter__())
+            if prefill is not None:
+                begun[0].when_answered = flights[1].end  # the prompt is computed: it waits there no longer
             if request.client.batch is None:
                 self._remember(route)
                 if route.prefill is not None:
@@ -199,10 +194,13 @@ class Routes:
             else:
                 self._lines[route.backend.id] += 1
             self._tracker.began(request.principal.tenant, self._base_of(request))
-        except BaseException:  # the block is not entered, so nothing else ends the call
-            calls.close()
+        except BaseException as error:  # the block is not entered, so nothing else ends the calls
+            for flight in flights[: len(begun)]:
+                flight.__exit__(None, None, None)
+            if isinstance(error, IsolationError):
+                raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
             raise
-        return begun
+        return begun[0]
 
     def _base_of(self, request: Parsed) -> str:
         """The model whose backends are in demand."""
@@ -261,20 +259,21 @@ class Routes:
 class InFlight:
     """The context manager of `Routes.in_flight`."""
 
-    __slots__ = ("_calls", "_decision", "_flights", "_request", "_route", "_routes")
+    __slots__ = ("_decision", "_flights", "_request", "_route", "_routes")
 
     def __init__(
         self, routes: Routes, flights: Sequence[CallInFlight], request: Parsed, decision: Decision, route: Route
     ) -> None:
         """flights: to the backend that answers, and to the one that computes the prompt if there is one."""
-        self._routes, self._flights, self._calls = routes, flights, ExitStack()
+        self._routes, self._flights = routes, flights
         self._request, self._decision, self._route = request, decision, route
 
     def __enter__(self) -> Call:
-        return self._routes._begin(self._calls, self._flights, self._request, self._decision, self._route)
+        return self._routes._begin(self._flights, self._request, self._decision, self._route)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._routes._end(self._request, self._route)
-        self._calls.__exit__(kind, error, trace)
+        for flight in reversed(self._flights):
+            flight.__exit__(kind, error, trace)

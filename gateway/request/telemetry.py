@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.propagate import extract
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from gateway.configuration.sinks import SPANS
+from gateway.metrics import Count, LoopCounter, LoopHistogram, Observed
 from gateway.request.exchange import Exchange
 from gateway.request.stages import Parsed
 
@@ -63,40 +64,39 @@ class Telemetry:
         self._tenants: set[str] = set()
         self._max_tenant_labels = max_tenant_labels
         self._series: dict[tuple[str, ...], _Series] = {}
-        self._decided: dict[tuple[str, str, str], Counter] = {}  # looking up a child costs more than counting
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
+        self.requests = LoopCounter(
             "domicile_requests",
             "Inference requests by outcome",
             (*_LABELS, "http_response_status_code"),
             registry=registry,
         )
-        self.duration = Histogram(
+        self.duration = LoopHistogram(
             "gen_ai_server_request_duration_seconds", "From request to last byte", _LABELS, buckets=SECONDS,
             registry=registry,
         )  # fmt: skip
-        self.first_token = Histogram(
+        self.first_token = LoopHistogram(
             "gen_ai_server_time_to_first_token_seconds", "From request to first token, where that is known", _LABELS,
             buckets=SECONDS, registry=registry,
         )  # fmt: skip
-        self.output_token = Histogram(
+        self.output_token = LoopHistogram(
             "gen_ai_server_time_per_output_token_seconds", "Between tokens after the first", _LABELS,
             buckets=MILLISECONDS, registry=registry,
         )  # fmt: skip
-        self.tokens = Histogram(
+        self.tokens = LoopHistogram(
             "gen_ai_client_token_usage", "Tokens of a request", (*_LABELS, "gen_ai_token_type"), buckets=TOKENS,
             registry=registry,
         )  # fmt: skip
-        self.decisions = Counter(
+        self.decisions = LoopCounter(
             "domicile_policy_decisions", "Policy decisions", ("tenant", "outcome", "rule"), registry=registry
         )
         self.redactions = Counter(
             "domicile_redactions", "Findings acted on", ("tenant", "label", "direction"), registry=registry
         )
-        self.audit_append = Histogram(
+        self.audit_append = LoopHistogram(
             "domicile_audit_append_seconds", "From handing over an event until it is durable", buckets=MILLISECONDS,
             registry=registry,
-        )  # fmt: skip
+        ).labels()  # fmt: skip
         self.auth_failures = Counter("domicile_auth_failures", "Keys that do not work", ("reason",), registry=registry)
         self.approvals_refused = Counter(
             "domicile_approvals_refused", "Approvals by somebody who may have been invented by the first person",
@@ -111,8 +111,9 @@ class Telemetry:
             "domicile_certificate_not_after_seconds", "When a certificate of this gateway ends, Unix time",
             ("certificate",), registry=registry,
         )  # fmt: skip
-        self.in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
-        self._counted = _Counted(self.in_flight)
+        self._counted = counted = _Counted()
+        in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
+        in_flight.set_function(lambda: counted.running)
         self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
 
     def tenant_label(self, tenant: str) -> str:
@@ -125,10 +126,7 @@ class Telemetry:
 
     def decided(self, tenant: str, outcome: str, rule: str) -> None:
         """Count a policy decision."""
-        labels = (self.tenant_label(tenant), outcome, rule)
-        if (known := self._decided.get(labels)) is None:
-            known = self._decided[labels] = self.decisions.labels(*labels)
-        known.inc()
+        self.decisions.labels(self.tenant_label(tenant), outcome, rule).inc()
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus text format 0.0.4."""
@@ -253,18 +251,18 @@ def _attributes(exchange: Exchange, request: Parsed) -> dict[str, str | int | bo
 class _Counted:
     """A reusable context manager that counts the requests inside it, without an allocation per request."""
 
-    __slots__ = ("_gauge",)
+    __slots__ = ("running",)
 
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
+    def __init__(self) -> None:
+        self.running = 0
 
     def __enter__(self) -> None:
-        self._gauge.inc()
+        self.running += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._gauge.dec()
+        self.running -= 1
 
 
 class _Series:
@@ -273,32 +271,32 @@ class _Series:
     def __init__(self, telemetry: Telemetry, labels: tuple[str, ...]) -> None:
         self._telemetry = telemetry
         self._labels = labels
-        self._outcomes: dict[int, Counter] = {}
+        self._outcomes: dict[int, Count] = {}
 
-    def outcome(self, status: int) -> Counter:
+    def outcome(self, status: int) -> Count:
         known = self._outcomes.get(status)
         if known is None:
             known = self._outcomes[status] = self._telemetry.requests.labels(*self._labels, str(status))
         return known
 
     @cached_property
-    def duration(self) -> Histogram:
+    def duration(self) -> Observed:
         return self._telemetry.duration.labels(*self._labels)
 
     @cached_property
-    def first_token(self) -> Histogram:
+    def first_token(self) -> Observed:
         return self._telemetry.first_token.labels(*self._labels)
 
     @cached_property
-    def output_token(self) -> Histogram:
+    def output_token(self) -> Observed:
         return self._telemetry.output_token.labels(*self._labels)
 
     @cached_property
-    def input_tokens(self) -> Histogram:
+    def input_tokens(self) -> Observed:
         return self._telemetry.tokens.labels(*self._labels, "input")
 
     @cached_property
-    def output_tokens(self) -> Histogram:
+    def output_tokens(self) -> Observed:
         return self._telemetry.tokens.labels(*self._labels, "output")
 
 

@@ -26,6 +26,7 @@ from urllib.parse import unquote
 
 import httptools
 from pydantic_core import to_json
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -44,6 +45,11 @@ MAX_HEAD = 64 << 10
 """Bytes of a request's head; also of what stands around a body that is chunked, extensions and trailers, which nobody
 reads. Each chunk has CHUNK_FRAME free."""
 CHUNK_FRAME = 24  # its size in hexadecimal, and two line ends
+FIELD_FRAME = 32
+"""Bytes that a header field counts beside its name and value, as in HTTP/2 (RFC 9113 §6.5.2): a head has 2,000 fields
+at most, since each costs what no byte of it does."""
+MAX_AHEAD = 100
+"""Requests that may be sent ahead of an awaited answer (RFC 9112 §9.3.2): one read brings thousands."""
 WRITE_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
 MAX_DISCARDED = 32 << 20
@@ -84,6 +90,9 @@ INVALID = _bad("The request is not valid HTTP/1.1; send it as RFC 9112 says")
 NO_HOST = _bad("The request needs exactly one Host field with a valid host name")
 BAD_CODING = _bad("Transfer-Encoding must be chunked, once, and HTTP/1.1; or send Content-Length")
 TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's head did not arrive in time")
+MANY_AHEAD = _bad(
+    f"More than {MAX_AHEAD} requests were sent ahead of an answer; send the others again, and wait for answers"
+)
 TOO_LARGE = Refusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     "head_too_large",
@@ -161,10 +170,11 @@ class ServedExchange(RequestResponseCycle):
             self.transport.write(self._head(message["status"], [*self.default_headers, *message.get("headers", ())]))
 
     def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-        names = [name.lower() for name, _ in headers]
+        named = [name for name, _ in headers]
         values = [value for _, value in headers]
-        if HEADER_RE.search(b"-".join(names)) or HEADER_VALUE_RE.search(b" ".join(values)):
+        if HEADER_RE.search(b"-".join(named)) or HEADER_VALUE_RE.search(b" ".join(values)):
             raise RuntimeError("a header field has a character that its name or value must not have")
+        names = b" ".join(named).lower().split(b" ")  # none has a space
         fields = list(zip(names, values, strict=True))
         if not _OF_FRAMING.isdisjoint(names):
             for name, value in fields:
@@ -314,11 +324,15 @@ class BoundedConnection(HttpToolsProtocol):
         self._framing.clear()
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._fields += len(url)
+        if self._fields > MAX_HEAD:
+            self._fail(TOO_LARGE)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._fields += len(name) + len(value) + FIELD_FRAME
+        if self._fields > MAX_HEAD:
+            self._fail(TOO_LARGE)
         if self._in_body:  # a trailer
             return
         name = name.lower()
@@ -340,6 +354,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _begin(self, version: str) -> None:
         """Start the application for the request whose head is here; one that was sent ahead waits for its turn."""
+        if self.pipeline and len(self.pipeline) >= MAX_AHEAD:
+            self._fail(MANY_AHEAD)
         scope, url = self.scope, httptools.parse_url(self.url)
         raw_path = url.path
         path = raw_path.decode("ascii")
@@ -375,10 +391,14 @@ class BoundedConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._body_seen = True
         self._around -= len(body)
-        if self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle.response_complete:
             self._discard(len(body))
-        else:
-            super().on_body(body)
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         if self._upgrading:  # the same head follows without the upgrade
@@ -446,11 +466,6 @@ class BoundedConnection(HttpToolsProtocol):
         self._upgrading = False
         self.parser = httptools.HttpRequestParser(self)
         return b"\r\n".join((*lines, b"", b""))
-
-    def _count(self, size: int) -> None:
-        self._fields += size
-        if self._fields > MAX_HEAD:
-            self._fail(TOO_LARGE)
 
     def _fail(self, refusal: Refusal) -> None:
         """End the parsing of this message. The parser turns the exception into its own."""

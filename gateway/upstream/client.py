@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from audit.files.secret_file import read_secret
 from backend.wire import PING_PATH, PREFILL_HEADER
@@ -30,6 +30,7 @@ from gateway.upstream.http1 import (
     ProtocolError,
     Response,
     Silence,
+    quoted,
 )
 from gateway.upstream.request_token import PrefillPlace, RequestSigner
 from regions.fleet.fleet import Backend
@@ -331,7 +332,7 @@ class Upstream:
             backend=backend.id,
             method=method,
             path=path,
-            project=quote(project, safe=""),
+            project=quoted(project),
             decision=decision,
             digest=digest,
             mark_key=mark_key,

@@ -8,6 +8,7 @@ reader pauses reading from the connection.
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple, Protocol, cast
 from urllib.parse import quote, urlsplit
@@ -21,6 +22,12 @@ READ_SIZE = 16 << 10
 MAX_HEAD = 64 << 10
 LATE_S = 0.25  # a timer this late was delayed by this process
 IDLE_S = 30.0  # an idle connection older than this is not reused: the peer may be about to close it
+
+
+@lru_cache(4096)
+def quoted(project: str) -> str:
+    """`project` as header fields and request tokens have it."""
+    return quote(project, safe="")
 
 
 class ConnectError(Exception):
@@ -345,7 +352,7 @@ class Pool:
     def head(self, method: str, path: str, length: int, request_id: str, more: str = "", *, project: str = "") -> bytes:
         """Return the request line and the header fields. `path`, `request_id` and `more` (whole lines) come from the
         gateway and never from a caller. `project` lets a backend share its queue fairly between projects."""
-        of_project = f"x-domicile-project: {quote(project, safe='')}\r\n" if project else ""
+        of_project = f"x-domicile-project: {quoted(project)}\r\n" if project else ""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n"

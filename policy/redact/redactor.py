@@ -18,7 +18,7 @@ from policy.redact.detectors.encoded import Encoded, find_encoded
 from policy.redact.labels import PERSON
 from policy.redact.request import BodyLayout, rewrite_body
 from policy.redact.split_values import with_whole_values
-from policy.redact.stream import StreamFilter
+from policy.redact.stream import StreamFilter, is_identity
 from policy.redact.text import json_text
 from policy.redact.text.json_text import as_read
 
@@ -171,6 +171,10 @@ class Redactor:
         return StreamFilter(
             self.plan.output, self._output, pseudonyms, self._hash_key, self._identities, json_escaped=json_escaped
         )
+
+    def leaves_answers(self, pseudonyms: Pseudonyms) -> bool:
+        """Return whether `stream_filter` would change no text."""
+        return is_identity(self.plan.output, pseudonyms)
 
     def restore_text(self, text: str, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> str:
         """Filter a complete answer. The result is the same as streaming it in any chunks."""

@@ -12,7 +12,7 @@ stays.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -59,6 +59,11 @@ _NUMBER = "-+.eE0123456789"
 _UNESCAPED_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
+def is_identity(actions: Mapping[Any, Any], pseudonyms: Pseudonyms) -> bool:
+    """Return whether a filter of these changes no text."""
+    return not actions and not len(pseudonyms)
+
+
 class StreamFilter:
     """Filters one stream of text: call `feed` with chunks of any size, then `flush` once.
 
@@ -95,9 +100,9 @@ class StreamFilter:
         self._in_string = False
         # Matches the continuation of a match that was longer than its window
         self._dropping: re.Pattern[str] | None = None
-        self.counts: Counter[str] = Counter()
+        self.counts: dict[str, int] = {}
         self.restored = 0
-        self.is_identity = not actions and not len(pseudonyms)
+        self.is_identity = is_identity(actions, pseudonyms)
 
     def feed(self, piece: str) -> str:
         """Add a chunk and return the text that can be sent now."""
@@ -121,7 +126,7 @@ class StreamFilter:
         if not self._pending:
             return ""
         twin = copy(self)
-        twin.counts = Counter()
+        twin.counts = {}
         return twin.flush()
 
     def _plain(self, pending: str, text: str) -> str | None:
@@ -256,7 +261,7 @@ class StreamFilter:
         action = action_for(self._actions, span.label)
         if action is None:
             return None
-        self.counts[span.label] += 1
+        self.counts[span.label] = self.counts.get(span.label, 0) + 1
         match action:
             case "tag":
                 return None

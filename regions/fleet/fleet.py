@@ -11,8 +11,8 @@ calls this the panic threshold. `TRIALS` calls at a time may then be at one back
 met by all that wait for it.
 """
 
-import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -106,6 +106,8 @@ class Load(NamedTuple):
 
 KEY_BITS = 30  # a machine word of Python's integers, which makes a choice among many a good deal faster
 FASTEST_S = 0.01
+_DOUBLED_S = [FASTEST_S * 2**times for times in range(15)]
+"""A latency counts 0 up to 10 ms, 1 up to 20 ms, 2 up to 40 ms ... 15."""
 
 
 def short_hash(text: bytes) -> int:
@@ -148,10 +150,10 @@ class _State:
         if self.busy_until is not None and now >= self.busy_until:
             self.busy_until = None
         rank = self._rank() + (0.0 if self.busy_until is None else BUSY_RANK)
-        return Load(self.in_flight, self.latency_s, self.available(now), rank, self.key, self._trial_order())
-
-    def _trial_order(self) -> float | None:
-        return self.tried_at if self.out_until is not None and self.ready and self.trials < TRIALS else None
+        if self.out_until is None:
+            return Load(self.in_flight, self.latency_s, self.ready, rank, self.key, None)
+        order = self.tried_at if self.ready and self.trials < TRIALS else None
+        return Load(self.in_flight, self.latency_s, self.available(now), rank, self.key, order)
 
     @property
     def changes_with_time(self) -> bool:
@@ -164,12 +166,7 @@ class _State:
             others = max(0, self.report.running + self.report.waiting - self.in_flight_at_report)
             queue += others
             eighths = min(round(self.report.kv_use * 8), 8)
-        return queue + (eighths * 16 + _doublings(self.latency_s or 0.0)) / 144
-
-
-def _doublings(latency_s: float) -> int:
-    """0 up to 10 ms, 1 up to 20 ms, 2 up to 40 ms ... 15."""
-    return min(max(math.frexp(latency_s / FASTEST_S)[1], 0), 15)
+        return queue + (eighths * 16 + bisect_right(_DOUBLED_S, self.latency_s or 0.0)) / 144
 
 
 class Call:
@@ -304,9 +301,9 @@ class Fleet:
     def _changed(self, name: str, state: _State) -> None:
         if self._states.get(name) is state:  # a call may outlive its backend
             self._loads[name] = state.load(self._now())
-            if state.changes_with_time:
+            if state.out_until is not None or state.busy_until is not None:  # it changes with time
                 self._timed.add(name)
-            else:
+            elif name in self._timed:
                 self._timed.discard(name)
 
     def call(self, backend: Backend, *, tenant: str) -> "CallInFlight":

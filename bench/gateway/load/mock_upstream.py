@@ -14,6 +14,7 @@ model name is enough and any gateway can be tested; the words may be joined ("mo
   err429 / err500       that status, with an OpenAI error body
   tool       streaming tool-call deltas
   large      a whole answer of some 8 MB, most of it log probabilities
+  events     streaming: a megabyte of very small events of texts and thoughts in turn, as fast as they are taken
   errmid     an SSE `data: {"error": ...}` event after 10 chunks
 """
 
@@ -83,6 +84,8 @@ def large():
 FIRST = chunk({"role": "assistant", "content": ""})
 BODY = [chunk({"content": (w if i == 0 else " " + w)}) for i, w in enumerate(WORDS)]
 assert len(WORDS) == 50
+THOUGHT = b'data: {"choices":[{"index":0,"delta":{"reasoning":"b"}}]}\n\n'
+SMALL = [(chunk({"content": "1"}) + THOUGHT) * 100] * 60
 UTF8 = [chunk({"content": c}) for c in ["Größe ", "naïve ", "日本語 ", "🙂👩‍💻 ", "Ωμέγα "] * 10]
 TOOLS = [
     chunk(
@@ -228,7 +231,7 @@ class Mock(asyncio.Protocol):
     async def stream(self, model, usage):
         STATS["streams_begun"] += 1
         paced, utf8 = "paced" in model, "utf8" in model
-        parts = TOOLS if "tool" in model else UTF8 if utf8 else BODY
+        parts = SMALL if "events" in model else TOOLS if "tool" in model else UTF8 if utf8 else BODY
         w = self.t.write
         w(SSE_HEAD)
         n = 0

@@ -192,7 +192,7 @@ class Delivery:
                     await sender.send(piece)
             except (BackendFailed, BackendTimeout):
                 if sender.begun:  # buffered text, filtered
-                    await sender.send(relay.remainder())
+                    await sender.send(await relay.remainder())
                 raise
             finally:
                 if output is not None:

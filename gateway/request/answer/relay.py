@@ -35,6 +35,13 @@ Some servers add different bytes to each chunk (padding, timings).
 
 INLINE_EVENT_BYTES = 8 << 10
 """Maximum size of an event that is filtered in the event loop. Tokens take some hundred bytes each."""
+INLINE_TEXTS = 64
+"""Maximum number of texts whose filters are ended in the event loop, since each may have held something back."""
+EVENT_BYTES = 512
+"""What an event costs beside its bytes, as a number of them: 100 us at most."""
+STEP_BYTES = 4 << 10
+"""Cost of the events that are filtered in one step; then other tasks have their turn. A read brings 32 kB, which may be
+700 small events."""
 
 
 class StreamRelay:
@@ -71,13 +78,23 @@ class StreamRelay:
         async for data in source:
             frames: list[bytes] = []
             failure: BackendFailed | None = None
+            step = 0
             try:
                 for payload in self._splitter.feed(data):
-                    if len(payload) <= INLINE_EVENT_BYTES:
-                        frames += self._frames(payload)
-                    else:  # in a thread, from which the event loop can regain the interpreter lock
+                    size = len(payload)
+                    if size > INLINE_EVENT_BYTES:  # in a thread, from which the event loop can regain the interpreter
                         await _counted(payload)
                         frames += await asyncio.to_thread(self._frames, payload)
+                    elif payload == DONE and not self._done:
+                        self._done = True
+                        if rest := await self._last():
+                            frames.append(rest)
+                    else:
+                        frames += self._frames(payload)
+                    step += size + EVENT_BYTES
+                    if step > STEP_BYTES:
+                        step = 0
+                        await asyncio.sleep(0)
             except BackendFailed as error:
                 failure = error
             if frames or failure is None:  # includes what came before the error
@@ -86,25 +103,38 @@ class StreamRelay:
                 raise failure
             if self._done:
                 return
+        if rest := await self._last_without_done():
+            yield rest
+
+    async def remainder(self) -> bytes:
+        """Return text still buffered by the filter when a stream is aborted. It is filtered, so it may be sent."""
+        if self._rewriter is None or self._template is None:
+            return b""
+        return await self._made(self._rewriter, self._rewriter.rest, self._template)
+
+    async def _last(self) -> bytes:
+        """Return the text still buffered at the end of a complete stream, with the ends of its choices."""
+        if self._rewriter is None or self._template is None:
+            return b""
+        return await self._made(self._rewriter, self._rewriter.end, self._template)
+
+    async def _last_without_done(self) -> bytes:
+        """The same of a stream whose body ended without a ``[DONE]``. Raises BackendFailed if it was cut."""
         if self._splitter.empty and len(self._ends) >= self._call.choices:
-            if rest := self._end():
-                yield rest
-            return
+            return await self._last()
         raise BackendFailed(
             "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
         )
 
-    def remainder(self) -> bytes:
-        """Return text still buffered by the filter when a stream is aborted. It is filtered, so it may be sent."""
-        if self._rewriter is None or self._template is None:
-            return b""
-        return b"".join(self._written(self._rewriter.rest(self._template)))
-
-    def _end(self) -> bytes:
-        """Return the text still buffered at the end of a complete stream, with the ends of its choices."""
-        if self._rewriter is None or self._template is None:
-            return b""
-        return b"".join(self._written(self._rewriter.end(self._template)))
+    async def _made(
+        self,
+        rewriter: StreamRewriter,
+        make: Callable[[dict[str, Any]], list[dict[str, Any]]],
+        template: dict[str, Any],
+    ) -> bytes:
+        if rewriter.texts > INLINE_TEXTS:
+            return b"".join(self._written(await asyncio.to_thread(make, template)))
+        return b"".join(self._written(make(template)))
 
     def ending(self, more: dict[str, Any] | None = None) -> bytes:
         """Return the last bytes of a complete stream: usage if requested, then ``[DONE]``. `more`: members of a last
@@ -171,10 +201,6 @@ class StreamRelay:
         self._repeated = repeated
 
     def _whole_chunk(self, payload: bytes) -> list[bytes]:
-        if payload == DONE:
-            self._done = True
-            rest = self._end()
-            return [rest] if rest else []
         try:
             chunk = from_json(payload, allow_inf_nan=False)
         except ValueError:

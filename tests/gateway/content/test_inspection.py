@@ -212,7 +212,7 @@ async def test_while_a_large_body_is_counted_the_event_loop_has_its_turn_after_e
 
 
 async def test_a_large_body_with_too_much_in_it_never_reaches_a_parser(monkeypatch):
-    monkeypatch.setattr(module, "read_call", None)
+    monkeypatch.setattr(module, "read_body", None)
     async with Inspection() as inspection:
         with pytest.raises(BodyTooComplex):
             await inspection.parsed(CHAT, b'{"x":[' + b"{}," * 100_000, "acme")
@@ -233,6 +233,46 @@ async def test_large_bodies_are_parsed_one_at_a_time_and_each_tenant_has_its_tur
     assert [name for name, _ in order].index("globex") <= 1, "one large body of another tenant may be before it"
     assert {count for _, count in order} == {1} and len(order) == 4
     assert lane._queues == {}
+
+
+async def test_after_each_step_the_thread_lets_the_others_run_for_as_long_as_that_took(monkeypatch):
+    class Clock:
+        now, slept = 100.0, ()
+
+        def monotonic(self):
+            return self.now
+
+        thread_time = monotonic
+
+        def sleep(self, seconds):
+            self.slept += (seconds,)
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    lane = module.Lane()
+
+    def work(seconds, fails=False):
+        clock.now += seconds
+        if fails:
+            raise ValueError
+
+    await lane.run("acme", work, 2)
+    assert clock.slept == (), "the first has nothing to wait for"
+    await lane.run("globex", work, 3)
+    assert clock.slept == (2,)
+    with pytest.raises(ValueError):
+        await lane.run("acme", work, 4, True)
+    assert clock.slept == (2, 3)
+    await lane.run("acme", work, 1)
+    assert clock.slept == (2, 3, 4), "also after a step that failed"
+    clock.now += 0.25
+    await lane.run("acme", work, 1)
+    assert clock.slept[3:] == (0.75,)
+    clock.now += 10
+    await lane.run("acme", work, 1)
+    assert clock.slept[4:] == ()
+    lane.close()
 
 
 async def test_a_refused_body_is_let_go_of_without_a_collection_of_garbage(monkeypatch):
@@ -270,7 +310,7 @@ async def test_no_step_over_a_large_body_runs_in_the_event_loop(policy, monkeypa
 
         return run
 
-    for step in ("read_call", "prepare", "leaving", "unredacted"):
+    for step in ("read_body", "checked_call", "prepare", "leaving", "unredacted"):
         monkeypatch.setattr(module, step, elsewhere(getattr(module, step)))
     async with Inspection(Settings(processes=1)) as inspection:
         asked = await inspection.parsed(CHAT, json.dumps(chat(LONG * 4)).encode(), "acme")

@@ -1,5 +1,7 @@
 """What of a backend is known, and whose calls are judged again when that changes."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from gateway.directory.shown import Shown
@@ -46,3 +48,21 @@ def test_a_backend_that_is_registered_anew_has_shown_nothing_yet(world):
     world.register("acme/de-fra/acme-1", "globex/eu-fr-par/globex-1")
     (fact,) = world.registry.facts("acme", "small")
     assert fact.pending and fact.weights is None
+
+
+@pytest.mark.parametrize("days", [1, -1, 400])
+def test_facts_are_those_of_the_day_also_where_the_clock_is_put_back(world, days):
+    noon = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    now = [noon]
+    world.registry._clock = lambda: now[0].timestamp()
+    facts = world.registry.facts("acme", "small")
+    for hours in (-12, -5, 0, 11.99):
+        now[0] = noon + timedelta(hours=hours)
+        assert world.registry.facts("acme", "small") is facts, "within the day in UTC"
+    now[0] = noon + timedelta(days=days)
+    other = world.registry.facts("acme", "small")
+    assert other is not facts
+    now[0] += timedelta(hours=11)
+    assert world.registry.facts("acme", "small") is other
+    now[0] = noon
+    assert world.registry.facts("acme", "small") is not other

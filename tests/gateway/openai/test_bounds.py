@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import BodyTooComplex, InvalidRequest
 from gateway.openai import bounds as bounds_module
-from gateway.openai.bounds import MAX_FORM_DEPTH, MAX_MESSAGES, MAX_TOOLS, Bounds, check_shape, may_exceed_shape
+from gateway.openai.bounds import GROUP, MAX_FORM_DEPTH, MAX_MESSAGES, MAX_TOOLS, Bounds, check_shape, may_exceed_shape
 from gateway.openai.checked_call import parse_call
 from gateway.openai.endpoints import CHAT, COMPLETIONS
 from tests.fakes.lab import chat
@@ -19,6 +19,22 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=20,
 )
+
+
+def digits_of(value):
+    """Digits of each number in `value`."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return [number for each in inner for number in digits_of(each)]
+    return [sum(map(str.isdigit, str(value)))] if isinstance(value, int) and not isinstance(value, bool) else []
+
+
+def names_of(value):
+    """How many members `value` and all objects in it have."""
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return (len(value) if isinstance(value, dict) else 0) + sum(map(names_of, inner))
 
 
 def counted(value):
@@ -59,6 +75,20 @@ def test_the_count_does_not_depend_on_where_the_slices_end(value, plain, size):
                 Bounds(containers, strings - 1, commas).check(raw + b" " * containers)
 
 
+@given(VALUES | st.lists(st.integers(-(10**70), 10**70), max_size=4), st.booleans(), st.integers(1, 45) | st.just(1000))
+def test_names_and_digits_are_counted_exactly_wherever_the_slices_end(value, plain, size):
+    raw = b" " * 40 + json.dumps(value, ensure_ascii=plain).encode()
+    most = {"containers": counted(value)[0], "names": names_of(value)}
+    most |= {"digits": sum(digits_of(value)), "groups": sum(each // GROUP for each in digits_of(value))}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bounds_module, "SLICE", size)
+        Bounds(**most).check(raw)
+        for bound in most:
+            if most[bound]:
+                with pytest.raises(BodyTooComplex):
+                    Bounds(**most | {bound: most[bound] - 1}).check(raw)
+
+
 def test_what_lies_behind_the_first_slice_with_too_much_costs_nothing():
     raw = b"{}," * 2_000_000
     with pytest.raises(BodyTooComplex):
@@ -78,6 +108,11 @@ def test_what_lies_behind_the_first_slice_with_too_much_costs_nothing():
         b'{"model":"m","x":[' + b",".join([b"1"] * 3_900_000) + b"]}",
         b'{"model":"m","x":[' + b",".join([b"[]"] * 20_000) + b'],"y":"\\',
         b"[" * 8_000_000,
+        b'{"model":"m","x":{' + b",".join([b'"n":1'] * 50_000) + b"}}",
+        b'{"model":"m","x":[' + b",".join([b"7" * 20] * 200_000) + b"]}",
+        b'{"model":"m","x":[' + b",".join([b"7" * 4000] * 1900) + b"]}",
+        b'{"model":"m","x":[' + b",".join([b"0.1234567890123456"] * 200_000) + b"]}",
+        b'{"model":"m","x":"' + b"\\n" * 2_000_001 + b'"}',
     ],
 )
 def test_a_body_of_very_many_values_is_refused_by_its_count(body):
@@ -112,6 +147,11 @@ def test_a_body_at_the_bounds_passes():
     assert len(parse_call(CHAT, json.dumps(body).encode()).body["messages"]) == MAX_MESSAGES
     ids = {"model": "m", "prompt": [1] * 299_999}
     assert len(parse_call(COMPLETIONS, json.dumps(ids).encode()).body["prompt"]) == 299_999
+    ids["prompt"] = [1_234_567] * 299_999
+    assert len(parse_call(COMPLETIONS, json.dumps(ids).encode()).body["prompt"]) == 299_999
+    assert parse_call(CHAT, json.dumps(chat("ж" * 1_300_000)).encode()).body["messages"][0]["content"][-1] == "ж"
+    long = chat("1234567890" * 500_000, x={f"n{n}": 2**63 for n in range(900)})
+    assert len(parse_call(CHAT, json.dumps(long).encode()).body["x"]) == 900
 
 
 @pytest.mark.parametrize("field", ["prompt", "messages", "stop", "guided_choice"])

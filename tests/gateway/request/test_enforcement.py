@@ -143,7 +143,7 @@ def test_no_decision_holds_of_a_project_that_is_stopped(world):
 def test_on_a_day_before_the_catalogue_knows_a_place_nothing_may_go_there():
     world = World("acme/eu-fr-par/acme-1")
     long_ago = datetime(1990, 1, 1, tzinfo=UTC)
-    world.registry._today = long_ago.date
+    world.registry._clock = long_ago.timestamp
     enforcement = PolicyEnforcement(world.registry, world.telemetry, now=lambda: long_ago)
     with pytest.raises(PolicyDenied):
         enforcement.decide(parsed())

@@ -217,7 +217,7 @@ def at(made, monkeypatch, moment):
     """Moves the clock that decisions are made by."""
     enforcement = made.gateway.app._pipeline.enforcement
     monkeypatch.setattr(enforcement, "_now", lambda: moment)
-    monkeypatch.setattr(enforcement._registry, "_today", lambda: moment.date())
+    monkeypatch.setattr(enforcement._registry, "_clock", moment.timestamp)
 
 
 async def test_hours_that_end_while_a_backend_holds_the_call_end_it(tmp_path, monkeypatch):

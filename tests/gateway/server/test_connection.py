@@ -239,9 +239,9 @@ async def test_an_upgrade_is_ignored_and_the_body_belongs_to_its_request(monkeyp
 async def test_many_upgrades_in_one_segment_are_each_one_request(monkeypatch):
     one = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\n"
     async with connected(monkeypatch) as (reader, writer):
-        writer.write(one * 300 + b"GET /z HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(one * 90 + b"GET /z HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         said = await rest(reader)
-    assert said.count(b"HTTP/1.1 200 ") == len(SEEN) == 301
+    assert said.count(b"HTTP/1.1 200 ") == len(SEEN) == 91
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one segment", "trailer apart"])
@@ -484,3 +484,44 @@ async def test_a_client_who_keeps_sending_after_a_refusal_is_cut_off(monkeypatch
                 writer.write(b"a" * 1000)
                 await writer.drain()
                 await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("field", [b"a:\r\n", b"x-a: b\r\n"])
+async def test_a_head_of_very_many_very_small_fields_is_refused(monkeypatch, field):
+    most = connection.MAX_HEAD // (connection.FIELD_FRAME + 2)
+    for number, status in ((most // 2, 200), (most + 100, 431)):
+        async with connected(monkeypatch) as (reader, writer):
+            writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + field * number + b"\r\n")
+            said = await rest(reader)
+        assert said.startswith(b"HTTP/1.1 %d " % status)
+    assert len(SEEN) == 1
+
+
+async def test_as_many_requests_as_may_be_sent_ahead_are_answered_and_one_more_is_refused_behind_them(monkeypatch):
+    one = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
+    for ahead in (connection.MAX_AHEAD, connection.MAX_AHEAD + 1, 5000):
+        forget()
+        async with connected(monkeypatch) as (reader, writer):
+            writer.write(b"".join(one % number for number in range(ahead)))
+            writer.write(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            said = await rest(reader)
+        answered = min(ahead, connection.MAX_AHEAD) + 1
+        assert said.count(b"HTTP/1.1 200 OK") == answered == len(SEEN)
+        in_order = [path for _, path, _ in SEEN]
+        if ahead == connection.MAX_AHEAD:
+            assert in_order == [*(f"/{number}" for number in range(ahead)), "/last"]
+            assert b"HTTP/1.1 400" not in said
+        else:
+            assert in_order == [f"/{number}" for number in range(answered)]
+            assert said.count(b"HTTP/1.1 400 ") == 1
+            assert said.rindex(b"HTTP/1.1 400 ") > said.rindex(b"HTTP/1.1 200 OK")
+            assert b"were sent ahead" in said
+
+
+async def test_requests_that_wait_for_each_answer_are_never_too_many(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        for number in range(3 * connection.MAX_AHEAD):
+            writer.write(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(2) == b"ok"
+    assert len(SEEN) == 3 * connection.MAX_AHEAD

@@ -12,7 +12,7 @@ from gateway.errors import BackendFailed
 from gateway.openai.endpoints import COMPLETIONS
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.received import ReceivedAnswer
-from gateway.request.answer.relay import StreamRelay
+from gateway.request.answer.relay import EVENT_BYTES, INLINE_TEXTS, STEP_BYTES, StreamRelay
 from tests.gateway.parts import call
 
 DONE = b"data: [DONE]\n\n"
@@ -203,8 +203,8 @@ async def test_of_a_stream_that_breaks_the_held_back_rest_can_still_be_had():
         async for piece in relay.pieces(breaks()):
             heard += piece
     assert said(heard) == "Hell"
-    assert said(relay.remainder()) == "o"
-    assert relay.remainder() == b""
+    assert said(await relay.remainder()) == "o"
+    assert await relay.remainder() == b""
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -213,3 +213,47 @@ async def test_an_event_of_very_many_values_is_the_backends_fault_before_it_is_p
     large = event("x", extra=[{}] * 20_000)
     with pytest.raises(BackendFailed, match="more values"):
         await relayed([large], held=held)
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_between_the_many_small_events_of_one_read_others_have_their_turn(held):
+    count = STEP_BYTES // EVENT_BYTES * 10
+    source = [b"".join(event("x") for _ in range(count)) + event(finish="stop") + DONE]
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.create_task(other())
+    sent, _ = await relayed(source, held=held)
+    waiting.cancel()
+    assert said(sent) == "x" * count
+    assert turns >= 10
+
+
+async def test_very_many_texts_are_ended_outside_of_the_event_loop_to_the_same_bytes(monkeypatch):
+    choices = [{"index": n, "delta": {"content": f"text {n}"}} for n in range(INLINE_TEXTS + 1)]
+    source = [event(choices=choices[at : at + 10]) for at in range(0, len(choices), 10)] + [DONE]
+    threads = []
+    to_thread = asyncio.to_thread
+
+    async def noted(work, *arguments):
+        threads.append(work.__name__)
+        return await to_thread(work, *arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    outside = await relayed(source, held=True)
+    assert threads == ["end"]
+    monkeypatch.setattr("gateway.request.answer.relay.INLINE_TEXTS", 4096)
+    assert await relayed(source, held=True) == outside
+    assert threads == ["end"]
+    assert all(said(outside[0], n) == f"text {n}" for n in range(len(choices)))
+
+
+async def test_a_second_done_says_nothing():
+    done = DONE
+    once = await relayed([event("Hello"), event(finish="stop"), done], held=True)
+    assert await relayed([event("Hello"), event(finish="stop"), done + done, event("more") + done], held=True) == once
