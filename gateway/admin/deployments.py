@@ -16,7 +16,8 @@ from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.cards import CPU, Cards
 from regions.fleet.deployment import MAX_NAME, MAX_REPLICAS, Deployment, Kind, Place, Scale, Sha256, check_kind
-from regions.fleet.fleet import EngineReport, Load
+from regions.fleet.engine_figures import EngineRates
+from regions.fleet.fleet import Backend, EngineReport, Load, Role
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
 
@@ -77,15 +78,25 @@ class Feasible(ResponseBody):
 
 class BackendLoad(ResponseBody):
     """A backend as this gateway sees it now. `in_flight`: our calls; `running`, `waiting`: sequences by its own report;
-    `kv_use`: share of its KV cache, 0 to 1; `first_byte_ms`: of the last call. None: not known."""
+    `kv_use`: share of its KV cache, 0 to 1; `first_byte_ms`: of the last call. By its own words of the last 30 s:
+    `tokens_per_s`: written, of all calls; `first_token_ms`: the mean; `joules_per_1000_tokens`: energy of its cards for
+    written tokens; `gpu_use`, `gpu_memory`: shares of its cards' time and memory, 0 to 1; `watts`: what they draw.
+    None: not known."""
 
     backend: str
     available: bool
+    role: Role
     in_flight: int
     running: int | None
     waiting: int | None
     kv_use: float | None
     first_byte_ms: float | None
+    tokens_per_s: float | None
+    first_token_ms: float | None
+    joules_per_1000_tokens: float | None
+    gpu_use: float | None
+    gpu_memory: float | None
+    watts: float | None
 
 
 @router.get("/tenants/{tenant}/backend-loads", dependencies=[Reading])
@@ -94,19 +105,22 @@ def list_backend_loads(context: Context, tenant: str) -> tuple[BackendLoad, ...]
     context.inventory.tenant(tenant)
     if context.fleet is None:
         return ()
-    live = context.fleet.live()
-    return tuple(_load(each.id, live[each.id], context.fleet.report(each.id)) for each in context.fleet.of(tenant))
+    fleet, live = context.fleet, context.fleet.live()
+    return tuple(_load(each, live[each.id], fleet.report(each.id), fleet.rates(each.id)) for each in fleet.of(tenant))
 
 
-def _load(backend: str, load: Load, report: EngineReport | None) -> BackendLoad:
+def _load(backend: Backend, load: Load, report: EngineReport | None, rates: EngineRates | None) -> BackendLoad:
+    rates = rates or EngineRates()
     return BackendLoad(
-        backend=backend,
+        backend=backend.id,
         available=load.available,
+        role=backend.role,
         in_flight=load.in_flight,
         running=None if report is None else report.running,
         waiting=None if report is None else report.waiting,
         kv_use=None if report is None else report.kv_use,
         first_byte_ms=None if load.latency_s is None else round(load.latency_s * 1000, 1),
+        **{name: None if value is None else round(value, 3) for name, value in rates._asdict().items()},
     )
 
 

@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.database.errors import Invalid
+from regions.fleet.engine_figures import EngineFigures
 from regions.fleet.fleet import Backend, EngineReport, Fleet
 from regions.identity.identity import BackendIdentity
 
@@ -20,10 +21,14 @@ def backend(tenant, name):
 
 @pytest.fixture
 def fleet():
-    fleet = Fleet()
+    clock = [0.0]
+    fleet = Fleet(now=lambda: clock[0])
     ours, quiet, theirs = backend("acme", "acme-1"), backend("acme", "acme-2"), backend("globex", "globex-1")
     fleet.replace([ours, quiet, theirs])
     fleet.mark_report(ours, EngineReport(3, 2, 0.75))
+    fleet.mark_figures(ours, EngineFigures(written=100, joules=1000, gpu_use=0.5, watts=80))
+    clock[0] = 2.0
+    fleet.mark_figures(ours, EngineFigures(written=400, joules=1600, gpu_use=0.75, watts=300))
     return fleet
 
 
@@ -49,6 +54,14 @@ def test_queue_and_cache_are_as_the_backend_reported_and_unknown_where_it_did_no
         ("acme-1", 3, 2, 0.75), ("acme-2", None, None, None),
     ]  # fmt: skip
     assert [one["available"] for one in rows] == [True, True]
+
+
+def test_speed_and_cards_are_told_where_the_backend_tells_of_them_and_its_role_always(asked, acme, operator):
+    rows = asked.get("/tenants/acme/backend-loads", headers=operator).json()
+    names = ("role", "tokens_per_s", "first_token_ms", "joules_per_1000_tokens", "gpu_use", "gpu_memory", "watts")
+    assert [[one[name] for name in names] for one in rows] == [
+        ["mixed", 150, None, 2000, 0.75, None, 300], ["mixed", *[None] * 6],
+    ]  # fmt: skip
 
 
 def test_another_tenants_backends_are_not_listed(asked, acme, operator, control):
