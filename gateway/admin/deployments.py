@@ -218,6 +218,23 @@ def drain_deployment(
     return _tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
 
 
+@router.post("/tenants/{tenant}/deployments/{deployment}/sleep")
+def put_to_sleep(
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
+) -> DeploymentRecord:
+    """Running answers end, then its replicas sleep, also where it has to have some at least, until a call waits or it
+    is woken. Those that cannot sleep end."""
+    return _tagged(response, context.control(actor.name, expected).put_deployment_to_sleep(tenant, deployment))
+
+
+@router.post("/tenants/{tenant}/deployments/{deployment}/wake")
+def wake_deployment(
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
+) -> DeploymentRecord:
+    """One of its replicas wakes, or starts where none sleeps, before a call needs it."""
+    return _tagged(response, context.control(actor.name, expected).wake_deployment(tenant, deployment))
+
+
 @router.post("/tenants/{tenant}/deployments/{deployment}/delete")
 def delete_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
