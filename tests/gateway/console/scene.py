@@ -1,16 +1,27 @@
 """A gateway with something to show: two tenants, people in every role, calls that were answered, masked and refused."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 from audit.incidents.evidence import evidence_sources
 from audit.privacy.kept_content import content_sources
 from gateway.evidence.sources import give_sources
 from gateway.identity.roles import ROLE_TABLE
+from regions.errors import LaunchError
+from regions.fleet.deployment import Deployment
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.launcher import FakeLauncher
 
+LARGE = Deployment(
+    tenant="acme", id="large", model="large", weights="large.gguf", regions=("eu-fr-par",), gpu="h100",
+    min_replicas=1, max_replicas=2, micro_eur_per_hour=2_500_000,
+)  # fmt: skip
+APART = LARGE.model_copy(update={"id": "apart", "model": "apart", "kind": "disaggregated", "prefill": 1})
+BROKEN = LARGE.model_copy(update={"id": "broken", "model": "broken", "weights": "none.gguf"})
 MARKUP = '<img src=x onerror="alert(1)">'
 KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
 STRICTER = (
@@ -29,12 +40,53 @@ PROMPTS = (
 )
 
 
+class Launcher(FakeLauncher):
+    """Starts what tells of its speed. Of `BROKEN` the first start fails and the second does not end: a write of the
+    fleet waits for the record, so it must not meet one of a test's own, which holds up the loop."""
+
+    tried = False
+
+    async def start(self, spec, **how):
+        if spec.served_name == BROKEN.model:
+            if self.tried:
+                await asyncio.sleep(3600)
+            self.tried = True
+            raise LaunchError("backend did not start: no memory for 160 GB of weights on h100; ask for 4xh100")
+        running = await super().start(spec, **how)
+        self.fakes[spec.identity.backend].metrics = told
+        return running
+
+
+def launched(data, authority, *, on_change, **_):
+    return Launcher(on_change=on_change)
+
+
+def told():
+    """What an engine tells that writes 80 tokens a second on a card of 420 W."""
+    now = time.monotonic()
+    return f"""domicile_backend_sequences_running 3
+domicile_backend_sequences_waiting 1
+domicile_backend_kv_blocks_used 620
+domicile_backend_kv_blocks 1000
+domicile_backend_tokens_total{{gen_ai_token_type="output"}} {80 * now}
+gen_ai_server_time_to_first_token_seconds_count {now}
+gen_ai_server_time_to_first_token_seconds_sum {0.18 * now}
+domicile_backend_gpu_utilisation_ratio 0.87
+domicile_backend_gpu_memory_used_bytes 70e9
+domicile_backend_gpu_memory_bytes 80e9
+domicile_backend_gpu_power_watts 420
+domicile_backend_gpu_energy_joules_total {420 * now}
+"""
+
+
 def set_up(made):
     """Tenants acme and globex, with a person in each role; and a name with markup wherever one is free."""
     control = made.control
     made.tenant("acme", POLICY)
     made.project("acme", "research", purpose=f"research {MARKUP}", risk_class="high", ai_system_id="cv-screening")
     made.tenant("globex", POLICY)
+    for wish in (LARGE, APART, BROKEN):
+        control.create_deployment(wish)
     control.create_tenant("fresh")  # which has nothing yet, not even a record
     key, _ = control.create_key("acme", "main", label=MARKUP)
     made.people = {}
@@ -65,7 +117,7 @@ def set_up(made):
 @asynccontextmanager
 async def scene(tmp_path, calls=12, **settings):
     backends = {
-        "acme/eu-fr-par/acme-1": FakeBackend(),
+        "acme/eu-fr-par/acme-1": FakeBackend(metrics=told),
         "acme/eu-de-fra/acme-2": FakeBackend(),
         "globex/eu-fr-par/globex-1": FakeBackend(),
     }
@@ -73,13 +125,14 @@ async def scene(tmp_path, calls=12, **settings):
     settings.setdefault("prices", PRICES)
     give_sources()  # as `domicile up` does
     try:
-        async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
-            for number in range(calls):
-                await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
-            await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
-            await made.post(chat("hello"), key="globex/main")
-            made.values["pack"] = await packed(made)
-            yield made
+        with patch("gateway.server.fleet.LocalLauncher", launched):
+            async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
+                for number in range(calls):
+                    await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
+                await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
+                await made.post(chat("hello"), key="globex/main")
+                made.values["pack"] = await packed(made)
+                yield made
     finally:
         evidence_sources[:], content_sources[:] = kept
 
