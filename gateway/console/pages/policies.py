@@ -79,17 +79,22 @@ async def check(visit: Visit) -> Response:
 async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
     """Return problems, test results and differences of a draft."""
     body = {"document": document, "project": project or None}
-    found: dict[str, Any] = {"problems": (), "tests": (), "differences": None}
+    found: dict[str, Any] = {"problems": (), "tests": (), "differences": None, "first": False}
     try:
         checked = (await visit.api.call("POST", (*visit.owner, "policies", "check"), body=body)).body
         found |= {"problems": checked["problems"], "tests": checked["tests"]}
-        if checked["ok"]:
-            diff = await visit.api.call("POST", (*visit.owner, "policies", "diff"), body=body)
-            found["differences"] = diff.body
     except Refused as refused:
         if refused.status != 422:
             raise
-        found["problems"] = found["problems"] or (refused.detail, *refused.errors.values())
+        return found | {"problems": (refused.detail, *refused.errors.values())}
+    if checked["ok"]:
+        try:
+            diff = await visit.api.call("POST", (*visit.owner, "policies", "diff"), body=body)
+            found["differences"] = diff.body
+        except Refused as refused:
+            if refused.status != 422:
+                raise
+            found["first"] = True  # it compiles, so all that can be missing is a policy to compare it with
     return found
 
 

@@ -10,10 +10,11 @@ from audit.incidents.evidence import evidence_sources
 from audit.privacy.kept_content import content_sources
 from gateway.evidence.sources import give_sources
 from gateway.identity.roles import ROLE_TABLE
+from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
 from regions.errors import LaunchError
 from regions.fleet.deployment import Deployment
 from tests.fakes.backend import FakeBackend
-from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.lab import POLICY, chat, lab, until
 from tests.fakes.launcher import FakeLauncher
 
 LARGE = Deployment(
@@ -40,27 +41,6 @@ PROMPTS = (
 )
 
 
-class Launcher(FakeLauncher):
-    """Starts what tells of its speed. Of `BROKEN` the first start fails and the second does not end: a write of the
-    fleet waits for the record, so it must not meet one of a test's own, which holds up the loop."""
-
-    tried = False
-
-    async def start(self, spec, **how):
-        if spec.served_name == BROKEN.model:
-            if self.tried:
-                await asyncio.sleep(3600)
-            self.tried = True
-            raise LaunchError("backend did not start: no memory for 160 GB of weights on h100; ask for 4xh100")
-        running = await super().start(spec, **how)
-        self.fakes[spec.identity.backend].metrics = told
-        return running
-
-
-def launched(data, authority, *, on_change, **_):
-    return Launcher(on_change=on_change)
-
-
 def told():
     """What an engine tells that writes 80 tokens a second on a card of 420 W."""
     now = time.monotonic()
@@ -79,14 +59,31 @@ domicile_backend_gpu_energy_joules_total {420 * now}
 """
 
 
+class Launcher(FakeLauncher):
+    """Starts what tells of its speed. Of `BROKEN` the first start fails and the second does not end (see `settled`)."""
+
+    tried = False
+    metrics = staticmethod(told)
+
+    async def start(self, spec, **how):
+        if spec.served_name == BROKEN.model:
+            if self.tried:
+                await asyncio.sleep(3600)
+            self.tried = True
+            raise LaunchError("backend did not start: no memory for 160 GB of weights on h100; ask for 4xh100")
+        return await super().start(spec, **how)
+
+
+def launched(data, authority, *, on_change, **_):
+    return Launcher(on_change=on_change)
+
+
 def set_up(made):
     """Tenants acme and globex, with a person in each role; and a name with markup wherever one is free."""
     control = made.control
     made.tenant("acme", POLICY)
     made.project("acme", "research", purpose=f"research {MARKUP}", risk_class="high", ai_system_id="cv-screening")
     made.tenant("globex", POLICY)
-    for wish in (LARGE, APART, BROKEN):
-        control.create_deployment(wish)
     control.create_tenant("fresh")  # which has nothing yet, not even a record
     key, _ = control.create_key("acme", "main", label=MARKUP)
     made.people = {}
@@ -131,10 +128,22 @@ async def scene(tmp_path, calls=12, **settings):
                     await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
                 await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
                 await made.post(chat("hello"), key="globex/main")
+                for wish in (LARGE, APART, BROKEN):
+                    await asyncio.to_thread(made.control.create_deployment, wish)
+                await until(lambda: settled(made))
                 made.values["pack"] = await packed(made)
                 yield made
     finally:
         evidence_sources[:], content_sources[:] = kept
+
+
+def settled(made):
+    """Whether all that can start has, so that the fleet writes nothing while a test's own write holds up the loop."""
+    database = made.control._database
+    states = [each.state for wish in (LARGE, APART, BROKEN) for each in replicas_of(database, "acme", wish.id).items]
+    return sorted(states) == ["ready", "ready", "ready", "starting"] and (
+        deployment_at(database, "acme", BROKEN.id).failures == 1
+    )
 
 
 async def packed(made, tenant="acme"):

@@ -111,6 +111,22 @@ async def test_a_draft_is_judged_as_it_is_typed_and_changes_nothing(made, guest)
     assert len(made.events()) == size
 
 
+async def test_the_first_policy_of_a_tenant_has_nothing_to_be_compared_with_and_no_problem(guest):
+    operator = guest(None, "operator")
+    first = (await operator.get("/t/fresh/policies/draft")).text
+    assert "The document compiles." in first and "No policy is in force here to compare it with" in first
+    wrong = await operator.send("/t/fresh/policies/check", "/t/fresh/policies/draft", document="wrong: 1\n", project="")
+    assert "Problems: " in wrong.text and "to compare it with" not in wrong.text
+
+
+async def test_the_account_says_which_session_is_this_one(guest):
+    here, there = guest("acme", "billing"), guest("acme", "billing")
+    for each in (here, there):
+        page = (await each.get("/account")).text
+        (row,) = [part for part in page.split("<tr>") if "This one" in part]
+        assert each.http.cookies["domicile-session"].split("_")[2] in row
+
+
 async def test_a_decision_is_explained_with_the_line_that_decides(guest):
     page = await guest("acme", "auditor").get("/t/acme/policies/explain?project=main&model=none-such")
     assert page.status_code == 200 and "Denied" in page.text and "refused[" in page.text
