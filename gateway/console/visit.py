@@ -150,6 +150,7 @@ def render(
         "t": language.text,
         "known": language.known,
         "number": language.number,
+        "article": language.article,
         "instant": language.instant,
         "language": language,
         "languages": NAMES,

@@ -70,7 +70,7 @@ async def main(only):
                     if names and name not in names:
                         continue
                     answer = await page.goto(f"/console{path}")
-                    await page.wait_for_timeout(300)  # parts that are loaded after the page
+                    await page.wait_for_load_state("networkidle")  # parts are loaded after the page
                     print(look, answer.status, path)
                     await page.screenshot(path=OUT / f"{name}-{look}.png", full_page=True)
                 await context.close()
