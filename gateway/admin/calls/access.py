@@ -299,7 +299,7 @@ class RequirePermission(Guard[Actor]):
         tenant = request.path_params.get("tenant")
         if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
             raise NotFound(
-                "there is nothing of such a name; check the names in the URL"
+                "nothing has this name; check the names in the URL"
             )  # nor is it repeated: it may be anything
         if tenant is not None and not actor.sees(tenant):
             raise NotFound(f"there is no tenant {tenant!r}; check the name of the tenant")

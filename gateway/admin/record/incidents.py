@@ -104,7 +104,7 @@ async def notify_incident(actor: Officer, record: OnRecord, tenant: str, inciden
     known = await _case(record, tenant, incident)
     names = sorted(one.name for one in load_clocks().clocks if one.law in known.laws)
     if told.clock not in names:
-        raise Invalid(f"{told.clock} is no clock of the laws of this incident; name one of {', '.join(names)}")
+        raise Invalid(f"{told.clock} is not a deadline of this incident's laws; name one of {', '.join(names)}")
     with refusing():
         await notify(record.audit, tenant, incident, **told.model_dump(), actor=actor.name, known=known)
     return await _one(record, tenant, incident)
@@ -123,11 +123,11 @@ def _check(clocks: ClockTable, laws: Sequence[str], severity: str | None) -> Non
     """Raise Invalid for a law without deadlines, and for a severity that none of the laws defines."""
     if unknown := set(laws) - clocks.laws:
         raise Invalid(
-            f"no clock is known of {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
+            f"no deadlines are known for {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
         )
     names = clocks.severity_names(laws)
     if severity is not None and severity not in names:
-        raise Invalid(f"the severity is none that these laws know; name one of {', '.join(names)}")
+        raise Invalid(f"these laws have no such severity; name one of {', '.join(names)}")
 
 
 def _cases(record: Record, tenant: str) -> list[Case]:

@@ -182,8 +182,16 @@ async def explain(visit: Visit) -> Response:
             visit.problem, visit.status = refused, 422
     return visit.render(
         "policy_explain.html", shown_tenant=visit.tenant, active=_active(visit), explained=explained,
-        projects=await _projects(visit),
+        projects=await _projects(visit), models=await _models(visit),
     )  # fmt: skip
+
+
+async def _models(visit: Visit) -> list[str]:
+    """Return names to choose from, for those who may see backends; others type them."""
+    if not visit.may("backends.read"):
+        return []
+    backends = (await visit.of_tenant("backends", limit=200))["items"]
+    return sorted({name for each in backends if each["revoked_at"] is None for name in each["models"]})
 
 
 def _pages(prefix: str) -> tuple[Page, ...]:

@@ -278,7 +278,7 @@ async def test_of_an_incident_new_facts_start_its_clocks(made, guest):
     wrong = await dpo.send(
         f"/t/acme/incidents/{incident}/notify", "/t/acme/incidents", clock="ai_act.serious", authority="A"
     )
-    assert wrong.status_code == 422 and "is no clock of the laws" in wrong.text
+    assert wrong.status_code == 422 and "is not a deadline of this incident" in wrong.text
     theirs = await guest("globex", "dpo").send(
         f"/t/globex/incidents/{incident}/update", "/t/globex/incidents", severity="major"
     )
