@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 
@@ -146,6 +147,16 @@ async def erase(visit: Visit) -> Response:
     return await _rights(visit, certificate=made.body)
 
 
+async def certificate_file(visit: Visit) -> Response:
+    """Return a signed certificate as a file. Raises Refused for one that this tenant does not have."""
+    wanted = visit.form.get("certificate", "")
+    for one in await visit.of_tenant("rights", "certificates"):
+        if one["says"].get("id") == wanted:
+            headers = {"content-disposition": 'attachment; filename="erasure-certificate.txt"'}
+            return PlainTextResponse(one["note"], headers=headers)
+    raise Refused(404, "this tenant has no such certificate; choose one of the list")
+
+
 async def restrict(visit: Visit) -> Response:
     lifted = visit.form.get("act") == "lift"
     body = {"subject": visit.form.get("subject", ""), "restricted": not lifted}
@@ -234,6 +245,7 @@ PAGES: Final = (
     form("/t/{tenant}/rights/requests/{matter}/close", settle, rights),
     form("/t/{tenant}/rights/access", access, rights),
     form("/t/{tenant}/rights/erase", erase, rights, fresh=True),
+    form("/t/{tenant}/rights/certificate", certificate_file, rights),
     form("/t/{tenant}/rights/restrict", restrict, rights),
     form("/t/{tenant}/rights/holds", hold, rights),
     form("/t/{tenant}/rights/holds/{hold}/release", release, rights, fresh=True),

@@ -199,6 +199,12 @@ async def test_a_person_is_answered_held_and_erased_with_a_certificate(made, gue
     erased = await dpo.send("/t/globex/rights/erase", "/t/globex/rights", subject=subject)
     assert erased.status_code == 200 and "Signed certificate" in erased.text
     assert last(made, "erasure.completed", "globex")["values"] > 0
+    (certificate,) = set(re.findall(r'name="certificate" value="([^"]+)"', erased.text))
+    file = await dpo.send("/t/globex/rights/certificate", "/t/globex/rights", certificate=certificate)
+    assert file.headers["content-disposition"].startswith("attachment") and certificate in file.text
+    assert "\n— domicile." in file.text  # the signature of a signed note
+    theirs = await guest("acme", "dpo").send("/t/acme/rights/certificate", "/t/acme/rights", certificate=certificate)
+    assert theirs.status_code == 404 and certificate not in theirs.text.replace(f'value="{certificate}"', "")
     again = await dpo.send("/t/globex/rights/access", "/t/globex/rights", subject=subject)
     assert again.status_code == 422
     assert not [each for each in made.events("globex") if subject in str(each)]
@@ -508,6 +514,8 @@ async def test_the_planner_says_what_could_run_and_the_page_how_busy_backends_ar
         "/t/acme/deployments/what-if", "/t/acme/deployments", weights="../x", gpu="cpu", replicas="many"
     )
     assert wrong.status_code == 422 and "replicas" in wrong.text
+    missing = await admin.send("/t/acme/deployments/what-if", "/t/acme/deployments", weights="none", gpu="h100")
+    assert missing.status_code == 422 and missing.text.count("there are no weights") == 2  # above, and where one looks
     await made.post(chat("hello"))
     assert re.search(r"[0-9.,]+ ms</td>", (await admin.get("/t/acme/deployments")).text)
     shown = guest("acme", "developer")
