@@ -429,6 +429,8 @@ class AdminChanged(Event):
         "admin.deployment.created",
         "admin.deployment.scaled",
         "admin.deployment.drained",
+        "admin.deployment.put_to_sleep",
+        "admin.deployment.woken",
         "admin.deployment.pinned",
         "admin.deployment.deleted",
         "admin.replica.starting",

@@ -154,10 +154,17 @@ def _span(context: AuditContext, tenant: str, since: str | None, until: str | No
 
 
 async def update(
-    context: AuditContext, tenant: str, incident_id: str, *, actor: str = "system", **changed: Any
+    context: AuditContext,
+    tenant: str,
+    incident_id: str,
+    *,
+    actor: str = "system",
+    known: Case | None = None,
+    **changed: Any,
 ) -> None:
-    """New facts of an incident: aware_at, classified_at, severity, laws, reason. Raises AuditError."""
-    await _go_on(context, tenant, incident_id, "incident.updated", actor, changed)
+    """New facts of an incident: aware_at, classified_at, severity, laws, reason. `known` as in `notify`. Raises
+    AuditError."""
+    await _go_on(context, tenant, incident_id, "incident.updated", actor, changed, known)
 
 
 async def notify(

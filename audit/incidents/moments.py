@@ -10,8 +10,8 @@ from audit.errors import AuditError
 
 NAMES = {
     "detected": "the moment of detection",
-    "aware": "the moment of awareness (--aware)",
-    "classified": "the moment of classification (--classified)",
+    "aware": "the moment of awareness",
+    "classified": "the moment of classification",
 }
 
 

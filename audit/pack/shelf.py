@@ -132,7 +132,7 @@ class PackShelf:
         """Return the path of a complete pack's zip file. Raises PackUnknown, and PackBusy if it is not complete."""
         found = self.pack(tenant, pack_id)
         if found.state != "made":
-            raise PackBusy(f"the pack is not made ({found.state}); wait until it is, or make another")
+            raise PackBusy(f"the pack is not ready ({found.state}); wait until it is, or make another")
         return self._place(tenant, pack_id) / "pack.zip"
 
     async def make(

@@ -1,6 +1,6 @@
 """Deployments: what shall run of a tenant's models; and what does."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import AfterValidator, Field, model_validator
@@ -13,10 +13,13 @@ from gateway.identity.roles import Actor
 from gateway.records.fleet import DeploymentRecord, ReplicaRecord
 from gateway.records.prices import MICRO
 from gateway.store.pagination import Page
+from gateway.store.reports.cost_report import eur_per_million
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.cards import CPU, Cards
 from regions.fleet.deployment import MAX_NAME, MAX_REPLICAS, Deployment, Kind, Place, Scale, Sha256, check_kind
-from regions.fleet.fleet import EngineReport, Load
+from regions.fleet.engine_figures import EngineRates
+from regions.fleet.fleet import Backend, EngineReport, Load, Role
+from regions.launchers.planning import KNOWN_CARDS
 
 router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
 
@@ -68,6 +71,47 @@ class WhatIf(Body):
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
+class PlanAsked(Body):
+    """What the planner predicts for. `gpu`: the cards of one replica: `h100`, `4xh100`. `context`: tokens that a call
+    may have, by default as many as the model can; `concurrency`: calls at one time; `quantization`: of the weights, by
+    default as they are stored; `eur_per_hour`: of one replica."""
+
+    weights: Weights
+    gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$"), AfterValidator(_in_one_spelling)]
+    context: Annotated[int, Field(ge=1, le=10**8)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=4096)] = 32
+    quantization: Literal["none", "fp8", "fp8-block", "int8", "w4a16", "awq", "gptq", "mxfp4"] | None = None
+    eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] | None = None
+
+
+class Planned(ResponseBody):
+    """The planner's prediction of one replica, as `domicile plan` makes it. `refusal`: why it could not run, and what
+    would do; the rates are then 0. Bytes are of each card: `weights_bytes`, `cache_bytes` (of the KV cache) and
+    `peak_bytes` in all. `max_concurrency`: calls of a whole `context` that the cache holds. `tokens_per_s`: written
+    with `concurrency` calls of `prompt` tokens in and `answer` out; `step_ms`: between two tokens of an answer then.
+    `calibrated`: measured on this card, not scaled from another. `fewest_cards`: that would do, None where none would.
+    `eur_per_million_tokens`: written ones, at full use."""
+
+    card: str
+    cards: int
+    calibrated: bool
+    context: int
+    concurrency: int
+    prompt: int
+    answer: int
+    parameters: int
+    weights_bytes: int
+    cache_bytes: int
+    peak_bytes: int
+    max_concurrency: int
+    first_token_ms: float
+    step_ms: float
+    tokens_per_s: float
+    fewest_cards: int | None
+    refusal: str | None
+    eur_per_million_tokens: float | None
+
+
 class Feasible(ResponseBody):
     """`because`: why they could not run, in the planner's words."""
 
@@ -77,15 +121,25 @@ class Feasible(ResponseBody):
 
 class BackendLoad(ResponseBody):
     """A backend as this gateway sees it now. `in_flight`: our calls; `running`, `waiting`: sequences by its own report;
-    `kv_use`: share of its KV cache, 0 to 1; `first_byte_ms`: of the last call. None: not known."""
+    `kv_use`: share of its KV cache, 0 to 1; `first_byte_ms`: of the last call. By its own words of the last 30 s:
+    `tokens_per_s`: written, of all calls; `first_token_ms`: the mean; `joules_per_1000_tokens`: energy of its cards for
+    written tokens; `gpu_use`, `gpu_memory`: shares of its cards' time and memory, 0 to 1; `watts`: what they draw.
+    None: not known."""
 
     backend: str
     available: bool
+    role: Role
     in_flight: int
     running: int | None
     waiting: int | None
     kv_use: float | None
     first_byte_ms: float | None
+    tokens_per_s: float | None
+    first_token_ms: float | None
+    joules_per_1000_tokens: float | None
+    gpu_use: float | None
+    gpu_memory: float | None
+    watts: float | None
 
 
 @router.get("/tenants/{tenant}/backend-loads", dependencies=[Reading])
@@ -94,19 +148,22 @@ def list_backend_loads(context: Context, tenant: str) -> tuple[BackendLoad, ...]
     context.inventory.tenant(tenant)
     if context.fleet is None:
         return ()
-    live = context.fleet.live()
-    return tuple(_load(each.id, live[each.id], context.fleet.report(each.id)) for each in context.fleet.of(tenant))
+    fleet, live = context.fleet, context.fleet.live()
+    return tuple(_load(each, live[each.id], fleet.report(each.id), fleet.rates(each.id)) for each in fleet.of(tenant))
 
 
-def _load(backend: str, load: Load, report: EngineReport | None) -> BackendLoad:
+def _load(backend: Backend, load: Load, report: EngineReport | None, rates: EngineRates | None) -> BackendLoad:
+    rates = rates or EngineRates()
     return BackendLoad(
-        backend=backend,
+        backend=backend.id,
         available=load.available,
+        role=backend.role,
         in_flight=load.in_flight,
         running=None if report is None else report.running,
         waiting=None if report is None else report.waiting,
         kv_use=None if report is None else report.kv_use,
         first_byte_ms=None if load.latency_s is None else round(load.latency_s * 1000, 1),
+        **{name: None if value is None else round(value, 3) for name, value in rates._asdict().items()},
     )
 
 
@@ -125,6 +182,28 @@ def check_deployment(context: Context, tenant: str, asked: WhatIf) -> Feasible:
     except Invalid as error:
         return Feasible(feasible=False, because=str(error))
     return Feasible(feasible=True, because="")
+
+
+@router.post("/tenants/{tenant}/deployments/plan", dependencies=[Depends(RequirePermission("deployments.manage"))])
+def plan_deployment(context: Context, tenant: str, asked: PlanAsked) -> Planned:
+    """Memory and speed of a replica, from the configuration of its model alone. Nothing is loaded or started."""
+    context.inventory.tenant(tenant)
+    cards = Cards.parse(asked.gpu) if asked.gpu != "auto" else None
+    if cards is None or cards.name not in KNOWN_CARDS:
+        raise Invalid(f"the planner predicts for GPUs; name one of {', '.join(KNOWN_CARDS)}")
+    made = context.plan(
+        asked.weights, cards,
+        {"calls": asked.concurrency, "context": asked.context, "quantization": asked.quantization},
+    )  # fmt: skip
+    memory, price = made["memory"], None
+    if asked.eur_per_hour is not None and made["refusal"] is None:
+        price = eur_per_million(asked.eur_per_hour, float(made["tokens_per_s"]))
+    same = Planned.model_fields.keys() & made.keys()
+    return Planned(
+        **{name: made[name] for name in same},
+        weights_bytes=memory["weights"], cache_bytes=memory["cache"], peak_bytes=memory["peak"],
+        eur_per_million_tokens=price,
+    )  # fmt: skip
 
 
 @router.get("/tenants/{tenant}/deployments", dependencies=[Reading])
@@ -202,6 +281,23 @@ def drain_deployment(
 ) -> DeploymentRecord:
     """Running answers end, then its backends. It starts none until it is scaled again."""
     return _tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
+
+
+@router.post("/tenants/{tenant}/deployments/{deployment}/sleep")
+def put_to_sleep(
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
+) -> DeploymentRecord:
+    """Running answers end, then its replicas sleep, also where it has to have some at least, until a call waits or it
+    is woken. Those that cannot sleep end."""
+    return _tagged(response, context.control(actor.name, expected).put_deployment_to_sleep(tenant, deployment))
+
+
+@router.post("/tenants/{tenant}/deployments/{deployment}/wake")
+def wake_deployment(
+    actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
+) -> DeploymentRecord:
+    """One of its replicas wakes, or starts where none sleeps, before a call needs it."""
+    return _tagged(response, context.control(actor.name, expected).wake_deployment(tenant, deployment))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/delete")

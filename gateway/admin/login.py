@@ -274,7 +274,7 @@ def _authenticated_at(
     if begun.again and at is None:
         raise LoginRefused(
             "login_not_fresh",
-            "the identity provider does not say when you signed in, which what you asked for takes"
+            "this needs a recent sign-in, and the identity provider does not say when you signed in"
             "; let it send the claim auth_time, or ask an operator to do it from a shell",
         )
     if begun.again and at is not None and now.timestamp() - at > FRESH.total_seconds() + skew_s:
@@ -313,7 +313,7 @@ def _chosen(people: list[PersonRecord], tenant: str | None) -> PersonRecord:
         )
     places = {person.tenant or "": person for person in people}
     if tenant is not None and tenant not in places:
-        raise LoginRefused("login_tenant", f"you have no role there; you have in: {', '.join(filter(None, places))}")
+        raise LoginRefused("login_tenant", f"you have no role there; choose one of {', '.join(filter(None, places))}")
     if tenant is None and "" not in places and len(people) > 1:
         raise LoginRefused(
             "login_tenant", f"you have roles in several tenants; name one of {', '.join(places)} with ?tenant="

@@ -81,7 +81,7 @@ def _segment(value: object) -> str:
     """Quote one path segment. Raises Refused if it could be read as several segments."""
     text = str(value)
     if not text or "/" in text or len(text) > MAX_SEGMENT or not text.isprintable() or not text.isascii():
-        raise Refused(404, "there is nothing of such a name; check the names in the URL")
+        raise Refused(404, "nothing has this name; check the names in the URL")
     return text
 
 

@@ -36,7 +36,7 @@ def columns(values: Sequence[Column], title: str, top_label: str) -> Markup:
             f'<rect class="bar" x="{x:.1f}" y="{BASE - height:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2">'
             f"<title>{escape(each.said)}</title></rect>"
         )
-        if at % every == 0:
+        if (len(values) - 1 - at) % every == 0:  # the newest has a label
             parts.append(
                 f'<text x="{x + width / 2:.1f}" y="{BASE + 16}" text-anchor="middle">{escape(each.label)}</text>'
             )

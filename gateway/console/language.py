@@ -12,6 +12,8 @@ from starlette.requests import Request
 
 FOLDER: Final = Path(__file__).with_name("languages")
 NAMES: Final[Mapping[str, str]] = {"en": "English", "de": "Deutsch", "fr": "Français"}
+LAWS: Final = ("law.gdpr", "law.ai_act")
+"""Keys of those that have another name in each language."""
 COOKIE: Final = "domicile-language"
 _SEPARATORS: Final[Mapping[str, tuple[str, str]]] = {"en": (",", "."), "de": (".", ","), "fr": ("\u202f", ",")}
 
@@ -31,6 +33,13 @@ class Language:
         """Return the text of a key derived from a value, or the value itself if it has no text, such as a new kind of
         event."""
         return self.texts.get(key, otherwise)
+
+    def article(self, cited: str) -> str:
+        """Return a citation such as ``GDPR 15`` with the laws as this language abbreviates them."""
+        english = language("en")
+        for key in LAWS:
+            cited = cited.replace(english.text(key), self.text(key))
+        return cited
 
     def number(self, value: float | int, decimals: int = 0) -> str:
         thousands, point = _SEPARATORS[self.code]

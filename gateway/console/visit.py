@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -34,6 +35,17 @@ _PAGES: Final = Environment(
     lstrip_blocks=True,
     extensions=["jinja2.ext.do"],
 )
+
+
+def marked(text: str) -> Markup:
+    """A sentence of the gateway, escaped, with what stands between backticks as code."""
+    parts = [escape(part) for part in str(text).split("`")]
+    if len(parts) % 2 == 0:  # a backtick without its other
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
+_PAGES.filters["marked"] = marked
 
 
 def compile_templates() -> None:
@@ -138,6 +150,7 @@ def render(
         "t": language.text,
         "known": language.known,
         "number": language.number,
+        "article": language.article,
         "instant": language.instant,
         "language": language,
         "languages": NAMES,

@@ -277,6 +277,8 @@ class AdminEvent(BaseModel):
         "deployment.created",
         "deployment.scaled",
         "deployment.drained",
+        "deployment.put_to_sleep",
+        "deployment.woken",
         "deployment.pinned",
         "deployment.deleted",
         "replica.starting",

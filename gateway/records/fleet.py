@@ -7,7 +7,7 @@ from pydantic import Field
 from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
 from gateway.records.control import Record
 from gateway.records.prices import MICRO
-from regions.fleet.deployment import Deployment, Kind, Replica, ReplicaState, Scale
+from regions.fleet.deployment import Asked, Deployment, Kind, Replica, ReplicaState, Scale
 from regions.fleet.fleet import Role
 
 
@@ -15,7 +15,7 @@ class DeploymentRecord(Record, Scale):
     """Desired state of a tenant's model. `eur_per_hour`: price of one replica. `failures`: failed starts since the last
     successful one; `failure` and `failed_at` describe the latest of them."""
 
-    undigested = frozenset({"failures", "failure", "failed_at"})
+    undigested = frozenset({"failures", "failure", "failed_at", "asked"})
 
     tenant: str
     id: str
@@ -29,6 +29,7 @@ class DeploymentRecord(Record, Scale):
     kind: Kind = "mixed"
     prefill: int = Field(0, description="replicas that compute prompts for those that answer")
     draining: bool
+    asked: Asked | None = Field(None, description="what a person wants of it now, until it is done")
     failures: int = 0
     failure: str | None = None
     failed_at: datetime | None = None

@@ -645,6 +645,7 @@ def _admin_context(
         check_region=_region_of(installation),
         check_deployment=feasibility.check,
         check_scale=feasibility.check_scale,
+        plan=feasibility.plan,
         on_refused=_refusals_from_threads(parts.recorder, base.telemetry),
         policy_study=lambda store: PolicyStudy(
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)

@@ -1,14 +1,12 @@
 """Asks a backend whether it is ready, and what its queue and cache look like, on one kept connection.
 
 Our engine answers ``/readyz`` by a round trip through its loop; any other server is ready when it lists its models.
-Both tell of their queue in Prometheus text at ``/metrics``, ours by our names, vLLM, SGLang and TGI by theirs; one that
-does not is judged by our own calls alone.
+Both tell of their queue and speed in Prometheus text at ``/metrics`` (`gateway.server.monitoring.engine_report`); one
+that does not is judged by our own calls alone.
 """
 
 import asyncio
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from backend.wire import PING_PATH, WEIGHTS_PATH
@@ -16,30 +14,14 @@ from gateway.directory.attestor import Attested, Attestor
 from gateway.directory.shown import Shown, shown_weights
 from gateway.offers.cards import Cards, parse_cards
 from gateway.request.routes import Routes
+from gateway.server.monitoring.engine_report import METRICS_PATH, parse_figures, parse_report
 from gateway.upstream.client import Target, Upstream
-from regions.fleet.fleet import Backend, EngineReport, Fleet
+from regions.fleet.fleet import Backend, Fleet
 
 TIMEOUT_S = 5.0
 MODELS_PATH = "/v1/models"
-METRICS_PATH = "/metrics"
 MEASURING = 503
 Show = Callable[[Backend, Shown | None], None]
-
-_SAMPLE = re.compile(rb"^([a-z_:]+)(?:\{[^}\n]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
-_RUNNING = (
-    b"domicile_backend_sequences_running",
-    b"vllm:num_requests_running",
-    b"sglang:num_running_reqs",
-    b"tgi_batch_current_size",
-)
-_WAITING = (
-    b"domicile_backend_sequences_waiting",
-    b"vllm:num_requests_waiting",
-    b"sglang:num_queue_reqs",
-    b"tgi_queue_size",
-)
-_USED, _BLOCKS = b"domicile_backend_kv_blocks_used", b"domicile_backend_kv_blocks"
-_SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:token_usage")
 
 
 class BackendProbe:
@@ -82,6 +64,7 @@ class BackendProbe:
         said = await self._upstream.fetch(target, METRICS_PATH, TIMEOUT_S)
         if said is not None and (report := parse_report(said)) is not None:
             self._fleet.mark_report(backend, report)
+            self._fleet.mark_figures(backend, parse_figures(said))
         return True
 
     async def _ask_weights(self, backend: Backend, target: Target) -> None:
@@ -118,27 +101,3 @@ class BackendProbe:
         if self._attestor is not None and known is not None and known[0] is backend and known[2] is shown:
             found = self._attestor.found(backend)
             self._show(backend, replace(shown, attested=found.technologies, attestation_fault=found.fault))
-
-
-def parse_report(text: bytes) -> EngineReport | None:
-    """The load in Prometheus text; None if it reports no queue. Several engines in one text are added up."""
-    found: dict[bytes, list[float]] = {}
-    for name, value in _SAMPLE.findall(text):
-        with suppress(ValueError):
-            number = float(value)
-            found.setdefault(name, []).append(number)
-    running, waiting = _first(found, _RUNNING), _first(found, _WAITING)
-    if running is None or waiting is None:
-        return None
-    used, blocks, share = found.get(_USED), found.get(_BLOCKS), _first(found, _SHARE)
-    use = sum(share) / len(share) if share else 0.0
-    if used and blocks and sum(blocks) > 0:
-        use = sum(used) / sum(blocks)
-    numbers = (sum(running), sum(waiting), use)
-    if any(not 0 <= number < 1e9 for number in numbers):  # also for what is not a number
-        return None
-    return EngineReport(int(numbers[0]), int(numbers[1]), min(use, 1.0))
-
-
-def _first(found: dict[bytes, list[float]], names: tuple[bytes, ...]) -> list[float] | None:
-    return next((found[name] for name in names if name in found), None)

@@ -23,6 +23,7 @@ MAX_NAME = 31 - 1 - 2 * SUFFIX_BYTES
 MAX_FAILURE = 400
 
 Kind = Literal["mixed", "disaggregated"]
+Asked = Literal["asleep", "awake"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
@@ -51,7 +52,9 @@ class Deployment(Scale):
     after the other, none having succeeded since; `failure`: why the last of them did. `weights_sha256`: the digest that
     its replicas have to compute of their weights; None until the first of them has said one, which then holds.
     `kind` disaggregated: prompts are computed by `prefill` replicas of their own, which are there as long as any other
-    is; `Scale` is of those that answer.
+    is; `Scale` is of those that answer. `asked`: what a person wants now: that all of it sleeps until a call waits,
+    whatever the least number is, or that one is awake, which `idle_s` later may sleep again. None: nothing, or it was
+    done.
     """
 
     tenant: Place
@@ -66,6 +69,7 @@ class Deployment(Scale):
     kind: Kind = "mixed"
     prefill: int = Field(0, ge=0, le=MAX_REPLICAS)
     draining: bool = False
+    asked: Asked | None = None
     failures: int = Field(0, ge=0)
     failure: str | None = Field(None, max_length=MAX_FAILURE)
 

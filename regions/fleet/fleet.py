@@ -14,7 +14,7 @@ met by all that wait for it.
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from policy.facts import Kind, Tenancy
 from regions.errors import IsolationError
+from regions.fleet.engine_figures import EngineFigures, EngineRates, RecentFigures
 from regions.identity.identity import BackendIdentity, parse_identity
 from regions.identity.trust import Trust
 
@@ -137,6 +138,7 @@ class _State:
     cool_down_s: float = COOL_DOWN_S
     report: EngineReport | None = None
     in_flight_at_report: int = 0
+    figures: RecentFigures = field(default_factory=RecentFigures)
 
     def available(self, now: float) -> bool:
         if not self.ready:
@@ -356,6 +358,16 @@ class Fleet:
         """The backend's latest report."""
         state = self._states.get(backend_id)
         return None if state is None else state.report
+
+    def mark_figures(self, backend: Backend, figures: EngineFigures) -> None:
+        """Take what a backend tells of its speed and its cards. It changes no choice of a backend."""
+        if self._is_member(backend):
+            self._states[backend.id].figures.note(self._now(), figures)
+
+    def rates(self, backend_id: str) -> EngineRates | None:
+        """How fast the backend is and what its cards do, by its latest words; None where it said nothing lately."""
+        state = self._states.get(backend_id)
+        return None if state is None else state.figures.rates(self._now())
 
     def _is_member(self, backend: Backend) -> bool:
         known = self._backends.get(backend.id)

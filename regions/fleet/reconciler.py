@@ -256,6 +256,8 @@ class Reconciler:
         wanted = desired(deployment, len(replicas), kept.samples, now)
         if demand.regions and not demand.regions & {replica.region for replica in replicas}:
             wanted = min(max(wanted, len(replicas) + 1), deployment.max_replicas)
+        if deployment.asked is not None:
+            wanted = await self._as_asked(term, deployment, replicas, demand, wanted)
         for replica in nearest(sleeping, demand)[: max(0, wanted - len(replicas))]:
             sleeping.remove(replica)
             replicas.append(replica)
@@ -266,12 +268,33 @@ class Reconciler:
                 region = place(deployment, replicas, demand)
                 replicas.append(await self._begin(term, deployment, region, deployment.answering))
         for replica in least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
-            spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
-            self._act(replica.id, spare)
+            self._act(replica.id, self._spare(term, deployment, replica))
         return replicas[:wanted]
 
+    async def _as_asked(
+        self, term: int, deployment: Deployment, up: Sequence[Replica], demand: Demand, wanted: int
+    ) -> int:
+        """How many there should be where a person put the deployment to sleep or woke it. A call that waits while none
+        is up ends the sleep; a replica that is up ends the waking, and counts as busy until now."""
+        if deployment.asked == "asleep":
+            if up or not demand.parked:
+                return 0
+        elif not any(replica.state is ReplicaState.READY for replica in up):
+            return max(wanted, 1)
+        else:
+            kept = self._kept[deployment.key]
+            kept.samples, wanted = kept.samples[-1:], max(wanted, 1)
+        await asyncio.to_thread(self._store.done_as_asked, term, deployment)
+        return wanted
+
+    def _spare(self, term: int, deployment: Deployment, replica: Replica) -> Coroutine[Any, Any, None]:
+        """What becomes of one that is not needed."""
+        if deployment.asked == "asleep":
+            return self._sleep(term, replica, "put_to_sleep")
+        return self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
+
     def _end_long_sleep(self, term: int, deployment: Deployment, sleeping: list[Replica], now: float) -> None:
-        for replica in sleeping:
+        for replica in sleeping if deployment.asked != "asleep" else ():
             if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
                 self._act(replica.id, self._drain(term, replica, "slept_long"))
 
@@ -374,18 +397,18 @@ class Reconciler:
         weights = await self._lifecycle.weights(backend)
         await asyncio.to_thread(self._store.ready, term, replica, backend, weights)
 
-    async def _sleep(self, term: int, replica: Replica) -> None:
+    async def _sleep(self, term: int, replica: Replica, reason: str = "scaled_down") -> None:
         """Out of service, then asleep; one that cannot sleep is stopped."""
         await asyncio.to_thread(self._store.withdraw, term, replica)
         await asyncio.sleep(self._settle_s)
         running = self._launcher.running.get(replica.id)
         slept = await self._lifecycle.sleep(running.backend) if running is not None else None
         if slept is None:
-            await self._drain(term, replica, "scaled_down")
+            await self._drain(term, replica, reason)
             return
         self._slept_at[replica.id] = self._monotonic()
-        await asyncio.to_thread(self._store.asleep, term, replica, slept)
-        log.info("backend %s of %s sleeps: no call needs it", replica.id, replica.tenant)
+        await asyncio.to_thread(self._store.asleep, term, replica, slept, reason)
+        log.info("backend %s of %s sleeps: %s", replica.id, replica.tenant, reason)
 
     async def _wake(self, term: int, replica: Replica) -> None:
         """In service again; one that does not wake is stopped, and the next pass starts another."""

@@ -14,7 +14,10 @@ CARDS = ("l40s", "a100-80gb", "h100", "h200")
 """Of which `card_for` takes one, the cheaper first."""
 KNOWN_CARDS = (*CARDS, "a100-40gb", "b200", "h100-nvl", "l4", "rtx-4090", "rtx-5090")
 """That the planner knows."""
+QUANTIZATIONS = ("none", "fp8", "fp8-block", "int8", "w4a16", "awq", "gptq", "mxfp4")
+"""Formats of weights that the planner knows."""
 TIMEOUT_S = 60
+REFUSED = "error: "
 PLAN = "import typer; from backend.cli.plan import plan; typer.run(plan)"
 START = "import typer; from backend.cli.plan import start; typer.run(start)"
 
@@ -54,9 +57,23 @@ def check_start(weights: Path, cards: Cards, host_memory: int | None = None, rep
         raise LaunchError(f"{weights.name} cannot start on {cards}: {refusal}")
 
 
-def plan(weights: Path, card: str, *, calls: int, cards: int = 1) -> dict[str, Any]:
-    """The planner's prediction (`domicile plan --json`). Raises LaunchError where it can say nothing."""
+def plan(
+    weights: Path,
+    card: str,
+    *,
+    calls: int,
+    cards: int = 1,
+    context: int | None = None,
+    quantization: str | None = None,
+) -> dict[str, Any]:
+    """The planner's prediction (`domicile plan --json`). Raises LaunchError where it can say nothing.
+
+    context: tokens that a call may have; None: as many as the model can. quantization: one of `QUANTIZATIONS`; None: as
+    the weights are stored.
+    """
     arguments = ["--model", str(weights), "--gpu", card, "--concurrency", str(calls), "--json"]
+    arguments += [] if context is None else ["--context", str(context)]
+    arguments += [] if quantization is None else ["--quantization", quantization]
     return _asked(PLAN, [*arguments, "--tensor-parallel-size", str(cards)], weights)
 
 
@@ -76,6 +93,8 @@ def _asked(program: str, arguments: list[str], weights: Path) -> dict[str, Any]:
         ) from None
     except ValueError:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
+        if lines and lines[-1].startswith(REFUSED):
+            raise LaunchError(f"the planner refuses {weights.name}: {lines[-1].removeprefix(REFUSED)}") from None
         raise LaunchError(
             f"the planner cannot read {weights.name}: {lines[-1] if lines else 'it printed no reason'}; try "
             "`domicile plan --model` on the folder"

@@ -14,6 +14,7 @@ class FakeLauncher:
     """`takes_s`: a start. `fails`: how many starts to come do."""
 
     outlives = False
+    metrics = None  # what its backends tell at /metrics
 
     async def adopt(self):
         pass
@@ -35,7 +36,7 @@ class FakeLauncher:
             self.fails -= 1
             raise LaunchError("backend did not start: no memory")
         identity = spec.identity
-        fake = self.fakes[identity.backend] = FakeBackend(model=spec.served_name)
+        fake = self.fakes[identity.backend] = FakeBackend(model=spec.served_name, metrics=type(self).metrics)
         stack = self._stacks[identity.backend] = AsyncExitStack()
         await stack.enter_async_context(running(fake))
         backend = Backend(

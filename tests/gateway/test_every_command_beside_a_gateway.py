@@ -45,6 +45,8 @@ WORDS = {
     "deployment create": "acme big --model big --weights none.gguf --region eu-fr-par --min 0",
     "deployment show": "acme big",
     "deployment scale": "acme big --max 2",
+    "deployment sleep": "acme big",
+    "deployment wake": "acme big",
     "deployment drain": "acme big",
     "deployment delete": "acme big --yes",
     "tenant create": "globex",

@@ -4,7 +4,7 @@ The route evaluates it before a byte of the body is read (`gateway.admin.calls.g
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from gateway.admin.calls.provider_pool import ProviderPool
 from gateway.admin.calls.schemas import GRAMMAR
 from gateway.comparisons.recomputation import Recomputation
 from gateway.database.database import Database
-from gateway.database.errors import NotFound
+from gateway.database.errors import Invalid, NotFound
 from gateway.directory.directory import Address
 from gateway.identity.grants import Grants, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
@@ -45,6 +45,7 @@ from gateway.store.control.provisioning import Provisioning
 from gateway.store.idempotent_answers import Answers
 from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
+from regions.fleet.cards import Cards
 from regions.fleet.deployment import Deployment, Scale
 from regions.fleet.fleet import Fleet
 
@@ -68,6 +69,14 @@ Detect = Callable[[str, str, str, str], Awaitable[Detected]]
 """Of tenant, project, text and actor."""
 
 
+MakePlan = Callable[[str, Cards, Mapping[str, Any]], Mapping[str, Any]]
+"""Of weights, cards, and what else the planner is asked."""
+
+
+def _no_plan(weights: str, cards: Cards, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    raise Invalid("this process has no planner; ask the admin API of a gateway")
+
+
 class WeakSetting(Protocol):
     """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
 
@@ -86,14 +95,14 @@ class AdminContext:
     `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
     with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
     catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run. `detect` tests a text for a tenant's watermarks, by a project's policy;
-    `find_answer` finds the answers on record that a text is from; `challenge` has a backend compute again what an
-    answer commits to. `audit`: the log that the gateway writes.
+    that ask for more replicas than could run; `plan` is the planner's prediction, and raises Invalid. `detect` tests a
+    text for a tenant's watermarks, by a project's policy; `find_answer` finds the answers on record that a text is
+    from; `challenge` has a backend compute again what an answer commits to. `audit`: the log that the gateway writes.
     `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
-    store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now.
-    `cases`, `requests`: incidents, and requests of persons, as they were last read. `weak_settings`: what `domicile
-    doctor` finds; it blocks. `provisioned`: how people that the identity provider provisions become persons here, where
-    it does.
+    store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now. `cases`,
+    `requests`: incidents, and requests of persons, as they were last read. `weak_settings`: what `domicile doctor`
+    finds; it blocks. `provisioned`: how people that the identity provider provisions become persons here, where it
+    does.
     """
 
     database: Database
@@ -110,6 +119,7 @@ class AdminContext:
     check_region: Callable[[str], None] = lambda region: None
     check_deployment: Callable[[Deployment], None] = lambda wanted: None
     check_scale: Callable[[DeploymentRecord, Scale], None] = lambda present, scale: None
+    plan: MakePlan = _no_plan
     provider_pool: ProviderPool = field(default_factory=ProviderPool)
     detect: Detect | None = None
     find_answer: FindAnswer | None = None
@@ -292,7 +302,7 @@ class RequirePermission(Guard[Actor]):
         tenant = request.path_params.get("tenant")
         if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
             raise NotFound(
-                "there is nothing of such a name; check the names in the URL"
+                "nothing has this name; check the names in the URL"
             )  # nor is it repeated: it may be anything
         if tenant is not None and not actor.sees(tenant):
             raise NotFound(f"there is no tenant {tenant!r}; check the name of the tenant")

@@ -1,5 +1,6 @@
 """Incidents and their legal reporting deadlines (AI Act 73, NIS2 23, DORA 19, GDPR 33)."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -7,7 +8,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from audit.events.stamp import rfc3339
-from audit.incidents.incident import Case, close, notify, open_incident
+from audit.incidents.incident import Case, close, notify, open_incident, update
 from audit.law.deadlines import ClockTable, as_rows, load_clocks
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
@@ -27,9 +28,20 @@ class NewIncident(Body):
 
     laws: Annotated[tuple[ReasonCode, ...], Field(min_length=1, max_length=8)]
     aware_at: Moment | None = None
+    classified_at: Moment | None = None
     severity: ReasonCode | None = None
     ai_system_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     freeze: bool = True
+
+
+class NewFacts(Body):
+    """What became known of an incident: further `laws`, since when it is known or classified, and its severity. What is
+    left out stays as it is."""
+
+    laws: Annotated[tuple[ReasonCode, ...], Field(max_length=8)] = ()
+    aware_at: Moment | None = None
+    classified_at: Moment | None = None
+    severity: ReasonCode | None = None
 
 
 class Told(Body):
@@ -68,15 +80,31 @@ def list_incidents(record: OnRecord, tenant: str) -> tuple[IncidentCase, ...]:
 async def create_incident(actor: Officer, record: OnRecord, tenant: str, new: NewIncident) -> IncidentCase:
     """Record an incident. Its deadlines count from the time when someone became aware of it."""
     await run_in_threadpool(record.known, tenant)
-    _check(new, load_clocks())
+    _check(load_clocks(), new.laws, new.severity)
     with refusing():
         made = await open_incident(record.audit, tenant, actor=actor.name, **new.model_dump())
     return await _one(record, tenant, made)
 
 
+@router.post("/{incident}/update")
+async def update_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, new: NewFacts) -> IncidentCase:
+    """Put new facts on record. Deadlines that count from them begin to run."""
+    known, clocks = await _case(record, tenant, incident), load_clocks()
+    changed = {name: value for name, value in new.model_dump().items() if value}
+    if not changed:
+        raise Invalid("nothing is changed; give laws, aware_at, classified_at or severity")
+    _check(clocks, (*known.laws, *new.laws), new.severity)
+    with refusing():
+        await update(record.audit, tenant, incident, actor=actor.name, known=known, **changed)
+    return await _one(record, tenant, incident)
+
+
 @router.post("/{incident}/notify")
 async def notify_incident(actor: Officer, record: OnRecord, tenant: str, incident: str, told: Told) -> IncidentCase:
     known = await _case(record, tenant, incident)
+    names = sorted(one.name for one in load_clocks().clocks if one.law in known.laws)
+    if told.clock not in names:
+        raise Invalid(f"{told.clock} is not a deadline of this incident's laws; name one of {', '.join(names)}")
     with refusing():
         await notify(record.audit, tenant, incident, **told.model_dump(), actor=actor.name, known=known)
     return await _one(record, tenant, incident)
@@ -91,15 +119,15 @@ async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident
     return await _one(record, tenant, incident)
 
 
-def _check(new: NewIncident, clocks: ClockTable) -> None:
+def _check(clocks: ClockTable, laws: Sequence[str], severity: str | None) -> None:
     """Raise Invalid for a law without deadlines, and for a severity that none of the laws defines."""
-    if unknown := set(new.laws) - clocks.laws:
+    if unknown := set(laws) - clocks.laws:
         raise Invalid(
-            f"no clock is known of {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
+            f"no deadlines are known for {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
         )
-    names = clocks.severity_names(new.laws)
-    if new.severity is not None and new.severity not in names:
-        raise Invalid(f"the severity is none that these laws know; name one of {', '.join(names)}")
+    names = clocks.severity_names(laws)
+    if severity is not None and severity not in names:
+        raise Invalid(f"these laws have no such severity; name one of {', '.join(names)}")
 
 
 def _cases(record: Record, tenant: str) -> list[Case]:

@@ -114,7 +114,7 @@ async def download_pack(actor: Auditor, record: OnRecord, tenant: str, pack: str
         with _shelf(record, tenant) as shelf:
             state = shelf.pack(tenant, pack)
             if state.state != "made":
-                raise Invalid(f"the pack is not made ({state.state}); wait until it is, or make another")
+                raise Invalid(f"the pack is not ready ({state.state}); wait until it is, or make another")
             return shelf.file(tenant, pack), state
 
     file, state = await run_in_threadpool(found)

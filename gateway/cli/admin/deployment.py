@@ -248,6 +248,32 @@ def drain(
     print_one(record, as_json)
 
 
+@deployment_app.command("sleep")
+def sleep(
+    ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
+) -> None:
+    """Let its running answers end and its replicas sleep, --min or not, until a call waits or it is woken.
+
+    Example: domicile deployment sleep acme small
+    """
+    with opened_control(ctx, data) as control:
+        record = control.put_deployment_to_sleep(tenant, deployment)
+    print_one(record, as_json)
+
+
+@deployment_app.command("wake")
+def wake(
+    ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
+) -> None:
+    """Wake a replica, or start one where none sleeps, before a call needs it.
+
+    Example: domicile deployment wake acme small
+    """
+    with opened_control(ctx, data) as control:
+        record = control.wake_deployment(tenant, deployment)
+    print_one(record, as_json)
+
+
 @deployment_app.command("delete")
 def delete(
     ctx: typer.Context,

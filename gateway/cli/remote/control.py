@@ -243,6 +243,12 @@ class RemoteControl:
         path = "tenants", tenant, "deployments", deployment, "pin-weights"
         return self._made(DeploymentRecord, *path, body={"weights_sha256": weights_sha256})
 
+    def put_deployment_to_sleep(self, tenant: str, deployment: str) -> DeploymentRecord:
+        return self._made(DeploymentRecord, "tenants", tenant, "deployments", deployment, "sleep")
+
+    def wake_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
+        return self._made(DeploymentRecord, "tenants", tenant, "deployments", deployment, "wake")
+
     def drain_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
         return self._made(DeploymentRecord, "tenants", tenant, "deployments", deployment, "drain")
 

@@ -6,10 +6,13 @@ from starlette.responses import RedirectResponse, Response
 
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit, path
+from gateway.identity.keys import parse_key
 
 
 async def show(visit: Visit) -> Response:
-    return visit.render("account.html", sessions=await visit.get("sessions"))
+    return visit.render(
+        "account.html", sessions=await visit.get("sessions"), own=parse_key(visit.api.token, "admin").id
+    )
 
 
 async def end_session(visit: Visit) -> Response:

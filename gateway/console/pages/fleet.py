@@ -1,45 +1,87 @@
 """Deployments with their replicas, backends, and the regions that the policy allows."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.console import country_map
+from gateway.console import country_map, running
 from gateway.console.admin_calls import Refused
 from gateway.console.country_map import Country
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
+from regions.fleet.cards import CPU
 from regions.fleet.deployment import Scale
+from regions.launchers.planning import KNOWN_CARDS, QUANTIZATIONS
+
+WHAT_IF: Final = frozenset(
+    {"weights", "gpu", "count", "replicas", "quantization", "context", "concurrency", "eur_per_hour"}
+)
+"""Fields of the form for the planner."""
 
 
 async def deployments(visit: Visit) -> Response:
     return await _deployments(visit)
 
 
+async def live(visit: Visit) -> Response:
+    """The part of the page that is fetched again every few seconds."""
+    return visit.render("_running.html", **await _running(visit))
+
+
 async def what_if(visit: Visit) -> Response:
-    """Ask the planner whether so many replicas could run. Nothing is started."""
-    sent = {name: visit.form.get(name, "").strip() for name in ("weights", "gpu", "replicas")}
-    body = {**sent, "replicas": int(sent["replicas"]) if sent["replicas"].isdecimal() else sent["replicas"]}
-    answer = await visit.api.call("POST", ("tenants", visit.tenant, "deployments", "check"), body=body)
-    return await _deployments(visit, planned=answer.body)
+    """Ask the planner whether so many replicas could run, and how fast one would be. Nothing is started."""
+    sent = {name: text.strip() for name, text in visit.form.items() if name in WHAT_IF and text.strip()}
+    card, count = sent.get("gpu", ""), sent.get("count", "1")
+    gpu = card if count == "1" else f"{count}x{card}"
+    path = ("tenants", visit.tenant, "deployments")
+    weights = sent.get("weights", "")
+    plan = None
+    if card != CPU:
+        body: dict[str, Any] = {"weights": weights, "gpu": gpu}
+        body |= {name: _whole(sent[name]) for name in ("context", "concurrency", "quantization") if name in sent}
+        if "eur_per_hour" in sent:
+            body["eur_per_hour"] = sent["eur_per_hour"].replace(",", ".")
+        plan = (await visit.api.call("POST", (*path, "plan"), body=body)).body
+    body = {"weights": weights, "gpu": gpu, "replicas": _whole(sent.get("replicas", "1"))}
+    check = (await visit.api.call("POST", (*path, "check"), body=body)).body
+    return await _deployments(visit, planned={"check": check, "plan": plan})
+
+
+def _whole(text: str) -> int | str:
+    """A number as such; what is none is left to the API, which says so."""
+    return int(text) if text.isdecimal() else text
+
+
+async def _running(visit: Visit) -> dict[str, Any]:
+    """What both the page and its live part show."""
+    found: list[dict[str, Any]] = []
+    for one in (await visit.of_tenant("deployments", limit=100))["items"]:
+        if one["deleted_at"] is None:
+            replicas = (await visit.of_tenant("deployments", one["id"], "replicas", limit=50))["items"]
+            found.append({**one, "replicas": replicas})
+    loads = {one["backend"]: one for one in await visit.of_tenant("backend-loads")}
+    backends = (await visit.of_tenant("backends", limit=200))["items"]
+    prices = {one["id"]: one["eur_per_hour"] for one in found}
+    rows = running.rows_of(found, backends, loads)
+    for one in found:
+        own = [row for row in rows if row.deployment == one["id"]]
+        one |= {"sums": running.sums_of(own, prices), "states": Counter(row.state for row in own)}
+    return {
+        "deployments": found, "backends": backends, "loads": loads, "rows": rows,
+        "sums": running.sums_of(rows, prices),
+    }  # fmt: skip
 
 
 async def _deployments(visit: Visit, planned: Any = None) -> Response:
-    found = (await visit.of_tenant("deployments", limit=100))["items"]
-    rows: list[dict[str, Any]] = []
-    for one in found:
-        if one["deleted_at"] is None:
-            replicas = (await visit.of_tenant("deployments", one["id"], "replicas", limit=50))["items"]
-            rows.append({**one, "replicas": replicas})
     costs: dict[str, Any] = {}
     if visit.may("usage.read"):
         for line in await visit.of_tenant("usage", "cost", by="deployment"):
             costs[line["deployment"]] = line
     return visit.render(
-        "deployments.html", shown_tenant=visit.tenant, active="deployments", rows=rows, costs=costs,
-        backends=(await visit.of_tenant("backends", limit=200))["items"], planned=planned,
-        loads={one["backend"]: one for one in await visit.of_tenant("backend-loads")},
+        "deployments.html", shown_tenant=visit.tenant, active="deployments", costs=costs, planned=planned,
+        cards=(CPU, *KNOWN_CARDS), formats=QUANTIZATIONS, **await _running(visit),
     )  # fmt: skip
 
 
@@ -49,8 +91,7 @@ async def scale(visit: Visit) -> Response:
     found = await visit.api.call("GET", ("tenants", visit.tenant, "deployments", name))
     kept = {field: found.body[field] for field in Scale.model_fields}
     for field in ("min_replicas", "max_replicas"):
-        text = visit.form.get(field, "").strip()
-        kept[field] = int(text) if text.isdecimal() else text
+        kept[field] = _whole(visit.form.get(field, "").strip())
     await visit.change("PUT", "tenants", visit.tenant, "deployments", name, "scale", body=kept)
     return visit.to("deployments", done="deployment.scaled")
 
@@ -58,6 +99,16 @@ async def scale(visit: Visit) -> Response:
 async def drain(visit: Visit) -> Response:
     await visit.change("POST", "tenants", visit.tenant, "deployments", visit.request.path_params["deployment"], "drain")
     return visit.to("deployments", done="deployment.drained")
+
+
+async def put_to_sleep(visit: Visit) -> Response:
+    await visit.change("POST", "tenants", visit.tenant, "deployments", visit.request.path_params["deployment"], "sleep")
+    return visit.to("deployments", done="deployment.put_to_sleep")
+
+
+async def wake(visit: Visit) -> Response:
+    await visit.change("POST", "tenants", visit.tenant, "deployments", visit.request.path_params["deployment"], "wake")
+    return visit.to("deployments", done="deployment.woken")
 
 
 async def places(visit: Visit) -> Response:
@@ -115,8 +166,11 @@ def _tiles(visit: Visit, countries: list[Country]) -> list[tuple[str, Any]]:
 
 PAGES: Final = (
     Page("/t/{tenant}/deployments", deployments),
+    Page("/t/{tenant}/deployments/live", live),
     form("/t/{tenant}/deployments/what-if", what_if, deployments),
     form("/t/{tenant}/deployments/{deployment}/scale", scale, deployments),
     form("/t/{tenant}/deployments/{deployment}/drain", drain, deployments, fresh=True),
+    form("/t/{tenant}/deployments/{deployment}/sleep", put_to_sleep, deployments, fresh=True),
+    form("/t/{tenant}/deployments/{deployment}/wake", wake, deployments),
     Page("/t/{tenant}/places", places),
 )

@@ -1,12 +1,14 @@
 """Human oversight, data subject rights and incidents."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 
@@ -15,10 +17,13 @@ OUTCOMES: Final = ("answered", "answered_elsewhere", "refused", "withdrawn")
 EXTENSIONS: Final = ("complexity", "number_of_requests")
 SHOWN_ENDED: Final = 50
 LAWS: Final = ("gdpr", "dora", "nis2", "ai_act")
-SEVERITIES: Final = (
-    "unlikely_risk", "risk", "high_risk", "not_major", "major", "not_significant", "significant", "serious",
-    "widespread", "critical_infrastructure", "death",
-)  # fmt: skip
+SEVERITIES: Final = {
+    "gdpr": ("unlikely_risk", "risk", "high_risk"),
+    "dora": ("not_major", "major"),
+    "nis2": ("not_significant", "significant"),
+    "ai_act": ("serious", "widespread", "critical_infrastructure", "death"),
+}
+"""By law, as `audit/law/clocks.json` has them."""
 
 
 async def oversight(visit: Visit) -> Response:
@@ -142,6 +147,16 @@ async def erase(visit: Visit) -> Response:
     return await _rights(visit, certificate=made.body)
 
 
+async def certificate_file(visit: Visit) -> Response:
+    """Return a signed certificate as a file. Raises Refused for one that this tenant does not have."""
+    wanted = visit.form.get("certificate", "")
+    for one in await visit.of_tenant("rights", "certificates"):
+        if one["says"].get("id") == wanted:
+            headers = {"content-disposition": 'attachment; filename="erasure-certificate.txt"'}
+            return PlainTextResponse(one["note"], headers=headers)
+    raise Refused(404, "this tenant has no such certificate; choose one of the list")
+
+
 async def restrict(visit: Visit) -> Response:
     lifted = visit.form.get("act") == "lift"
     body = {"subject": visit.form.get("subject", ""), "restricted": not lifted}
@@ -163,21 +178,45 @@ async def incidents(visit: Visit) -> Response:
     found = await visit.of_tenant("incidents")
     return visit.render(
         "incidents.html", shown_tenant=visit.tenant, active="incidents", rows=found[::-1], laws=LAWS,
-        severities=SEVERITIES, now=visit.context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
+        severities=partial(_severities, visit), now=visit.context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
     )  # fmt: skip
 
 
 async def open_incident(visit: Visit) -> Response:
     sent = visit.form
     body = {
-        "laws": [law for law in LAWS if sent.get(f"law-{law}")],
-        "severity": sent.get("severity") or None,
-        "aware_at": _typed_moment(sent.get("aware_at", "")),
+        **_facts(sent),
         "ai_system_id": sent.get("ai_system_id", "").strip() or None,
         "freeze": bool(sent.get("freeze")),
     }
     await visit.change("POST", "tenants", visit.tenant, "incidents", body=body)
     return visit.to("incidents", done="incident.opened")
+
+
+def _facts(sent: Mapping[str, str]) -> dict[str, Any]:
+    """What both a new incident and an update may say."""
+    return {
+        "laws": [law for law in LAWS if sent.get(f"law-{law}")],
+        "severity": sent.get("severity") or None,
+        "aware_at": _typed_moment(sent.get("aware_at", "")),
+        "classified_at": _typed_moment(sent.get("classified_at", "")),
+    }
+
+
+def _severities(visit: Visit, laws: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the severities of these laws, each with its law where there are several."""
+    named = [(law, name) for law in laws for name in SEVERITIES.get(law, ())]
+    said = visit.language.text
+    return [
+        (name, f"{said(f'law.{law}')}: {said(f'severity.{name}')}" if len(laws) > 1 else said(f"severity.{name}"))
+        for law, name in named
+    ]
+
+
+async def update(visit: Visit) -> Response:
+    body = _facts(visit.form)
+    await visit.change("POST", "tenants", visit.tenant, "incidents", _incident(visit), "update", body=body)
+    return visit.to("incidents", done="incident.updated")
 
 
 async def notify(visit: Visit) -> Response:
@@ -206,11 +245,13 @@ PAGES: Final = (
     form("/t/{tenant}/rights/requests/{matter}/close", settle, rights),
     form("/t/{tenant}/rights/access", access, rights),
     form("/t/{tenant}/rights/erase", erase, rights, fresh=True),
+    form("/t/{tenant}/rights/certificate", certificate_file, rights),
     form("/t/{tenant}/rights/restrict", restrict, rights),
     form("/t/{tenant}/rights/holds", hold, rights),
     form("/t/{tenant}/rights/holds/{hold}/release", release, rights, fresh=True),
     Page("/t/{tenant}/incidents", incidents),
     form("/t/{tenant}/incidents/open", open_incident, incidents),
+    form("/t/{tenant}/incidents/{incident}/update", update, incidents),
     form("/t/{tenant}/incidents/{incident}/notify", notify, incidents),
     form("/t/{tenant}/incidents/{incident}/close", close, incidents),
 )

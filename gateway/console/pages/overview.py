@@ -144,7 +144,7 @@ async def _clocks(visit: Visit) -> list[Duty]:
         for one in case["deadlines"] if case["closed"] is None else ():
             if one["state"] in ("running", "overdue"):
                 kind = "bad" if one["state"] == "overdue" else "warn"
-                values = {"name": one["clock"], "article": one["article"]}
+                values = {"name": one["clock"], "article": visit.language.article(one["article"])}
                 found.append(Duty("duty.incident", values, visit.here("incidents"), one["due"] or "", kind))
     return found
 
@@ -157,7 +157,10 @@ async def _requests(visit: Visit) -> list[Duty]:
     for each in await visit.of_tenant("rights", "requests"):
         if each["closed_at"] is None:
             kind = "bad" if each["state"] == "overdue" else "warn"
-            values = {"name": visit.language.known(f"right.{each['right']}", each["right"]), "article": each["article"]}
+            values = {
+                "name": visit.language.known(f"right.{each['right']}", each["right"]),
+                "article": visit.language.article(each["article"]),
+            }
             found.append(Duty("duty.request", values, visit.here("rights"), each["due_at"], kind))
     return found
 

@@ -45,7 +45,7 @@ async def download(visit: Visit) -> Response:
     """Pass on the admin API's file as it comes."""
     found = await visit.of_tenant("packs", _pack(visit))
     if found["state"] != "made":
-        raise Refused(409, f"the pack is not made ({found['state']}); wait until it is, or make another")
+        raise Refused(409, f"the pack is not ready ({found['state']}); wait until it is, or make another")
     return visit.api.passed_on("tenants", visit.tenant, "packs", _pack(visit), "file")
 
 

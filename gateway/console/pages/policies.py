@@ -79,17 +79,22 @@ async def check(visit: Visit) -> Response:
 async def _study(visit: Visit, document: str, project: str) -> dict[str, Any]:
     """Return problems, test results and differences of a draft."""
     body = {"document": document, "project": project or None}
-    found: dict[str, Any] = {"problems": (), "tests": (), "differences": None}
+    found: dict[str, Any] = {"problems": (), "tests": (), "differences": None, "first": False}
     try:
         checked = (await visit.api.call("POST", (*visit.owner, "policies", "check"), body=body)).body
         found |= {"problems": checked["problems"], "tests": checked["tests"]}
-        if checked["ok"]:
-            diff = await visit.api.call("POST", (*visit.owner, "policies", "diff"), body=body)
-            found["differences"] = diff.body
     except Refused as refused:
         if refused.status != 422:
             raise
-        found["problems"] = found["problems"] or (refused.detail, *refused.errors.values())
+        return found | {"problems": (refused.detail, *refused.errors.values())}
+    if checked["ok"]:
+        try:
+            diff = await visit.api.call("POST", (*visit.owner, "policies", "diff"), body=body)
+            found["differences"] = diff.body
+        except Refused as refused:
+            if refused.status != 422:
+                raise
+            found["first"] = True  # it compiles, so all that can be missing is a policy to compare it with
     return found
 
 
@@ -177,8 +182,16 @@ async def explain(visit: Visit) -> Response:
             visit.problem, visit.status = refused, 422
     return visit.render(
         "policy_explain.html", shown_tenant=visit.tenant, active=_active(visit), explained=explained,
-        projects=await _projects(visit),
+        projects=await _projects(visit), models=await _models(visit),
     )  # fmt: skip
+
+
+async def _models(visit: Visit) -> list[str]:
+    """Return names to choose from, for those who may see backends; others type them."""
+    if not visit.may("backends.read"):
+        return []
+    backends = (await visit.of_tenant("backends", limit=200))["items"]
+    return sorted({name for each in backends if each["revoked_at"] is None for name in each["models"]})
 
 
 def _pages(prefix: str) -> tuple[Page, ...]:

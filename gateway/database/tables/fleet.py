@@ -32,6 +32,7 @@ class DeploymentRow(Changed, Row, table=True):
     kind: str = Field("mixed", max_length=16, sa_column_kwargs={"server_default": "mixed"})
     prefill: int = Field(0, sa_column_kwargs={"server_default": "0"})
     draining: bool
+    asked: str | None = Field(None, max_length=16)
     failures: int = 0
     failure: str | None = Field(None, max_length=MAX_FAILURE)
     failed_at: datetime | None = Field(None, sa_type=UtcDateTime)

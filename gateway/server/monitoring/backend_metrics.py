@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.request.routes import Routes
-from gateway.server.probe import METRICS_PATH, parse_report
+from gateway.server.monitoring.engine_report import METRICS_PATH, parse_report
 from gateway.upstream.client import Upstream
 from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Backend, Fleet

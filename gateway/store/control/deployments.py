@@ -9,7 +9,7 @@ from gateway.database.tables.fleet import DeploymentRow
 from gateway.records.fleet import DeploymentRecord, deployment_record
 from gateway.store import lookup
 from gateway.store.change import Administration
-from regions.fleet.deployment import Deployment, Scale, check_kind
+from regions.fleet.deployment import Asked, Deployment, Scale, check_kind
 
 
 class DeploymentControl(Administration):
@@ -71,9 +71,31 @@ class DeploymentControl(Administration):
             before = deployment_record(row)
             if row.draining:
                 return before
-            row.draining, row.epoch = True, change.epoch
+            row.draining, row.asked, row.epoch = True, None, change.epoch
             record = deployment_record(row)
             change.report("deployment.drained", tenant, deployment, before, record)
+        return record
+
+    def put_deployment_to_sleep(self, tenant: str, deployment: str) -> DeploymentRecord:
+        """Running answers end, then its replicas sleep until a call waits or it is woken. Raises Invalid, NotFound."""
+        return self._ask(tenant, deployment, "asleep", "deployment.put_to_sleep")
+
+    def wake_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
+        """A replica comes up without a call, and goes as its figures say. Raises Invalid, NotFound."""
+        return self._ask(tenant, deployment, "awake", "deployment.woken")
+
+    def _ask(self, tenant: str, deployment: str, asked: Asked, action: str) -> DeploymentRecord:
+        with self._change() as change:
+            lookup.living_tenant(change.session, tenant)
+            row = living(change.session, tenant, deployment)
+            if row.draining:
+                raise Invalid(f"deployment {deployment!r} was drained, so none of it runs; scale it first")
+            before = deployment_record(row)
+            if row.asked == asked:
+                return before
+            row.asked, row.epoch = asked, change.epoch
+            record = deployment_record(row)
+            change.report(action, tenant, deployment, before, record, detail={"asked": asked})
         return record
 
     def delete_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:

@@ -143,10 +143,10 @@ class FleetStore:
             change.report("backend.registered", row.tenant, row.id, before, backend_record(registered))
             self._report(change, row, replica)
 
-    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None:
+    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str], reason: str = "scaled_down") -> None:
         """It sleeps, out of service since it was to; `detail` goes on record."""
         with self._turn(term) as (session, _):
-            row = self._moved(session, replica, ReplicaState.ASLEEP, "scaled_down")
+            row = self._moved(session, replica, ReplicaState.ASLEEP, reason)
             self._report(self._revoked(session, row), row, replica, detail)
 
     def withdraw(self, term: int, replica: Replica) -> None:
@@ -155,6 +155,13 @@ class FleetStore:
             row = session.get(ReplicaRow, replica.id)
             if row is not None:
                 self._revoked(session, row)
+
+    def done_as_asked(self, term: int, deployment: Deployment) -> None:
+        """It was put to sleep and a call woke it, or it was woken: its figures alone count again."""
+        with self._turn(term) as (session, _):
+            row = session.get(DeploymentRow, deployment.key)
+            if row is not None and row.asked == deployment.asked:  # else a person wants something else by now
+                row.asked = None
 
     def drain(self, term: int, replica: Replica, reason: str) -> None:
         """No gateway may call it from now on; what runs goes on."""

@@ -7,8 +7,12 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.database.errors import Invalid
+from regions.fleet.deployment import Deployment
+from regions.fleet.engine_figures import EngineFigures
 from regions.fleet.fleet import Backend, EngineReport, Fleet
 from regions.identity.identity import BackendIdentity
+
+WISH = Deployment(tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par",))
 
 
 def backend(tenant, name):
@@ -20,10 +24,14 @@ def backend(tenant, name):
 
 @pytest.fixture
 def fleet():
-    fleet = Fleet()
+    clock = [0.0]
+    fleet = Fleet(now=lambda: clock[0])
     ours, quiet, theirs = backend("acme", "acme-1"), backend("acme", "acme-2"), backend("globex", "globex-1")
     fleet.replace([ours, quiet, theirs])
     fleet.mark_report(ours, EngineReport(3, 2, 0.75))
+    fleet.mark_figures(ours, EngineFigures(written=100, joules=1000, gpu_use=0.5, watts=80))
+    clock[0] = 2.0
+    fleet.mark_figures(ours, EngineFigures(written=400, joules=1600, gpu_use=0.75, watts=300))
     return fleet
 
 
@@ -37,7 +45,19 @@ def asked(app, fleet):
         if deployment.max_replicas > 2:
             raise Invalid("3 replicas need 24 GB; ask for 2")
 
-    context = replace(app.state.context, fleet=fleet, check_deployment=check)
+    def plan(weights, cards, more):
+        wanted.append((weights, str(cards), more))
+        fits = cards.count > 1
+        memory = {"weights": 10, "cache": 20 * fits, "peak": 40, "graphs": 1}
+        rate = 1000.0 * fits
+        return {
+            "card": cards.name, "cards": cards.count, "calibrated": True, "context": more["context"] or 4096,
+            "concurrency": more["calls"], "prompt": 512, "answer": 256, "parameters": 10**9, "memory": memory,
+            "max_concurrency": 9, "first_token_ms": 12.5, "step_ms": 3.0, "tokens_per_s": rate, "fewest_cards": 2,
+            "refusal": None if fits else "on 2 cards it fits", "kv_bytes_per_token": 5,
+        }  # fmt: skip
+
+    context = replace(app.state.context, fleet=fleet, check_deployment=check, plan=plan)
     with TestClient(build_admin(context), raise_server_exceptions=False) as client:
         client.wanted = wanted
         yield client
@@ -49,6 +69,14 @@ def test_queue_and_cache_are_as_the_backend_reported_and_unknown_where_it_did_no
         ("acme-1", 3, 2, 0.75), ("acme-2", None, None, None),
     ]  # fmt: skip
     assert [one["available"] for one in rows] == [True, True]
+
+
+def test_speed_and_cards_are_told_where_the_backend_tells_of_them_and_its_role_always(asked, acme, operator):
+    rows = asked.get("/tenants/acme/backend-loads", headers=operator).json()
+    names = ("role", "tokens_per_s", "first_token_ms", "joules_per_1000_tokens", "gpu_use", "gpu_memory", "watts")
+    assert [[one[name] for name in names] for one in rows] == [
+        ["mixed", 150, None, 2000, 0.75, None, 300], ["mixed", *[None] * 6],
+    ]  # fmt: skip
 
 
 def test_another_tenants_backends_are_not_listed(asked, acme, operator, control):
@@ -77,3 +105,40 @@ def test_what_makes_no_sense_is_refused_before_the_planner_is_asked(asked, acme,
     body = {"weights": "m.gguf", "gpu": "cpu", "replicas": 1} | wrong
     answer = asked.post("/tenants/acme/deployments/check", json=body, headers=operator)
     assert answer.status_code == 422 and asked.wanted == []
+
+
+def test_a_plan_is_the_planners_with_what_a_million_tokens_cost(asked, acme, operator):
+    body = {"weights": "m", "gpu": "2xh100", "context": 8192, "concurrency": 4, "quantization": "fp8"}
+    url = "/tenants/acme/deployments/plan"
+    made = asked.post(url, json=body | {"eur_per_hour": 3.6}, headers=operator).json()
+    assert asked.wanted == [("m", "2xh100", {"calls": 4, "context": 8192, "quantization": "fp8"})]
+    assert (made["tokens_per_s"], made["eur_per_million_tokens"], made["refusal"]) == (1000, 1.0, None)
+    assert (made["weights_bytes"], made["cache_bytes"], made["peak_bytes"]) == (10, 20, 40)
+    assert asked.post(url, json=body, headers=operator).json()["eur_per_million_tokens"] is None
+    small = asked.post(url, json={"weights": "m", "gpu": "h100", "eur_per_hour": 3.6}, headers=operator).json()
+    assert (small["refusal"], small["eur_per_million_tokens"], small["fewest_cards"]) == ("on 2 cards it fits", None, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"weights": "../secret"}, {"gpu": "cpu"}, {"gpu": "auto"}, {"gpu": "abacus"}, {"context": 0},
+     {"concurrency": 5000}, {"quantization": "fp1"}, {"eur_per_hour": -1}],
+)  # fmt: skip
+def test_a_plan_of_what_makes_no_sense_is_refused_before_the_planner_is_asked(asked, acme, operator, wrong):
+    body = {"weights": "m", "gpu": "h100"} | wrong
+    answer = asked.post("/tenants/acme/deployments/plan", json=body, headers=operator)
+    assert answer.status_code == 422 and asked.wanted == []
+
+
+@pytest.mark.parametrize("act", ["sleep", "wake"])
+def test_a_deployment_is_put_to_sleep_and_woken_by_its_managers_alone(asked, acme, operator, control, act):
+    control.create_tenant("globex")
+    control.create_deployment(WISH)
+    url = f"/tenants/{{}}/deployments/small/{act}"
+    made = asked.post(url.format("acme"), headers=operator)
+    assert made.status_code == 200 and made.json()["asked"] == {"sleep": "asleep", "wake": "awake"}[act]
+    assert asked.post(url.format("globex"), headers=operator).status_code == 404
+    assert asked.post(url.format("acme")).status_code == 401
+    control.drain_deployment("acme", "small")
+    refused = asked.post(url.format("acme"), headers=operator)
+    assert refused.status_code == 422 and "scale it first" in refused.json()["detail"]

@@ -1,16 +1,28 @@
 """A gateway with something to show: two tenants, people in every role, calls that were answered, masked and refused."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 from audit.incidents.evidence import evidence_sources
 from audit.privacy.kept_content import content_sources
 from gateway.evidence.sources import give_sources
 from gateway.identity.roles import ROLE_TABLE
+from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
+from regions.errors import LaunchError
+from regions.fleet.deployment import Deployment
 from tests.fakes.backend import FakeBackend
-from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.lab import POLICY, chat, lab, until
+from tests.fakes.launcher import FakeLauncher
 
+LARGE = Deployment(
+    tenant="acme", id="large", model="large", weights="large.gguf", regions=("eu-fr-par",), gpu="h100",
+    min_replicas=1, max_replicas=2, micro_eur_per_hour=2_500_000,
+)  # fmt: skip
+APART = LARGE.model_copy(update={"id": "apart", "model": "apart", "kind": "disaggregated", "prefill": 1})
+BROKEN = LARGE.model_copy(update={"id": "broken", "model": "broken", "weights": "none.gguf"})
 MARKUP = '<img src=x onerror="alert(1)">'
 KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
 STRICTER = (
@@ -27,6 +39,43 @@ PROMPTS = (
     "My IBAN is DE89370400440532013000, please check the transfer.",
     "Translate this sentence to French: the meeting is at nine.",
 )
+
+
+def told():
+    """What an engine tells that writes 80 tokens a second on a card of 420 W."""
+    now = time.monotonic()
+    return f"""domicile_backend_sequences_running 3
+domicile_backend_sequences_waiting 1
+domicile_backend_kv_blocks_used 620
+domicile_backend_kv_blocks 1000
+domicile_backend_tokens_total{{gen_ai_token_type="output"}} {80 * now}
+gen_ai_server_time_to_first_token_seconds_count {now}
+gen_ai_server_time_to_first_token_seconds_sum {0.18 * now}
+domicile_backend_gpu_utilisation_ratio 0.87
+domicile_backend_gpu_memory_used_bytes 70e9
+domicile_backend_gpu_memory_bytes 80e9
+domicile_backend_gpu_power_watts 420
+domicile_backend_gpu_energy_joules_total {420 * now}
+"""
+
+
+class Launcher(FakeLauncher):
+    """Starts what tells of its speed. Of `BROKEN` the first start fails and the second does not end (see `settled`)."""
+
+    tried = False
+    metrics = staticmethod(told)
+
+    async def start(self, spec, **how):
+        if spec.served_name == BROKEN.model:
+            if self.tried:
+                await asyncio.sleep(3600)
+            self.tried = True
+            raise LaunchError("backend did not start: no memory for 160 GB of weights on h100; ask for 4xh100")
+        return await super().start(spec, **how)
+
+
+def launched(data, authority, *, on_change, **_):
+    return Launcher(on_change=on_change)
 
 
 def set_up(made):
@@ -65,7 +114,7 @@ def set_up(made):
 @asynccontextmanager
 async def scene(tmp_path, calls=12, **settings):
     backends = {
-        "acme/eu-fr-par/acme-1": FakeBackend(),
+        "acme/eu-fr-par/acme-1": FakeBackend(metrics=told),
         "acme/eu-de-fra/acme-2": FakeBackend(),
         "globex/eu-fr-par/globex-1": FakeBackend(),
     }
@@ -73,15 +122,28 @@ async def scene(tmp_path, calls=12, **settings):
     settings.setdefault("prices", PRICES)
     give_sources()  # as `domicile up` does
     try:
-        async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
-            for number in range(calls):
-                await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
-            await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
-            await made.post(chat("hello"), key="globex/main")
-            made.values["pack"] = await packed(made)
-            yield made
+        with patch("gateway.server.fleet.LocalLauncher", launched):
+            async with lab(tmp_path, set_up=set_up, backends=backends, **settings) as made:
+                for number in range(calls):
+                    await made.post(chat(PROMPTS[number % len(PROMPTS)], stream=number % 3 == 0))
+                await made.post(chat("use AKIAIOSFODNN7EXAMPLE for the upload"))
+                await made.post(chat("hello"), key="globex/main")
+                for wish in (LARGE, APART, BROKEN):
+                    await asyncio.to_thread(made.control.create_deployment, wish)
+                await until(lambda: settled(made))
+                made.values["pack"] = await packed(made)
+                yield made
     finally:
         evidence_sources[:], content_sources[:] = kept
+
+
+def settled(made):
+    """Whether all that can start has, so that the fleet writes nothing while a test's own write holds up the loop."""
+    database = made.control._database
+    states = [each.state for wish in (LARGE, APART, BROKEN) for each in replicas_of(database, "acme", wish.id).items]
+    return sorted(states) == ["ready", "ready", "ready", "starting"] and (
+        deployment_at(database, "acme", BROKEN.id).failures == 1
+    )
 
 
 async def packed(made, tenant="acme"):

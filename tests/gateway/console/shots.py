@@ -1,4 +1,5 @@
-"""Screenshots of every page in both themes: `make console-shots` writes them to build/console-shots."""
+"""Screenshots of every page, wide and on a phone, in both themes and three languages: `make console-shots` writes them
+to build/console-shots."""
 
 import asyncio
 import sys
@@ -33,49 +34,45 @@ async def owed(made):
     await sent("incidents", laws=["gdpr", "dora"], severity="major", freeze=False)
 
 
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1360, "height": 850}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1360, "height": 850}},
+    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+    "phone-de": {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}, "locale": "de-DE"},
+    "fr": {"color_scheme": "light", "viewport": {"width": 1360, "height": 850}, "locale": "fr-FR"},
+}
+"""By what a picture's name ends with."""
+
+
 async def main(only):
+    """`only`: names of pages, and of looks; none of a kind: all of them. ``tenant``: as the tenant's own staff."""
+    looks = [look for look in LOOKS if look in only] or list(LOOKS)
+    names = [each for each in only if each not in LOOKS and each != "tenant"]
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         async with scene(Path(folder), calls=40) as made, async_playwright() as play:
             await owed(made)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(6)  # backends are asked every two seconds, and speed takes two answers
+            session = session_of(made, "acme" if "tenant" in only else None, "operator")
             browser = await play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            for theme in ("light", "dark"):
-                context = await browser.new_context(
-                    color_scheme=theme, viewport={"width": 1360, "height": 850}, base_url=made.base
-                )
+            for look in looks:
+                context = await browser.new_context(base_url=made.base, **LOOKS[look])
                 page = await context.new_page()
-                if not only or "sign-in" in only:
+                if not names or "sign-in" in names:
                     await page.goto("/console/sign-in")
-                    await page.screenshot(path=OUT / f"sign-in-{theme}.png")
-                await sign_in(context, made, session_of(made, "acme" if "tenant" in only else None, "operator"))
+                    await page.screenshot(path=OUT / f"sign-in-{look}.png")
+                await sign_in(context, made, session)
                 for declared in PAGES:
                     path = filled(declared, made)
                     if declared.method != "GET" or path.endswith(NO_PAGES):
                         continue
                     name = path.strip("/").replace("/", "-").partition("?")[0] or "home"
-                    if only and name not in only:
+                    if names and name not in names:
                         continue
                     answer = await page.goto(f"/console{path}")
-                    await page.wait_for_load_state("networkidle")
-                    print(theme, answer.status, path)
-                    await page.screenshot(path=OUT / f"{name}-{theme}.png", full_page=True)
-                if theme == "light":
-                    await page.set_viewport_size({"width": 390, "height": 844})
-                    for path in (
-                        "t/acme",
-                        "t/acme/calls",
-                        "t/acme/calls/0",
-                        "t/acme/places",
-                        "t/acme/record",
-                        "t/acme/packs",
-                        "t/acme/rights",
-                        "t/acme/incidents",
-                        "t/acme/duties",
-                    ):
-                        if not only or path.replace("/", "-") in only:
-                            await page.goto(f"/console/{path}")
-                            await page.screenshot(path=OUT / f"{path.replace('/', '-')}-phone.png", full_page=True)
+                    await page.wait_for_load_state("networkidle")  # parts are loaded after the page
+                    print(look, answer.status, path)
+                    await page.screenshot(path=OUT / f"{name}-{look}.png", full_page=True)
                 await context.close()
             await browser.close()
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from audit.law.deadlines import load_clocks
 from gateway.console.language import FOLDER, NAMES, language, language_of
 from gateway.console.navigation import OF_INSTALLATION, OF_TENANT
+from gateway.console.pages.oversight import LAWS, SEVERITIES
 from gateway.identity.roles import ROLE_TABLE
 
 CONSOLE = FOLDER.parent
@@ -109,6 +111,21 @@ def test_numbers_are_written_as_each_language_does():
         "1.234.567,5",
         "1\u202f234\u202f567,5",
     ]
+
+
+def test_articles_are_cited_by_the_abbreviations_of_each_language():
+    assert [language(code).article("GDPR 15; AI Act 14") for code in NAMES] == [
+        "GDPR 15; AI Act 14",
+        "DSGVO 15; KI-Verordnung 14",
+        "RGPD 15; Règlement sur l’IA 14",
+    ]
+    assert language("de").article("DORA 19(4)(a)") == "DORA 19(4)(a)"
+
+
+def test_the_severities_are_those_of_the_laws():
+    table = load_clocks()
+    assert {law: tuple(table.severity_names([law])) for law in LAWS} == SEVERITIES
+    assert not {f"severity.{name}" for names in SEVERITIES.values() for name in names} - CATALOGUES["en"].keys()
 
 
 def test_scripts_and_styles_come_from_the_package_alone():

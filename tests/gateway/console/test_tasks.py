@@ -1,7 +1,9 @@
 """What people come for, each as the pages' own forms do it: with the record, the gateway and the database behind it."""
 
 import asyncio
+import json
 import re
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from urllib.parse import parse_qs, urlsplit
 
@@ -9,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.lab import chat
+from tests.gateway.console.conftest import Guest
 from tests.gateway.console.scene import KEEPING, OPERATORS, STRICTER, scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -108,6 +111,22 @@ async def test_a_draft_is_judged_as_it_is_typed_and_changes_nothing(made, guest)
     assert len(made.events()) == size
 
 
+async def test_the_first_policy_of_a_tenant_has_nothing_to_be_compared_with_and_no_problem(guest):
+    operator = guest(None, "operator")
+    first = (await operator.get("/t/fresh/policies/draft")).text
+    assert "The document compiles." in first and "No policy is in force here to compare it with" in first
+    wrong = await operator.send("/t/fresh/policies/check", "/t/fresh/policies/draft", document="wrong: 1\n", project="")
+    assert "Problems: " in wrong.text and "to compare it with" not in wrong.text
+
+
+async def test_the_account_says_which_session_is_this_one(guest):
+    here, there = guest("acme", "billing"), guest("acme", "billing")
+    for each in (here, there):
+        page = (await each.get("/account")).text
+        (row,) = [part for part in page.split("<tr>") if "This one" in part]
+        assert each.http.cookies["domicile-session"].split("_")[2] in row
+
+
 async def test_a_decision_is_explained_with_the_line_that_decides(guest):
     page = await guest("acme", "auditor").get("/t/acme/policies/explain?project=main&model=none-such")
     assert page.status_code == 200 and "Denied" in page.text and "refused[" in page.text
@@ -180,6 +199,12 @@ async def test_a_person_is_answered_held_and_erased_with_a_certificate(made, gue
     erased = await dpo.send("/t/globex/rights/erase", "/t/globex/rights", subject=subject)
     assert erased.status_code == 200 and "Signed certificate" in erased.text
     assert last(made, "erasure.completed", "globex")["values"] > 0
+    (certificate,) = set(re.findall(r'name="certificate" value="([^"]+)"', erased.text))
+    file = await dpo.send("/t/globex/rights/certificate", "/t/globex/rights", certificate=certificate)
+    assert file.headers["content-disposition"].startswith("attachment") and certificate in file.text
+    assert "\n— domicile." in file.text  # the signature of a signed note
+    theirs = await guest("acme", "dpo").send("/t/acme/rights/certificate", "/t/acme/rights", certificate=certificate)
+    assert theirs.status_code == 404 and certificate not in theirs.text.replace(f'value="{certificate}"', "")
     again = await dpo.send("/t/globex/rights/access", "/t/globex/rights", subject=subject)
     assert again.status_code == 422
     assert not [each for each in made.events("globex") if subject in str(each)]
@@ -229,6 +254,42 @@ async def test_an_incident_has_its_clocks_and_is_closed(made, guest):
     assert last(made, "incident.notified")["authority"] == "CNIL"
     await dpo.send(f"/t/acme/incidents/{incident}/close", "/t/acme/incidents", reason="resolved")
     assert last(made, "incident.closed")["incident_id"] == incident
+
+
+async def test_of_an_incident_new_facts_start_its_clocks(made, guest):
+    dpo = guest("acme", "dpo")
+    await dpo.send("/t/acme/incidents/open", "/t/acme/incidents", **{"law-gdpr": "1", "law-dora": "1"})
+    incident = last(made, "incident.opened")["incident_id"]
+    update = f"/t/acme/incidents/{incident}/update"
+
+    def state(page, clock):
+        part = page[page.index(incident) :]
+        return re.search(rf"<code>{re.escape(clock)}</code>.*?class=\"badge [a-z]*\">([^<]+)<", part, re.DOTALL)[1]
+
+    page = await dpo.get("/t/acme/incidents")
+    assert state(page.text, "gdpr.authority") == state(page.text, "dora.initial") == "Not running"
+    bare = await dpo.send(update, "/t/acme/incidents")
+    assert bare.status_code == 422 and "nothing is changed" in bare.text
+    future = await dpo.send(update, "/t/acme/incidents", aware_at="2999-01-01T00:00")
+    assert future.status_code == 422 and "in the future" in future.text
+    other = await dpo.send(update, "/t/acme/incidents", severity="death")
+    assert other.status_code == 422 and "name one of" in other.text
+    facts = {"aware_at": "2026-01-10T09:00", "classified_at": "2026-01-10T10:00", "severity": "major"}
+    done = await dpo.send(update, "/t/acme/incidents", **facts, **{"law-nis2": "1"})
+    assert done.headers["location"].endswith("done=incident.updated")
+    said = last(made, "incident.updated")
+    assert (said["incident_id"], said["severity"], said["laws"]) == (incident, "major", ["nis2"])
+    page = await dpo.get("/t/acme/incidents")
+    assert state(page.text, "gdpr.authority") == state(page.text, "dora.initial") == "Overdue"
+    wrong = await dpo.send(
+        f"/t/acme/incidents/{incident}/notify", "/t/acme/incidents", clock="ai_act.serious", authority="A"
+    )
+    assert wrong.status_code == 422 and "is not a deadline of this incident" in wrong.text
+    theirs = await guest("globex", "dpo").send(
+        f"/t/globex/incidents/{incident}/update", "/t/globex/incidents", severity="major"
+    )
+    assert theirs.status_code == 404
+    await dpo.send(f"/t/acme/incidents/{incident}/close", "/t/acme/incidents", reason="resolved", release="1")
 
 
 async def test_the_record_verifies_and_is_proven_to_have_only_grown(made, guest):
@@ -453,6 +514,8 @@ async def test_the_planner_says_what_could_run_and_the_page_how_busy_backends_ar
         "/t/acme/deployments/what-if", "/t/acme/deployments", weights="../x", gpu="cpu", replicas="many"
     )
     assert wrong.status_code == 422 and "replicas" in wrong.text
+    missing = await admin.send("/t/acme/deployments/what-if", "/t/acme/deployments", weights="none", gpu="h100")
+    assert missing.status_code == 422 and missing.text.count("there are no weights") == 2  # above, and where one looks
     await made.post(chat("hello"))
     assert re.search(r"[0-9.,]+ ms</td>", (await admin.get("/t/acme/deployments")).text)
     shown = guest("acme", "developer")
@@ -461,3 +524,67 @@ async def test_the_planner_says_what_could_run_and_the_page_how_busy_backends_ar
         "/t/acme/deployments/what-if", "/t/acme/deployments", weights="m", gpu="cpu", replicas="1"
     )
     assert answer.status_code == 403
+
+
+async def shown(guest, path, text, tries=100):
+    """The page, once it reads `text`."""
+    for _ in range(tries):
+        page = (await guest.get(path)).text
+        if text in page:
+            return page
+        await asyncio.sleep(0.1)
+    raise AssertionError(page)
+
+
+async def test_what_runs_is_shown_with_its_role_its_speed_and_its_card(made, guest):
+    auditor = guest("acme", "tenant-admin")
+    page = await shown(auditor, "/t/acme/deployments/live", "420 <small>W</small>")
+    assert "<html" not in page and "Prompts" in page and "Answers" in page
+    page = await shown(auditor, "/t/acme/deployments", "87 %")
+    assert "ask for 4xh100" in page and "Why it did not start" in page
+    (rate,) = set(
+        re.findall(r"(\d+) <small>tokens/s</small>", await shown(auditor, "/t/acme/deployments/live", "tokens/s"))
+    )
+    assert int(rate) > 0
+
+
+async def test_a_deployment_is_put_to_sleep_after_a_fresh_sign_in_and_woken_without(made, guest):
+    admin, developer = guest("acme", "tenant-admin"), guest("acme", "developer")
+    old = Guest(made, made.control.open_session(
+        "acme", made.people["acme", "tenant-admin"], life=timedelta(hours=1),
+        authenticated_at=datetime.now(UTC) - timedelta(hours=1))[1].token)  # fmt: skip
+    await shown(admin, "/t/acme/deployments", "1 Ready")
+    slept = await admin.send("/t/acme/deployments/large/sleep", "/t/acme/deployments")
+    assert slept.headers["location"].endswith("done=deployment.put_to_sleep")
+    assert last(made, "admin.deployment.put_to_sleep")["target"] == "large"
+    page = await shown(admin, "/t/acme/deployments", "None of it runs.")
+    assert "Put to sleep</span>" in page
+    woken = await admin.send("/t/acme/deployments/large/wake", "/t/acme/deployments")
+    assert woken.headers["location"].endswith("done=deployment.woken")
+    assert last(made, "admin.deployment.woken")["target"] == "large"
+    stale = await old.send("/t/acme/deployments/large/sleep", "/t/acme/deployments")
+    await old.http.aclose()
+    assert stale.status_code in (303, 403) and "put_to_sleep" not in stale.headers.get("location", "")
+    refused = await developer.send("/t/acme/deployments/large/sleep", "/t/acme/deployments")
+    assert refused.status_code == 403
+
+
+async def test_the_planner_says_how_fast_a_card_would_be_and_what_a_million_tokens_cost(made, guest):
+    folder = made.data / "models" / "seven"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False,
+    }))  # fmt: skip
+    admin, page = guest("acme", "tenant-admin"), "/t/acme/deployments"
+    asked = {"weights": "seven", "gpu": "h100", "count": "2", "replicas": "1", "quantization": "fp8",
+             "context": "4096", "concurrency": "8", "eur_per_hour": "5,00"}  # fmt: skip
+    planned = await admin.send(f"{page}/what-if", page, **asked)
+    assert planned.status_code == 200 and "2 × NVIDIA H100" in planned.text
+    assert "calls of 4,096 tokens" in planned.text and re.search(r"at this speed</dt><dd>[\d.]+ €", planned.text)
+    assert "use no GPU" in planned.text  # this machine has none, whatever the planner predicts
+    small = await admin.send(f"{page}/what-if", page, **asked | {"gpu": "l4", "count": "1", "quantization": "none"})
+    assert small.status_code == 200
+    long = await admin.send(f"{page}/what-if", page, **asked | {"context": "9999"})
+    assert long.status_code == 422 and "is beyond the model" in long.text

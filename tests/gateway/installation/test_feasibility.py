@@ -11,6 +11,7 @@ from gateway.database.errors import Invalid
 from gateway.installation.feasibility import Feasibility
 from gateway.installation.installation import Installation
 from gateway.records.fleet import DeploymentRecord
+from regions.fleet.cards import Cards
 from regions.fleet.deployment import Deployment, Scale
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import open_control
@@ -130,3 +131,37 @@ def test_figures_that_ask_for_more_than_could_run_are_refused_and_lower_ones_nev
     feasibility(gpus=[0, 1]).check_scale(record, Scale(max_replicas=2))
     gone = record.model_copy(update={"weights": "none", "max_replicas": 2})
     feasibility().check_scale(gone, Scale(max_replicas=1))
+
+
+# --- the planner's prediction ----------------------------------------------------------------------------------------
+
+ASKED = {"calls": 4, "context": 2048, "quantization": None}
+
+
+def test_a_prediction_is_the_planners_for_cards_context_and_format(feasibility):
+    one = feasibility().plan("small", Cards.parse("h100"), ASKED)
+    assert one["refusal"] is None and one["tokens_per_s"] > 0
+    assert (one["card"].split()[1], one["cards"], one["context"], one["concurrency"]) == ("H100", 1, 2048, 4)
+    divided = feasibility().plan("large", Cards.parse("2xh100"), ASKED | {"quantization": "fp8"})
+    assert divided["cards"] == 2 and divided["refusal"] is None
+
+
+def test_a_prediction_of_what_does_not_fit_says_what_would_do(feasibility):
+    made = feasibility().plan("large", Cards.parse("l40s"), ASKED)
+    assert "on 4 cards it fits (cards 4)" in made["refusal"] and made["fewest_cards"] == 4
+
+
+@pytest.mark.parametrize(
+    ("weights", "asked", "said"),
+    [
+        ("none-such", ASKED, "there are no weights 'none-such'"),
+        ("strange", ASKED, "the planner refuses strange: "),
+        ("small", ASKED | {"context": 10**8}, "is beyond the model's, 4096; lower context"),
+    ],
+)
+def test_where_the_planner_can_say_nothing_it_says_why_without_the_path_of_the_folder(
+    feasibility, tmp_path, weights, asked, said
+):
+    with pytest.raises(Invalid) as refused:
+        feasibility().plan(weights, Cards.parse("h100"), asked)
+    assert said in str(refused.value) and str(tmp_path) not in str(refused.value)

@@ -12,7 +12,7 @@ from gateway.identity.keys import KeyHasher
 from gateway.store.control.control import Control
 from gateway.store.fleet.demand import write_demand
 from gateway.store.fleet.fleet_store import FleetStore
-from gateway.store.reports.fleet_inventory import replicas_of
+from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
 from gateway.store.reports.inventory import Inventory
 from regions.fleet.demand import Demand, DemandReport
 from regions.fleet.deployment import Deployment, Scale
@@ -469,6 +469,94 @@ async def test_when_idle_it_sleeps_out_of_service_and_is_woken_by_the_next_call(
     assert lifecycle.asked == [("sleep", name), ("wake", name)]
     told = ["replica.starting", "replica.ready", "replica.asleep", "replica.ready"]
     assert scene.told() == told
+    await one.close()
+
+
+async def test_put_to_sleep_all_sleep_for_as_long_as_no_call_waits_whatever_the_least_number_is(scene):
+    scene.wish(min_replicas=2)
+    lifecycle = FakeLifecycle()
+    one = scene.gateway(lifecycle=lifecycle)
+    await passes(one)
+    names = scene.offered()
+    scene.demand(in_flight=3)
+    scene.control.put_deployment_to_sleep("acme", "small")
+    await passes(one, 2)
+    assert scene.offered() == [] and len(names) == 2
+    assert {(each.id, each.state, each.reason) for each in scene.replicas()} == {
+        (name, "asleep", "put_to_sleep") for name in names
+    }
+    scene.demand()
+    scene.clock.now += 3600  # it has no time after which those asleep end, and would end them at once
+    await passes(one, 2)
+    assert [each.state for each in scene.replicas()] == ["asleep"] * 2
+    scene.demand(parked=1, regions=PAR | FRA)
+    await passes(one, 2)
+    assert scene.offered() == names
+    assert sorted(lifecycle.asked[2:]) == [("wake", name) for name in names]
+    assert deployment_at(scene.database, "acme", "small").asked is None
+    await one.close()
+
+
+async def test_put_to_sleep_an_engine_that_cannot_is_stopped_and_none_is_started_in_its_place(scene):
+    scene.wish()
+    one = scene.gateway(lifecycle=FakeLifecycle(able=False))
+    await passes(one)
+    scene.control.put_deployment_to_sleep("acme", "small")
+    await passes(one, 3)
+    assert scene.replicas() == () and len(one.launcher.specs) == 1
+    assert [each.reason for each in scene.replicas(ended=True)] == ["put_to_sleep"]
+    await one.close()
+    two = scene.gateway(node="two")  # another gateway leads: what was asked still holds
+    await passes(two, 2)
+    assert scene.replicas() == ()
+    scene.demand(parked=1, regions=PAR)
+    await passes(two)
+    assert len(scene.offered()) == 1
+    await two.close()
+
+
+async def test_woken_one_comes_up_without_a_call_and_sleeps_again_when_it_was_idle_for_its_time(scene):
+    one, lifecycle, name = await asleep(scene)
+    scene.control.wake_deployment("acme", "small")
+    await passes(one, 2)
+    assert scene.offered() == [name] and lifecycle.asked[-1] == ("wake", name)
+    assert deployment_at(scene.database, "acme", "small").asked is None
+    scene.clock.now += 50
+    await passes(one, 2)
+    assert scene.offered() == [name]
+    scene.clock.now += 20
+    await passes(one, 2)
+    assert scene.offered() == [] and [each.state for each in scene.replicas()] == ["asleep"]
+    await one.close()
+
+
+async def test_woken_one_is_started_where_none_sleeps(scene):
+    scene.wish(min_replicas=0)
+    one = scene.gateway()
+    await passes(one, 2)
+    assert scene.replicas() == ()
+    scene.control.wake_deployment("acme", "small")
+    await passes(one, 2)
+    assert len(scene.offered()) == 1
+    await one.close()
+
+
+async def test_what_a_person_asks_meanwhile_is_not_taken_for_done(scene):
+    scene.wish()
+    one = scene.gateway(lifecycle=FakeLifecycle())
+    await passes(one)
+    scene.control.wake_deployment("acme", "small")
+    before = one._store.done_as_asked
+
+    def late(term, deployment):
+        scene.control.put_deployment_to_sleep("acme", "small")
+        before(term, deployment)
+
+    one._store.done_as_asked = late
+    await passes(one)
+    assert deployment_at(scene.database, "acme", "small").asked == "asleep"
+    await passes(one, 2)
+    assert scene.offered() == []
     await one.close()
 
 

@@ -126,7 +126,7 @@ def test_the_planner_itself_is_asked_by_its_command(tmp_path):
     assert planning.card_for(folder, calls=8, count=4) == Cards("l40s", 4)
     assert planning.plan(folder, "h100", calls=8)["tokens_per_s"] > 100
     shutil.rmtree(folder)
-    with pytest.raises(LaunchError, match="cannot read model"):
+    with pytest.raises(LaunchError, match="refuses model: no model at "):
         planning.plan(folder, "h100", calls=8)
 
 
@@ -141,7 +141,7 @@ def test_what_if_names_what_it_cannot_read(run):
     assert "not known to the planner" in run("usage", "cost", "--what-if", "abacus=1", status=2)
     (line,) = json.loads(run("usage", "cost", "--what-if", "h100=2.5", "--json"))
     assert (line["deployment"], line["tokens_per_second"]) == ("small", None)
-    assert "the planner cannot read m.gguf" in line["refusal"]
+    assert "the planner refuses m.gguf" in line["refusal"]
 
 
 def shown_in_the_document():

@@ -106,6 +106,8 @@ deployment show acme small
 deployment show acme small --json
 deployment update acme small --weights-sha256 {sha}
 deployment scale acme small --idle-s 9
+deployment sleep acme small --json
+deployment wake acme small --json
 deployment drain acme small --json
 deployment delete acme small --yes
 usage show

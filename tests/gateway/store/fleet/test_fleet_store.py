@@ -94,9 +94,23 @@ def test_more_at_least_than_at_most_is_refused(acme):
         acme.scale_deployment("acme", "small", Scale(min_replicas=3, max_replicas=1))
 
 
+def test_one_is_put_to_sleep_and_woken_and_the_same_again_is_not_told(acme, events):
+    assert [acme.put_deployment_to_sleep("acme", "small").asked for _ in range(2)] == ["asleep"] * 2
+    assert [acme.wake_deployment("acme", "small").asked for _ in range(2)] == ["awake"] * 2
+    told = [(event.action, event.detail) for event in events if event.action.startswith("deployment.")][1:]
+    assert told == [
+        ("deployment.put_to_sleep", {"asked": "asleep"}), ("deployment.woken", {"asked": "awake"})
+    ]  # fmt: skip
+    assert acme.drain_deployment("acme", "small").asked is None
+    for act in (acme.put_deployment_to_sleep, acme.wake_deployment):
+        with pytest.raises(Invalid, match="scale it first"):
+            act("acme", "small")
+
+
 def test_of_another_tenant_there_is_nothing(acme, database):
     acme.create_tenant("globex")
-    for act in (acme.drain_deployment, acme.delete_deployment):
+    acts = acme.drain_deployment, acme.delete_deployment, acme.put_deployment_to_sleep, acme.wake_deployment
+    for act in acts:
         with pytest.raises(NotFound):
             act("globex", "small")
     assert deployments_in(database, "globex").items == ()
