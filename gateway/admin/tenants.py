@@ -34,7 +34,7 @@ class NewProject(Body):
 
 
 class Weakness(ResponseBody):
-    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
+    """A weak setting. `code`: its name in docs/warnings.md. `says`: the finding. `fix`: what to do."""
 
     code: str
     says: str
@@ -43,7 +43,7 @@ class Weakness(ResponseBody):
 
 @router.get("/weak-settings", dependencies=[Depends(RequirePermission("staff.read"))])
 def list_weak_settings(context: Context) -> tuple[Weakness, ...]:
-    """Every weak default in force at this gateway, as `domicile doctor` names them."""
+    """List the weak settings of this gateway, as `domicile doctor` does."""
     return tuple(Weakness(code=one.code, says=one.says, fix=one.fix) for one in context.weak_settings())
 
 
@@ -79,7 +79,8 @@ def revoke_tenant(
     response: Response,
     tenant: str,
 ) -> TenantRecord:
-    """All its keys stop working within a second, its backends get no more requests. This cannot be undone."""
+    """Revoke the tenant. Within a second its keys are refused and its backends receive no requests. This cannot be
+    undone."""
     record = context.control(actor.name, expected).revoke_tenant(tenant)
     tagged(response, record)
     return record
@@ -127,7 +128,7 @@ def revoke_project(
     tenant: str,
     project: str,
 ) -> ProjectRecord:
-    """All its keys stop working within a second. This cannot be undone."""
+    """Revoke the project. Its keys are refused within a second. This cannot be undone."""
     record = context.control(actor.name, expected).revoke_project(tenant, project)
     tagged(response, record)
     return record

@@ -1,4 +1,4 @@
-"""Parts that requests and answers share."""
+"""Types and base models of requests and responses."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _DIGITS = re.compile("[0-9]{1,10}")
 
 
 def _iso(value: object) -> object:
-    """Pydantic also reads numbers, as seconds or, from 2e10 on, as milliseconds since 1970."""
+    """Refuse numbers. Pydantic reads them as seconds, or from 2e10 on as milliseconds, since 1970."""
     if isinstance(value, str) and not _ISO_DAY.match(value):
         raise ValueError("this is not a date; send one in ISO 8601, such as 2026-11-29, or a time with its zone")
     if isinstance(value, int | float):
@@ -25,7 +25,7 @@ def _iso(value: object) -> object:
 
 
 def _utc(value: datetime) -> datetime:
-    """In the first and the last day of the calendar some zones have no time in UTC."""
+    """Convert to UTC. Raises ValueError for a time on the first or last day of the calendar that UTC does not have."""
     try:
         return value.astimezone(UTC)
     except OverflowError:
@@ -33,7 +33,7 @@ def _utc(value: datetime) -> datetime:
 
 
 def _whole(value: object) -> object:
-    """Pydantic also reads ``1.0`` and ``+1``."""
+    """Refuse ``1.0`` and ``+1``, which Pydantic accepts."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         raise ValueError("this is not a whole number; send digits only")
     return value
@@ -48,8 +48,7 @@ Limit = Annotated[Whole, Query(ge=1, le=200)]
 
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", min_length=2, max_length=31)]
-"""Of a tenant or project: one grammar for all (`regions.identity.identity`), in which nothing looks like something
-else."""
+"""Name of a tenant or project (`regions.identity.identity`), without characters that look alike."""
 
 
 GRAMMAR: Mapping[str, re.Pattern[str]] = {
@@ -60,11 +59,11 @@ GRAMMAR: Mapping[str, re.Pattern[str]] = {
     "record_number": re.compile("[0-9]{1,15}"),
     **dict.fromkeys(("backend", "region"), NAME),
 }
-"""Descriptions of path parameters, by name."""
+"""Patterns of path parameters by name."""
 
 
 MAX_SEGMENT = 256
-"""Characters of one segment of a path, more than any name in `GRAMMAR` has."""
+"""Maximum number of characters in a segment of a path. Names in `GRAMMAR` are shorter."""
 
 
 class Body(BaseModel):
@@ -74,11 +73,12 @@ class Body(BaseModel):
 
 
 class ResponseBody(BaseModel):
-    """Base of bodies that are sent back; frozen."""
+    """Base of response bodies; frozen."""
 
     model_config = ConfigDict(frozen=True)
 
 
 def tagged(response: Response, record: Record) -> None:
-    """Say which state the answer shows; sent back as If-Match, only that state is changed (RFC 9110 §8.8.3)."""
+    """Set the ETag of the response to the state of `record`. Sent as If-Match, only this state is changed (RFC 9110
+    §8.8.3)."""
     response.headers["etag"] = f'"{record.digest()}"'

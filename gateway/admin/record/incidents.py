@@ -94,12 +94,10 @@ async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident
 def _check(new: NewIncident, clocks: ClockTable) -> None:
     """Raise Invalid for a law without deadlines, and for a severity that none of the laws defines."""
     if unknown := set(new.laws) - clocks.laws:
-        raise Invalid(
-            f"no clock is known of {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
-        )
+        raise Invalid(f"no deadlines are known for {', '.join(sorted(unknown))}; use {', '.join(sorted(clocks.laws))}")
     names = clocks.severity_names(new.laws)
     if new.severity is not None and new.severity not in names:
-        raise Invalid(f"the severity is none that these laws know; name one of {', '.join(names)}")
+        raise Invalid(f"these laws do not define the severity {new.severity}; use one of {', '.join(names)}")
 
 
 def _cases(record: Record, tenant: str) -> list[Case]:
