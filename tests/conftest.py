@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parts
-from tests.fakes import compiled_statements, migrated, open_guard, quick_server
+from tests.fakes import compiled_statements, migrated, open_guard, quick_listener, quick_server
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
@@ -74,6 +74,7 @@ def _use_memory() -> None:
 
 _use_memory()
 open_guard.install()
+gc.disable()  # while modules are imported and tests collected, hardly anything is garbage: looking takes a third of it
 
 
 def _when(item: pytest.Item) -> int:
@@ -101,6 +102,7 @@ def pytest_collection_finish() -> None:
     """What is there by now stays to the end: no later collection of garbage looks through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -136,8 +138,8 @@ def _no_model_hub() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _servers_stop_at_once() -> Iterator[None]:
-    with quick_server.quick():
+def _servers_and_listeners_stop_at_once() -> Iterator[None]:
+    with quick_server.quick(), quick_listener.quick():
         yield
 
 
