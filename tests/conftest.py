@@ -13,7 +13,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parts
-from tests.fakes import compiled_statements, migrated, open_guard, quick_listener, quick_server
+from tests.fakes import (
+    built_commands,
+    compiled_statements,
+    known_settings,
+    migrated,
+    open_guard,
+    quick_listener,
+    quick_server,
+)
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
@@ -150,4 +158,10 @@ def _control_stores_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield
         return
     with compiled_statements.shared(module), migrated.copied(module.Database, tmp_path_factory.mktemp("migrated")):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _settings_and_commands_are_made_once() -> Iterator[None]:
+    with known_settings.known(), built_commands.kept():
         yield
