@@ -72,9 +72,7 @@ def list_backends(context: Context, tenant: str, after: After = None, limit: Lim
 
 @router.get("/{backend}", dependencies=[Reading])
 def show_backend(context: Context, response: Response, tenant: str, backend: str) -> BackendRecord:
-    record = context.inventory.backend(tenant, backend)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.backend(tenant, backend))
 
 
 @router.post("", status_code=201)
@@ -96,8 +94,7 @@ def register_backend(
         eur_per_million=new.eur_per_million,
         weights_sha256=new.weights_sha256,
     )
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 class AcceptedKey(Body):
@@ -110,9 +107,7 @@ class AcceptedKey(Body):
 def accept_key(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, backend: str, key: AcceptedKey
 ) -> BackendRecord:
-    record = context.control(actor.name, expected).accept_backend_key(tenant, backend, key.key_sha256)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).accept_backend_key(tenant, backend, key.key_sha256))
 
 
 @router.post("/{backend}/revoke")
@@ -120,9 +115,7 @@ def revoke_backend(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, backend: str
 ) -> BackendRecord:
     """Revoke the backend. Within a second no gateway sends it requests."""
-    record = context.control(actor.name, expected).revoke_backend(tenant, backend)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).revoke_backend(tenant, backend))
 
 
 def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:

@@ -153,12 +153,12 @@ def create_deployment(
         micro_eur_per_hour=round(new.eur_per_hour * MICRO),
     )
     context.check_deployment(wanted)
-    return _tagged(response, context.control(actor.name).create_deployment(wanted))
+    return tagged(response, context.control(actor.name).create_deployment(wanted))
 
 
 @router.get("/tenants/{tenant}/deployments/{deployment}", dependencies=[Reading])
 def show_deployment(context: Context, response: Response, tenant: str, deployment: str) -> DeploymentRecord:
-    return _tagged(response, deployment_at(context.database, tenant, deployment))
+    return tagged(response, deployment_at(context.database, tenant, deployment))
 
 
 @router.put("/tenants/{tenant}/deployments/{deployment}/scale")
@@ -175,7 +175,7 @@ def scale_deployment(
     reason."""
     scale = Scale(**figures.model_dump())
     context.check_scale(deployment_at(context.database, tenant, deployment), scale)
-    return _tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
+    return tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
 
 
 class PinnedWeights(Body):
@@ -196,7 +196,7 @@ def pin_weights(
 ) -> DeploymentRecord:
     """Require these weights of replicas that start from now on. Running ones continue."""
     control = context.control(actor.name, expected)
-    return _tagged(response, control.pin_weights(tenant, deployment, pinned.weights_sha256))
+    return tagged(response, control.pin_weights(tenant, deployment, pinned.weights_sha256))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/drain")
@@ -204,7 +204,7 @@ def drain_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
     """Stop the backends after their running answers. None is started until the deployment is scaled again."""
-    return _tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
+    return tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/delete")
@@ -212,7 +212,7 @@ def delete_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
     """Drain and delete the deployment permanently. Its costs stay on record."""
-    return _tagged(response, context.control(actor.name, expected).delete_deployment(tenant, deployment))
+    return tagged(response, context.control(actor.name, expected).delete_deployment(tenant, deployment))
 
 
 @router.get("/tenants/{tenant}/deployments/{deployment}/replicas", dependencies=[Reading])
@@ -225,8 +225,3 @@ def list_replicas(
     ended: Annotated[bool, Query(description="include replicas that have ended")] = False,
 ) -> Page[ReplicaRecord]:
     return replicas_of(context.database, tenant, deployment, after, limit, ended=ended)
-
-
-def _tagged(response: Response, record: DeploymentRecord) -> DeploymentRecord:
-    tagged(response, record)
-    return record

@@ -58,9 +58,7 @@ def create_key(actor: Manager, context: Context, response: Response, tenant: str
 
 @router.get("/{key}", dependencies=[Depends(RequirePermission("keys.read"))])
 def show_key(context: Context, response: Response, tenant: str, key: str) -> KeyRecord:
-    record = context.inventory.key(tenant, key)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.key(tenant, key))
 
 
 @router.post("/{key}/rotate", status_code=201)
@@ -79,9 +77,7 @@ def revoke_key(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, key: str
 ) -> KeyRecord:
     """Revoke the key. Every gateway refuses it within a second. This cannot be undone."""
-    record = context.control(actor.name, expected).revoke_key(tenant, key)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).revoke_key(tenant, key))
 
 
 def _shown_once(response: Response, record: KeyRecord, token: str) -> KeyWithSecret:

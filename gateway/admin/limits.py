@@ -50,7 +50,7 @@ def set_tenant_limits(
     actor: Owner, context: Context, expected: IfMatch, response: Response, tenant: str, figures: LimitFigures
 ) -> LimitsRecord:
     """Replace the tenant's own limits. This needs a permission of the operator, because they restrict the tenant."""
-    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures))
+    return tagged(response, context.control(actor.name, expected).set_limits(tenant, figures))
 
 
 @router.get("/tenants/{tenant}/projects/{project}/limits", dependencies=[Reading])
@@ -69,7 +69,7 @@ def set_project_limits(
     figures: LimitFigures,
 ) -> LimitsRecord:
     """Replace the project's limits. If its policy sets one as well, the lower one applies."""
-    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, project=project))
+    return tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, project=project))
 
 
 @router.get("/tenants/{tenant}/keys/{key}/limits", dependencies=[Reading])
@@ -88,7 +88,7 @@ def set_key_limits(
     figures: LimitFigures,
 ) -> LimitsRecord:
     """Replace the key's limits. Its successor by rotation inherits them."""
-    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, key=key))
+    return tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, key=key))
 
 
 @router.get("/prices", dependencies=[Depends(RequirePermission("prices.read"))])
@@ -113,16 +113,10 @@ def set_price(
         batch_discount=new.batch_discount,
         valid_from=new.valid_from,
     )
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 def _shown(
     context: AdminContext, response: Response, tenant: str, *, project: str | None = None, key: str | None = None
 ) -> LimitsRecord:
-    return _tagged(response, limits_at(context.database, tenant, project=project, key=key))
-
-
-def _tagged(response: Response, record: LimitsRecord) -> LimitsRecord:
-    tagged(response, record)
-    return record
+    return tagged(response, limits_at(context.database, tenant, project=project, key=key))

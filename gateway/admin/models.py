@@ -102,8 +102,7 @@ def set_model_name(
         record = control.update_model_name(tenant, project, new.name, naming)
     except NotFound:
         record = control.create_model_name(tenant, project, new.name, naming)
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 @router.post("/tenants/{tenant}/projects/{project}/models/delete")
@@ -117,9 +116,7 @@ def delete_model_name(
     gone: DeletedName,
 ) -> ModelNameRecord:
     """Delete a name. Calls with it then mean the model of that name, if there is one."""
-    record = context.control(actor.name, expected).delete_model_name(tenant, project, gone.name)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).delete_model_name(tenant, project, gone.name))
 
 
 @router.get("/tenants/{tenant}/projects/{project}/adapters", dependencies=[Reading])
@@ -140,9 +137,7 @@ def create_adapter(
 ) -> AdapterRecord:
     """Register an adapter. Calls of the project select it as `model: base:adapter`; the first one loads it."""
     setting = adapter_setting(**new.model_dump(exclude={"name"}))
-    record = context.control(actor.name, expected).create_adapter(tenant, project, new.name, setting)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).create_adapter(tenant, project, new.name, setting))
 
 
 @router.post("/tenants/{tenant}/projects/{project}/adapters/delete")
@@ -156,9 +151,7 @@ def delete_adapter(
     gone: DeletedAdapter,
 ) -> AdapterRecord:
     """Delete an adapter. No later call can select it."""
-    record = context.control(actor.name, expected).delete_adapter(tenant, project, gone.name)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).delete_adapter(tenant, project, gone.name))
 
 
 @router.put("/tenants/{tenant}/projects/{project}/origins")
@@ -172,6 +165,4 @@ def set_origins(
     wanted: Origins,
 ) -> ProjectRecord:
     """Replace the origins of the web pages that may call for the project. Without one, no page may."""
-    record = context.control(actor.name, expected).set_origins(tenant, project, wanted.origins)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).set_origins(tenant, project, wanted.origins))

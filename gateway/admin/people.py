@@ -131,23 +131,17 @@ def _add_people(
 
     @router.post("", status_code=201)
     def create_person(actor: manager, context: Context, response: Response, tenant: of, new: NewPerson) -> PersonRecord:
-        record = context.control(actor.name).create_person(tenant, new.display_name, new.roles)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name).create_person(tenant, new.display_name, new.roles))
 
     @router.get("/{person}", dependencies=reading)
     def show_person(context: Context, response: Response, tenant: of, person: str) -> PersonRecord:
-        record = context.inventory.person(tenant, person)
-        tagged(response, record)
-        return record
+        return tagged(response, context.inventory.person(tenant, person))
 
     @router.put("/{person}/roles")
     def set_roles(
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, new: Roles
     ) -> PersonRecord:
-        record = context.control(actor.name, expected).set_roles(tenant, person, new.roles)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name, expected).set_roles(tenant, person, new.roles))
 
     @router.post("/{person}/vouch")
     def vouch_for_person(
@@ -156,17 +150,14 @@ def _add_people(
         """Confirm that this is a second person, with their current roles and tokens. 409 for the person who created
         them, and for a caller without a role that they lack."""
         record = context.control(actor.name, expected).vouch_for_person(tenant, person, voucher=actor.person)
-        tagged(response, record)
-        return record
+        return tagged(response, record)
 
     @router.post("/{person}/revoke")
     def revoke_person(
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str
     ) -> PersonRecord:
         """Revoke the person and all their tokens immediately. This cannot be undone."""
-        record = context.control(actor.name, expected).revoke_person(tenant, person)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name, expected).revoke_person(tenant, person))
 
 
 def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
@@ -194,9 +185,7 @@ def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: P
     def revoke_token(
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, token: str
     ) -> AccessTokenRecord:
-        record = context.control(actor.name, expected).revoke_token(tenant, person, token)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name, expected).revoke_token(tenant, person, token))
 
 
 def _in_the_path(tenant: str) -> str:

@@ -179,9 +179,7 @@ def _add_rollback(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         actor: activator, context: Context, expected: IfMatch, response: Response, tenant: of, back: Rollback
     ) -> PolicyVersionRecord:
         """Restore the previous version as a new version. This takes one person and goes back one version."""
-        record = context.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name, expected).roll_back_policy(tenant, project=back.project))
 
 
 def _add_proposals(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
@@ -203,16 +201,13 @@ def _add_proposals(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         record = context.control(actor.name).submit_policy(
             tenant, new.document, project=new.project, person=actor.person
         )
-        tagged(response, record)
-        return record
+        return tagged(response, record)
 
     @router.get("/policy-proposals/{proposal}", dependencies=reading)
     def show_proposal(
         context: Context, response: Response, tenant: of, proposal: int, project: Name | None = None
     ) -> PolicyProposalRecord:
-        record = context.inventory.proposal(tenant, proposal, project)
-        tagged(response, record)
-        return record
+        return tagged(response, context.inventory.proposal(tenant, proposal, project))
 
 
 def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
@@ -234,9 +229,7 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     ) -> PolicyProposalRecord:
         """Approve a proposal of another person. 409 for the caller's own."""
         control = context.control(actor.name, expected)
-        record = control.approve_policy(tenant, proposal, person=actor.person, project=project)
-        tagged(response, record)
-        return record
+        return tagged(response, control.approve_policy(tenant, proposal, person=actor.person, project=project))
 
     @router.post("/policy-proposals/{proposal}/activate")
     def activate_policy(
@@ -253,8 +246,7 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         in force."""
         at: datetime | None = when.at
         record = context.control(actor.name, expected).activate_proposal(tenant, proposal, project=project, at=at)
-        tagged(response, record)
-        return record
+        return tagged(response, record)
 
     @router.post("/policy-proposals/{proposal}/withdraw")
     def withdraw_policy(
@@ -269,9 +261,7 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     ) -> PolicyProposalRecord:
         """Withdraw a proposal that is not in force."""
         control = context.control(actor.name, expected)
-        record = control.withdraw_policy(tenant, proposal, project=project, because=why.because)
-        tagged(response, record)
-        return record
+        return tagged(response, control.withdraw_policy(tenant, proposal, project=project, because=why.because))
 
 
 def _test_outcome(outcome: PolicyTestOutcome) -> TestOutcome:

@@ -59,16 +59,12 @@ def create_tenant(
     response: Response,
     new: NewTenant,
 ) -> TenantRecord:
-    record = context.control(actor.name).create_tenant(new.id, display_name=new.display_name)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name).create_tenant(new.id, display_name=new.display_name))
 
 
 @router.get("/tenants/{tenant}", dependencies=[Depends(RequirePermission("tenant.read"))])
 def show_tenant(context: Context, response: Response, tenant: str) -> TenantRecord:
-    record = context.inventory.tenant(tenant)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.tenant(tenant))
 
 
 @router.post("/tenants/{tenant}/revoke")
@@ -81,9 +77,7 @@ def revoke_tenant(
 ) -> TenantRecord:
     """Revoke the tenant. Within a second its keys are refused and its backends receive no requests. This cannot be
     undone."""
-    record = context.control(actor.name, expected).revoke_tenant(tenant)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).revoke_tenant(tenant))
 
 
 @router.get("/tenants/{tenant}/projects", dependencies=[Depends(RequirePermission("tenant.read"))])
@@ -108,15 +102,12 @@ def create_project(
         risk_class=new.risk_class,
         ai_system_id=new.ai_system_id,
     )
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 @router.get("/tenants/{tenant}/projects/{project}", dependencies=[Depends(RequirePermission("tenant.read"))])
 def show_project(context: Context, response: Response, tenant: str, project: str) -> ProjectRecord:
-    record = context.inventory.project(tenant, project)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.project(tenant, project))
 
 
 @router.post("/tenants/{tenant}/projects/{project}/revoke")
@@ -129,6 +120,4 @@ def revoke_project(
     project: str,
 ) -> ProjectRecord:
     """Revoke the project. Its keys are refused within a second. This cannot be undone."""
-    record = context.control(actor.name, expected).revoke_project(tenant, project)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).revoke_project(tenant, project))

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.records.control import Record
 from regions.identity.identity import NAME
+
+Tagged = TypeVar("Tagged", bound=Record)
 
 _ISO_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DIGITS = re.compile("[0-9]{1,10}")
@@ -78,7 +80,8 @@ class ResponseBody(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-def tagged(response: Response, record: Record) -> None:
-    """Set the ETag of the response to the state of `record`. Sent as If-Match, only this state is changed (RFC 9110
-    §8.8.3)."""
+def tagged(response: Response, record: Tagged) -> Tagged:
+    """Set the ETag of the response to the state of `record`, and return `record`. Sent as If-Match, only this state is
+    changed (RFC 9110 §8.8.3)."""
     response.headers["etag"] = f'"{record.digest()}"'
+    return record
