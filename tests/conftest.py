@@ -13,7 +13,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parts
-from tests.fakes import compiled_statements, migrated, open_guard, quick_server
+from tests.fakes import (
+    built_commands,
+    compiled_statements,
+    known_settings,
+    migrated,
+    open_guard,
+    quick_listener,
+    quick_server,
+)
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
@@ -74,6 +82,7 @@ def _use_memory() -> None:
 
 _use_memory()
 open_guard.install()
+gc.disable()  # while modules are imported and tests collected, hardly anything is garbage: looking takes a third of it
 
 
 def _when(item: pytest.Item) -> int:
@@ -101,6 +110,7 @@ def pytest_collection_finish() -> None:
     """What is there by now stays to the end: no later collection of garbage looks through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -136,8 +146,8 @@ def _no_model_hub() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _servers_stop_at_once() -> Iterator[None]:
-    with quick_server.quick():
+def _servers_and_listeners_stop_at_once() -> Iterator[None]:
+    with quick_server.quick(), quick_listener.quick():
         yield
 
 
@@ -148,4 +158,10 @@ def _control_stores_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield
         return
     with compiled_statements.shared(module), migrated.copied(module.Database, tmp_path_factory.mktemp("migrated")):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _settings_and_commands_are_made_once() -> Iterator[None]:
+    with known_settings.known(), built_commands.kept():
         yield

@@ -1,11 +1,11 @@
 """The suite in two parts: `quick`, which `make test` runs, and `rest`, which CI runs after it. Together they are all.
 
 tests/slow.txt lists the functions that take most time (`python -m bench.suite.slow` writes it from a run's durations).
-Of one with many cases a fixed sample is quick, the same in every process; whatever is not listed is quick.
+Of one with many cases a fixed sample of some seconds is quick, the same in every process. All others are quick.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -13,11 +13,15 @@ from zlib import crc32
 LIST: Final = Path(__file__).with_name("slow.txt")
 SHARE: Final = 10
 """Of this many cases of a slow function one is quick; none where it has less than half as many."""
+MOST_S: Final = 2
+"""Seconds of a slow function that are quick at most, by the time that all its cases take; but one case always is."""
 
 
-def slow_functions() -> frozenset[str]:
+def slow_functions() -> dict[str, int]:
+    """Seconds of all cases, by name of the function."""
     lines = LIST.read_text(encoding="utf-8").splitlines()
-    return frozenset(line.split()[1] for line in lines if line and not line.startswith("#"))
+    rows = (line.split() for line in lines if line and not line.startswith("#"))
+    return {name: int(seconds) for seconds, name in rows}
 
 
 def function_of(case: str) -> str:
@@ -26,8 +30,8 @@ def function_of(case: str) -> str:
     return f"{path}::{name.partition('[')[0]}"
 
 
-def quick(cases: Iterable[str], slow: frozenset[str]) -> set[str]:
-    """Those of the node ids `cases` that are of the quick part."""
+def quick(cases: Iterable[str], slow: Mapping[str, int]) -> set[str]:
+    """Return those of the node ids `cases` that are of the quick part. `slow`: as `slow_functions`."""
     listed: dict[str, list[str]] = defaultdict(list)
     chosen = set()
     for case in cases:
@@ -36,13 +40,16 @@ def quick(cases: Iterable[str], slow: frozenset[str]) -> set[str]:
             listed[function].append(case)
         else:
             chosen.add(case)
-    for of_function in listed.values():
-        chosen |= _sample(of_function)
+    for function, of_function in listed.items():
+        chosen |= _sample(of_function, slow[function])
     return chosen
 
 
-def _sample(cases: Sequence[str]) -> set[str]:
+def _sample(cases: Sequence[str], seconds: int) -> set[str]:
+    """`seconds`: of all `cases` together."""
     if len(cases) < SHARE / 2:
         return set()
-    by_hash = {case: crc32(case.encode()) for case in cases}
-    return {case for case, number in by_hash.items() if number % SHARE == 0} or {min(by_hash, key=by_hash.__getitem__)}
+    by_hash = sorted(cases, key=lambda case: (crc32(case.encode()), case))
+    drawn = [case for case in by_hash if crc32(case.encode()) % SHARE == 0]
+    most = len(drawn) if seconds == 0 else max(1, MOST_S * len(cases) // seconds)
+    return set(drawn[:most] or by_hash[:1])

@@ -11,7 +11,7 @@ from bench.suite.slow import seconds_by_function
 from tests.parts import SHARE, function_of, quick, slow_functions
 
 TREE = Path(__file__).parents[1]
-SLOW = frozenset({"tests/a.py::test_slow", "tests/a.py::TestOf::test_slow"})
+SLOW = {"tests/a.py::test_slow": 2, "tests/a.py::TestOf::test_slow": 2}
 
 
 def names_in(path: Path) -> set[str]:
@@ -59,6 +59,19 @@ def test_of_a_slow_function_with_many_cases_some_are_quick_and_the_same_in_any_o
 def test_about_one_case_in_ten_is_quick():
     cases = [f"tests/a.py::test_slow[{n}]" for n in range(1000)]
     assert 60 < len(quick(cases, SLOW)) < 140
+
+
+def test_of_a_function_that_takes_long_a_few_seconds_are_quick_and_one_case_at_least():
+    cases = [f"tests/a.py::test_slow[{n}]" for n in range(100)]
+    drawn = quick(cases, {"tests/a.py::test_slow": 20})
+    for seconds, most in ((25, 8), (50, 4), (100, 2), (1000, 1)):
+        fewer = quick(cases, {"tests/a.py::test_slow": seconds})
+        assert fewer <= drawn and len(fewer) == min(most, len(drawn)), seconds
+
+
+def test_what_was_listed_with_no_second_is_drawn_in_full():
+    cases = [f"tests/a.py::test_slow[{n}]" for n in range(100)]
+    assert quick(cases, {"tests/a.py::test_slow": 0}) == quick(cases, {"tests/a.py::test_slow": 1})
 
 
 def test_parameters_may_look_like_names():

@@ -1,7 +1,7 @@
 """Writes tests/slow.txt: the functions of the suite that take most time, from what pytest printed with `--durations=0`.
 
     make test-all PYTEST_ARGS="-n 2 --dist loadscope --durations=0 -q" > durations.txt
-    python -m bench.suite.slow durations.txt [--keep 350]
+    python -m bench.suite.slow durations.txt [--keep 540]
 
 Time of set-up and tear-down counts for the case that pytest names.
 """
@@ -31,7 +31,7 @@ def seconds_by_function(lines: Iterable[str]) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("durations", type=Path)
-    parser.add_argument("--keep", type=int, default=350, help="how many functions are slow")
+    parser.add_argument("--keep", type=int, default=540, help="how many functions are slow")
     options = parser.parse_args()
     with options.durations.open(encoding="utf-8", errors="replace") as lines:
         seconds = seconds_by_function(lines)

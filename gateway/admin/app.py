@@ -1,4 +1,5 @@
-"""Puts the admin API together. OpenAPI at ``/openapi.json``; no page that loads scripts from elsewhere."""
+"""Application of the admin API: its routers, error handlers and middleware. OpenAPI at ``/openapi.json``, without pages
+that load scripts from other hosts."""
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -32,7 +33,7 @@ TOO_LARGE = HTTPException(413, f"the body is larger than {MAX_BODY} bytes; send 
 
 
 def build_admin(context: AdminContext) -> FastAPI:
-    """To be mounted at PREFIX."""
+    """Return the application, which the caller mounts at PREFIX."""
     app = AdminApi(
         title="Domicile admin API",
         version="1",
@@ -81,12 +82,13 @@ def build_admin(context: AdminContext) -> FastAPI:
 
 
 def operation_id(route: APIRoute) -> str:
-    """The function's name; what there is of tenants and of the staff or the operator shares its own."""
+    """Return the operation id: the name of the function, with a suffix for routes of the staff and the operator, which
+    share functions with those of tenants."""
     return f"{route.name}_of_staff" if route.path.startswith(("/staff", "/operator")) else route.name
 
 
 class BoundedBody:
-    """Refuses to read more than MAX_BODY bytes of a request's body (413)."""
+    """Middleware that reads at most MAX_BODY bytes of a request's body. A larger one is answered with 413."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -97,7 +99,7 @@ class BoundedBody:
 
         async def bounded() -> Message:
             nonlocal size
-            if int(declared) > MAX_BODY:  # before the client is asked for it, where it waits for a 100
+            if int(declared) > MAX_BODY:  # before a client that waits for 100 sends it
                 raise TOO_LARGE
             message = await receive()
             size += len(message.get("body", b""))
@@ -109,7 +111,7 @@ class BoundedBody:
 
 
 class NoStore:
-    """Answers are for who asked, now: no cache of a browser or a proxy keeps them, and none is taken for a page."""
+    """Middleware that forbids caches to store a response and browsers to guess its media type."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""A tenant's backends: what is registered, and servers of its own that speak OpenAI's API.
+"""A tenant's registered backends, and the registration of the tenant's own servers with an OpenAI-compatible API.
 
-Our own engines are registered by what starts them. Registering decides where a tenant's prompts go and by whose facts
-that place is judged, so it is the operator's to do.
+Domicile's engines are registered when they are started. A registration decides where prompts of the tenant are sent and
+which facts apply to that place. It therefore needs a permission of the operator.
 """
 
 from datetime import UTC, datetime
@@ -35,17 +35,16 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class NewBackend(Body):
-    """A server of the tenant's own, in a `region` of the catalogue, that answers at `url` (https).
+    """A server of the tenant in a `region` of the catalogue, reached at `url` (https).
 
-    It is trusted by `ca` (PEM, for the host of the URL or `name`), by `pin` (SHA-256 of its certificate in DER form, in
-    hex), or both. `key`: the file of that name in the gateways' folder ``secrets/backends/TENANT`` holds what it asks
-    for as bearer token. `plain`: it refuses what is not OpenAI's own; `priority`: it queues by vLLM's parameter;
-    `watermark`: it marks its answers, and is asked to in this server's way.
-    `single_tenant`: it is declared to serve this tenant alone. `managed`: it is a service of another company, trusted
-    by public authorities for the host of the URL or `name`; with `refuse_changed_key` nothing is sent to a key that
-    was not seen before. `weights_sha256`: the digest of its weights, as you declare it.
-    `eur_per_million`: what a million tokens cost there.
-    """
+    It is trusted by `ca` (PEM, for the host of the URL or `name`), by `pin` (SHA-256 of its certificate in DER, in
+    hexadecimal), or both. `key`: name of a file in the gateways' folder ``secrets/backends/TENANT`` that contains the
+    bearer token which the server requires. `plain`: the server refuses parameters that OpenAI's API does not have.
+    `priority`: it schedules by vLLM's parameter of that name. `watermark`: it marks its answers, and how it is asked
+    to. `single_tenant`: declared to serve this tenant only. `managed`: a service of another company, trusted by public
+    certificate authorities for the host of the URL or `name`; with `refuse_changed_key` no request is sent when the
+    server shows a new key. `weights_sha256`: declared digest of its weights. `eur_per_million`: price of a million
+    tokens in euros."""
 
     id: Name
     region: Name
@@ -67,22 +66,20 @@ class NewBackend(Body):
 
 @router.get("", dependencies=[Reading])
 def list_backends(context: Context, tenant: str, after: After = None, limit: Limit = 50) -> Page[BackendRecord]:
-    """Ours and theirs, also those that were revoked."""
+    """List all backends of the tenant, including revoked ones."""
     return context.pages.backends(tenant, after, limit)
 
 
 @router.get("/{backend}", dependencies=[Reading])
 def show_backend(context: Context, response: Response, tenant: str, backend: str) -> BackendRecord:
-    record = context.inventory.backend(tenant, backend)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.backend(tenant, backend))
 
 
 @router.post("", status_code=201)
 def register_backend(
     actor: Manager, context: Context, response: Response, tenant: str, new: NewBackend
 ) -> BackendRecord:
-    """Register a server, or change one of the same name and region. It gets requests within a second."""
+    """Register a server, or change the one with the same name and region. It receives requests within a second."""
     if not new.url.startswith("https://"):
         raise Invalid("over this API a server is registered by its https URL; give one that begins with https://")
     with policy_study(context) as study:
@@ -97,12 +94,11 @@ def register_backend(
         eur_per_million=new.eur_per_million,
         weights_sha256=new.weights_sha256,
     )
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 class AcceptedKey(Body):
-    """`key_sha256`: of the public key (SubjectPublicKeyInfo, DER) that a managed service may show from now on."""
+    """A new key of a managed service. `key_sha256`: SHA-256 of the public key (SubjectPublicKeyInfo, DER)."""
 
     key_sha256: Sha256
 
@@ -111,19 +107,15 @@ class AcceptedKey(Body):
 def accept_key(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, backend: str, key: AcceptedKey
 ) -> BackendRecord:
-    record = context.control(actor.name, expected).accept_backend_key(tenant, backend, key.key_sha256)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).accept_backend_key(tenant, backend, key.key_sha256))
 
 
 @router.post("/{backend}/revoke")
 def revoke_backend(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, backend: str
 ) -> BackendRecord:
-    """It gets no more requests from any gateway within a second."""
-    record = context.control(actor.name, expected).revoke_backend(tenant, backend)
-    tagged(response, record)
-    return record
+    """Revoke the backend. Within a second no gateway sends it requests."""
+    return tagged(response, context.control(actor.name, expected).revoke_backend(tenant, backend))
 
 
 def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
@@ -138,7 +130,8 @@ def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
 
 
 def _key_file(context: AdminContext, tenant: str, key: str | None) -> str | None:
-    """By name in a folder for this alone: by a path, any secret of the gateway's could be sent to any server."""
+    """Return the path of a backend's key. It is given by name, in a folder that contains such keys only, because a path
+    could send any secret of the gateway to any server. Raises Invalid."""
     if key is None:
         return None
     if context.backend_keys is None:
@@ -150,7 +143,9 @@ def _key_file(context: AdminContext, tenant: str, key: str | None) -> str | None
     try:
         read_secret(path)
     except LoosePermissions as error:
-        raise Invalid(f"others than its owner may read the file of key {key!r}; run chmod 600 on it") from error
+        raise Invalid(
+            f"the file of key {key!r} can be read by users other than its owner; run chmod 600 on it"
+        ) from error
     except OSError as error:
         raise Invalid(
             f"there is no file {tenant}/{key} in the gateway's folder secrets/backends; put the key there"

@@ -1,4 +1,4 @@
-"""Deployments: what shall run of a tenant's models; and what does."""
+"""Deployments of a tenant's models, their replicas, and the load of its backends."""
 
 from typing import Annotated, Literal, Self
 
@@ -31,19 +31,20 @@ Weights = Annotated[
 
 
 class Figures(Body, Scale):
-    """How many replicas, and when more are started."""
+    """Number of replicas, and when more are started."""
 
 
 def _in_one_spelling(gpu: str) -> str:
-    """Raises ValueError for what names no cards."""
+    """Return the canonical name of the cards. Raises ValueError for an unknown one."""
     return gpu if gpu == "auto" else str(Cards.parse(gpu))
 
 
 class NewDeployment(Figures):
-    """`weights`: a file or folder inside the installation's folder of models. `gpu`: the cards of one replica: `cpu`,
-    `h100`, `4xh100`. `eur_per_hour`: of one replica. `weights_sha256`: the digest that its replicas have to compute
-    of their weights; without it, the first that one of them says. `kind` `disaggregated`: prompts are computed by
-    `prefill` replicas of their own; the other figures are of those that answer."""
+    """A new deployment. `weights`: a file or folder in the installation's folder of models. `gpu`: the cards of one
+    replica: `cpu`, `h100`, `4xh100`. `wait_s`: seconds that a request waits for a replica. `eur_per_hour`: price of one
+    replica. `weights_sha256`: required digest of the weights; by default the first one that a replica reports. `kind`:
+    with `disaggregated`, `prefill` separate replicas compute prompts, and the other figures are for those that
+    decode."""
 
     id: Annotated[Place, Field(max_length=MAX_NAME)]
     model: Annotated[str, Field(min_length=1, max_length=200)]
@@ -64,7 +65,7 @@ class NewDeployment(Figures):
 
 
 class WhatIf(Body):
-    """As many replicas of these weights on these cards."""
+    """A number of replicas of these weights on these cards."""
 
     weights: Weights
     gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$"), AfterValidator(_in_one_spelling)] = CPU
@@ -113,18 +114,18 @@ class Planned(ResponseBody):
 
 
 class Feasible(ResponseBody):
-    """`because`: why they could not run, in the planner's words."""
+    """Result of a check. `because`: the planner's reason if they cannot run."""
 
     feasible: bool
     because: str
 
 
 class BackendLoad(ResponseBody):
-    """A backend as this gateway sees it now. `in_flight`: our calls; `running`, `waiting`: sequences by its own report;
-    `kv_use`: share of its KV cache, 0 to 1; `first_byte_ms`: of the last call. By its own words of the last 30 s:
-    `tokens_per_s`: written, of all calls; `first_token_ms`: the mean; `joules_per_1000_tokens`: energy of its cards for
-    written tokens; `gpu_use`, `gpu_memory`: shares of its cards' time and memory, 0 to 1; `watts`: what they draw.
-    None: not known."""
+    """Current state of a backend, as known to this gateway. `in_flight`: calls of this gateway. `running`, `waiting`:
+    sequences, as the backend reports them. `kv_use`: used share of its KV cache, 0 to 1. `first_byte_ms`: time to the
+    first byte of the last call. As the backend reports them for the last 30 s: `tokens_per_s`: tokens written, of all
+    calls; `first_token_ms`: the mean; `joules_per_1000_tokens`: energy of its cards for written tokens; `gpu_use`,
+    `gpu_memory`: used shares of its cards' time and memory, 0 to 1; `watts`: power of its cards. Null if unknown."""
 
     backend: str
     available: bool
@@ -144,7 +145,7 @@ class BackendLoad(ResponseBody):
 
 @router.get("/tenants/{tenant}/backend-loads", dependencies=[Reading])
 def list_backend_loads(context: Context, tenant: str) -> tuple[BackendLoad, ...]:
-    """How busy the tenant's backends are, by this gateway's last look."""
+    """List the load of the tenant's backends, as this gateway last measured it."""
     context.inventory.tenant(tenant)
     if context.fleet is None:
         return ()
@@ -169,7 +170,7 @@ def _load(backend: Backend, load: Load, report: EngineReport | None, rates: Engi
 
 @router.post("/tenants/{tenant}/deployments/check", dependencies=[Depends(RequirePermission("deployments.manage"))])
 def check_deployment(context: Context, tenant: str, asked: WhatIf) -> Feasible:
-    """Whether so many replicas could run here. Nothing is started."""
+    """Check whether that many replicas can run here. Nothing is started."""
     context.inventory.tenant(tenant)
     if asked.gpu == "auto":
         raise Invalid("this API does not choose a card; name one, or cpu")
@@ -215,8 +216,9 @@ def list_deployments(context: Context, tenant: str, after: After = None, limit: 
 def create_deployment(
     actor: Manager, context: Context, response: Response, tenant: str, new: NewDeployment
 ) -> DeploymentRecord:
-    """Backends are started within seconds of a need, and are the tenant's alone. One deployment serves a model. What
-    could not run, for its card, weights, model or memory, is refused with the planner's reason."""
+    """Create a deployment. Its backends are started within seconds of a request and serve this tenant only. A model has
+    one deployment. If it could not run because of card, weights, model or memory, it is refused with the planner's
+    reason."""
     for region in new.regions:
         context.check_region(region)
     if new.gpu == "auto":
@@ -229,12 +231,12 @@ def create_deployment(
         micro_eur_per_hour=round(new.eur_per_hour * MICRO),
     )
     context.check_deployment(wanted)
-    return _tagged(response, context.control(actor.name).create_deployment(wanted))
+    return tagged(response, context.control(actor.name).create_deployment(wanted))
 
 
 @router.get("/tenants/{tenant}/deployments/{deployment}", dependencies=[Reading])
 def show_deployment(context: Context, response: Response, tenant: str, deployment: str) -> DeploymentRecord:
-    return _tagged(response, deployment_at(context.database, tenant, deployment))
+    return tagged(response, deployment_at(context.database, tenant, deployment))
 
 
 @router.put("/tenants/{tenant}/deployments/{deployment}/scale")
@@ -247,15 +249,15 @@ def scale_deployment(
     deployment: str,
     figures: Figures,
 ) -> DeploymentRecord:
-    """Replace its figures; one that was drained works again. More replicas than could run are refused with the
+    """Replace the figures. A drained deployment starts replicas again. More replicas than can run are refused with the
     reason."""
     scale = Scale(**figures.model_dump())
     context.check_scale(deployment_at(context.database, tenant, deployment), scale)
-    return _tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
+    return tagged(response, context.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
 
 
 class PinnedWeights(Body):
-    """`weights_sha256`: as the record and `GET` of the deployment name it."""
+    """`weights_sha256`: digest as in the record and in `GET` of the deployment."""
 
     weights_sha256: Sha256
 
@@ -270,17 +272,17 @@ def pin_weights(
     deployment: str,
     pinned: PinnedWeights,
 ) -> DeploymentRecord:
-    """Replicas that start from now on have to run these weights; those that run go on."""
+    """Require these weights of replicas that start from now on. Running ones continue."""
     control = context.control(actor.name, expected)
-    return _tagged(response, control.pin_weights(tenant, deployment, pinned.weights_sha256))
+    return tagged(response, control.pin_weights(tenant, deployment, pinned.weights_sha256))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/drain")
 def drain_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
-    """Running answers end, then its backends. It starts none until it is scaled again."""
-    return _tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
+    """Stop the backends after their running answers. None is started until the deployment is scaled again."""
+    return tagged(response, context.control(actor.name, expected).drain_deployment(tenant, deployment))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/sleep")
@@ -289,7 +291,7 @@ def put_to_sleep(
 ) -> DeploymentRecord:
     """Running answers end, then its replicas sleep, also where it has to have some at least, until a call waits or it
     is woken. Those that cannot sleep end."""
-    return _tagged(response, context.control(actor.name, expected).put_deployment_to_sleep(tenant, deployment))
+    return tagged(response, context.control(actor.name, expected).put_deployment_to_sleep(tenant, deployment))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/wake")
@@ -297,7 +299,7 @@ def wake_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
     """One of its replicas wakes, or starts where none sleeps, before a call needs it."""
-    return _tagged(response, context.control(actor.name, expected).wake_deployment(tenant, deployment))
+    return tagged(response, context.control(actor.name, expected).wake_deployment(tenant, deployment))
 
 
 @router.post("/tenants/{tenant}/deployments/{deployment}/delete")
@@ -305,7 +307,7 @@ def delete_deployment(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, deployment: str
 ) -> DeploymentRecord:
     """Drain and delete the deployment permanently. Its costs stay on record."""
-    return _tagged(response, context.control(actor.name, expected).delete_deployment(tenant, deployment))
+    return tagged(response, context.control(actor.name, expected).delete_deployment(tenant, deployment))
 
 
 @router.get("/tenants/{tenant}/deployments/{deployment}/replicas", dependencies=[Reading])
@@ -315,11 +317,6 @@ def list_replicas(
     deployment: str,
     after: After = None,
     limit: Limit = 50,
-    ended: Annotated[bool, Query(description="those too that run no more")] = False,
+    ended: Annotated[bool, Query(description="include replicas that have ended")] = False,
 ) -> Page[ReplicaRecord]:
     return replicas_of(context.database, tenant, deployment, after, limit, ended=ended)
-
-
-def _tagged(response: Response, record: DeploymentRecord) -> DeploymentRecord:
-    tagged(response, record)
-    return record

@@ -1,4 +1,4 @@
-"""Dry runs of policies: how a tenant's requests would be decided, and which regions its policy allows."""
+"""Explanations of policy decisions without a request, and the regions that a tenant's policy allows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ Reading = Depends(RequirePermission("policies.read"))
 
 
 class Question(Body):
-    """The decision on a request of `project` for `model`; `document`: by this document of the tenant instead."""
+    """A request of `project` for `model` to decide. `document`: a document to use in place of the tenant's policy."""
 
     project: Name
     model: Annotated[str, Field(max_length=256)]
@@ -33,7 +33,8 @@ class Question(Body):
 
 
 class PlacesAsked(Body):
-    """Without `regions`: all of the catalogue. `document`: by this document of the tenant instead."""
+    """Regions to check, by default all of the catalogue. `document`: a document to use in place of the tenant's
+    policy."""
 
     regions: Annotated[tuple[Name, ...], Field(max_length=1000)] | None = None
     document: Document | None = None
@@ -45,7 +46,7 @@ class Explanation(ResponseBody):
 
 
 class Places(ResponseBody):
-    """`catalogue`: its version. Each region with its facts as of `on` and where they were found."""
+    """Regions with their facts on the day `on` and the sources of these. `catalogue`: its version."""
 
     catalogue: str
     on: date
@@ -65,7 +66,7 @@ class PlacesJudged(ResponseBody):
 
 @router.post("/tenants/{tenant}/policies/explain", dependencies=[Reading], tags=["policies"])
 def explain_policy(context: Context, tenant: str, asked: Question) -> Explanation:
-    """Decide as a gateway would now, with the lines of the documents that say so."""
+    """Return the decision that a gateway would make now, with the lines of the documents that lead to it."""
     draft = None if asked.document is None else Draft(asked.document, tenant)
     with policy_study(context) as study:
         explained = study.explain(tenant, asked.project, asked.model, draft)
@@ -75,7 +76,8 @@ def explain_policy(context: Context, tenant: str, asked: Question) -> Explanatio
 
 @router.post("/tenants/{tenant}/regions/check", dependencies=[Reading])
 def check_regions(context: Context, tenant: str, asked: PlacesAsked) -> PlacesJudged:
-    """Whether an ordinary request of the tenant may be answered there, and if not, by which rule."""
+    """Check for each region whether an ordinary request of the tenant may be answered there, and if not, which rule
+    refuses it."""
     draft = None if asked.document is None else Draft(asked.document, tenant)
     with policy_study(context) as study:
         verdicts = study.evaluate_regions(tenant, asked.regions, draft)
@@ -84,7 +86,7 @@ def check_regions(context: Context, tenant: str, asked: PlacesAsked) -> PlacesJu
 
 @router.get("/regions", dependencies=[Depends(authenticated_actor)])
 def list_regions(context: Context, on: Day | None = None) -> Places:
-    """The regions of the catalogue on a day, today unless named, with the facts that residency is judged by."""
+    """List the regions of the catalogue on a day, by default today, with the facts that decide about residency."""
     day = on or datetime.now(UTC).date()
     with policy_study(context) as study:
         known = study.catalogue
@@ -105,7 +107,8 @@ def show_region(context: Context, region: Name, on: Day | None = None) -> Place:
 
 @contextmanager
 def policy_study(context: AdminContext) -> Iterator[PolicyStudy]:
-    """What is wrong with a document is 422, in the policy's own words."""
+    """Provide the study of policies. Raises Invalid with the message of an error in a document, NotReady without a
+    catalogue."""
     if context.policy_study is None:
         raise NotReady("this gateway has no catalogue; start it with one in its data folder")
     try:

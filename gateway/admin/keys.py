@@ -1,4 +1,4 @@
-"""API keys of a tenant's projects. A key itself is in the answer that makes it, and nowhere else."""
+"""API keys of a tenant's projects. Only the response that creates a key contains the key itself."""
 
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -27,14 +27,15 @@ class NewKey(Body):
 
 
 class Rotation(Body):
-    """Without `expires_at` the new key lives as long as the old one was meant to."""
+    """`grace_hours`: time for which the old key stays valid. `expires_at`: by default, the new key has the lifetime of
+    the old one."""
 
     grace_hours: Annotated[int, Field(ge=0, le=MAX_GRACE // timedelta(hours=1))] = 24
     expires_at: Instant | None = None
 
 
 class KeyWithSecret(KeyRecord):
-    """`key` is shown this once and kept nowhere."""
+    """A new key. `key` is shown once and is not stored."""
 
     key: str = Field(repr=False)
 
@@ -57,16 +58,14 @@ def create_key(actor: Manager, context: Context, response: Response, tenant: str
 
 @router.get("/{key}", dependencies=[Depends(RequirePermission("keys.read"))])
 def show_key(context: Context, response: Response, tenant: str, key: str) -> KeyRecord:
-    record = context.inventory.key(tenant, key)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.key(tenant, key))
 
 
 @router.post("/{key}/rotate", status_code=201)
 def rotate_key(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, key: str, rotation: Rotation
 ) -> KeyWithSecret:
-    """Make the key's successor; until the grace period is over, both work."""
+    """Create the successor of the key. Both are valid until the grace period ends."""
     record, secret = context.control(actor.name, expected).rotate_key(
         tenant, key, grace=timedelta(hours=rotation.grace_hours), expires_at=rotation.expires_at
     )
@@ -77,10 +76,8 @@ def rotate_key(
 def revoke_key(
     actor: Manager, context: Context, expected: IfMatch, response: Response, tenant: str, key: str
 ) -> KeyRecord:
-    """It stops working in every gateway within a second. This cannot be undone."""
-    record = context.control(actor.name, expected).revoke_key(tenant, key)
-    tagged(response, record)
-    return record
+    """Revoke the key. Every gateway refuses it within a second. This cannot be undone."""
+    return tagged(response, context.control(actor.name, expected).revoke_key(tenant, key))
 
 
 def _shown_once(response: Response, record: KeyRecord, token: str) -> KeyWithSecret:

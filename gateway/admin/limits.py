@@ -1,4 +1,4 @@
-"""Limits of a tenant, its projects and its keys; prices. In force in every gateway within a second."""
+"""Limits of a tenant, its projects and its keys, and prices. Changes are in force in every gateway within a second."""
 
 from decimal import Decimal
 from typing import Annotated
@@ -23,8 +23,8 @@ Amount = Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)]
 
 
 class NewPrice(Body):
-    """Euros a million tokens. Without `cached` those cost as `input`; without `valid_from` it holds from now on.
-    `batch_discount`: percent off for lines of batches."""
+    """Price of a model in euros per million tokens. `cached`: by default as `input`. `valid_from`: by default now.
+    `batch_discount`: reduction for lines of batches in percent."""
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     input: Amount
@@ -36,7 +36,7 @@ class NewPrice(Body):
 
 @router.get("/tenants/{tenant}/limits/all", dependencies=[Reading])
 def list_limits(context: Context, tenant: str) -> list[LimitsRecord]:
-    """The tenant's own and those of its projects and keys."""
+    """List the limits of the tenant, its projects and its keys."""
     return limits_in(context.database, tenant)
 
 
@@ -49,8 +49,8 @@ def show_tenant_limits(context: Context, response: Response, tenant: str) -> Lim
 def set_tenant_limits(
     actor: Owner, context: Context, expected: IfMatch, response: Response, tenant: str, figures: LimitFigures
 ) -> LimitsRecord:
-    """Replace the tenant's own limits: the operator's to set, since they are set for the tenant."""
-    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures))
+    """Replace the tenant's own limits. This needs a permission of the operator, because they restrict the tenant."""
+    return tagged(response, context.control(actor.name, expected).set_limits(tenant, figures))
 
 
 @router.get("/tenants/{tenant}/projects/{project}/limits", dependencies=[Reading])
@@ -68,8 +68,8 @@ def set_project_limits(
     project: str,
     figures: LimitFigures,
 ) -> LimitsRecord:
-    """Replace the project's limits. Where its policy sets one too, the lower binds."""
-    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, project=project))
+    """Replace the project's limits. If its policy sets one as well, the lower one applies."""
+    return tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, project=project))
 
 
 @router.get("/tenants/{tenant}/keys/{key}/limits", dependencies=[Reading])
@@ -87,13 +87,13 @@ def set_key_limits(
     key: str,
     figures: LimitFigures,
 ) -> LimitsRecord:
-    """Replace the key's limits. A key that succeeds it by rotation inherits them."""
-    return _tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, key=key))
+    """Replace the key's limits. Its successor by rotation inherits them."""
+    return tagged(response, context.control(actor.name, expected).set_limits(tenant, figures, key=key))
 
 
 @router.get("/prices", dependencies=[Depends(RequirePermission("prices.read"))])
 def list_prices(context: Context) -> list[PriceRecord]:
-    """Every version of every model's price."""
+    """List all versions of the prices of all models."""
     return prices_in(context.database, context.cell)
 
 
@@ -104,7 +104,7 @@ def set_price(
     response: Response,
     new: NewPrice,
 ) -> PriceRecord:
-    """The next version of a model's price. What was used before costs what it cost."""
+    """Add a version of a model's price. Costs of earlier calls do not change."""
     record = context.control(actor.name).set_price(
         new.model,
         input=new.input,
@@ -113,16 +113,10 @@ def set_price(
         batch_discount=new.batch_discount,
         valid_from=new.valid_from,
     )
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 def _shown(
     context: AdminContext, response: Response, tenant: str, *, project: str | None = None, key: str | None = None
 ) -> LimitsRecord:
-    return _tagged(response, limits_at(context.database, tenant, project=project, key=key))
-
-
-def _tagged(response: Response, record: LimitsRecord) -> LimitsRecord:
-    tagged(response, record)
-    return record
+    return tagged(response, limits_at(context.database, tenant, project=project, key=key))

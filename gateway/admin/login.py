@@ -1,7 +1,7 @@
-"""How people come in through the identity provider, and how they leave: login, callback, logout.
+"""Login of people through the identity provider: login, callback, login of devices, logout.
 
-A session is an access token that ends within the hour (docs/adr/0007): one table, one look-up, one way to revoke. The
-browser holds it in a cookie that no script can read.
+A session is an access token that expires within an hour (docs/adr/0007), so that sessions and tokens share a table, a
+look-up and a revocation. The browser stores it in a cookie that scripts cannot read.
 """
 
 import hmac
@@ -41,8 +41,8 @@ TO_CONSOLE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/console/">'
     '<title>Domicile</title><p><a href="/console/">Go on to the console</a></p></html>'
 )
-"""A page and no redirect: a browser that comes from the provider sends the session, which is ``SameSite=Strict``, only
-with what a page of ours begins."""
+"""A page instead of a redirect: after a redirect from the provider's site, the browser would not send the session
+cookie, which is ``SameSite=Strict``. It sends the cookie with a request from a page of this site."""
 OF_PAGE = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'",
@@ -51,7 +51,7 @@ OF_PAGE = {
 
 
 class Session(BaseModel):
-    """Who has logged in, where, and until when. The session itself is in the cookie."""
+    """The person who logged in, their tenant, and the expiry. The session itself is in the cookie."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,8 +63,8 @@ class Session(BaseModel):
 
 @router.get("/login", status_code=303, response_class=RedirectResponse, response_model=None)
 async def login(request: Request, context: Context, tenant: Name | None = None, again: bool = False) -> Response:
-    """Go to the identity provider, and come back by ``/callback``. `tenant`: for who has roles in several. `again`: the
-    provider asks the person again, as what cannot be undone in the console takes."""
+    """Redirect to the identity provider, which redirects to ``/callback``. `tenant`: for a person with roles in
+    several. `again`: the provider authenticates the person again, which irreversible actions in the console require."""
     provider, cookies = _open(context)
     attempt = LoginAttempt.new()
     url = await context.provider_pool.run(provider.authorization_url, attempt, again)
@@ -86,9 +86,9 @@ async def callback(
     iss: Short = None,
     error: Short = None,
 ) -> Response:
-    """Where the identity provider sends people back to. Roles are those of their groups as of now.
+    """Complete a login with the response of the identity provider. Roles are those of the person's current groups.
 
-    The session that the browser had ends. A browser goes on to the console, other clients get the session as JSON.
+    An earlier session of the browser ends. A browser gets a page that leads to the console, other clients get JSON.
     """
     provider, cookies = _open(context)
     life = timedelta(minutes=provider.settings.session_minutes)
@@ -143,7 +143,7 @@ def show_device_login(context: Context) -> DeviceLogin:
 
 @router.post("/device-login", status_code=201)
 async def device_login(request: Request, context: Context, shown: DeviceToken) -> SessionWithToken:
-    """A session for an ID token of the device flow, which is good for this once. Roles are those of its groups."""
+    """Exchange an ID token of the device flow, which is accepted once, for a session. Roles are those of its groups."""
     provider = _for_devices(context)
     life = timedelta(minutes=provider.settings.session_minutes)
     try:
@@ -166,10 +166,10 @@ async def device_login(request: Request, context: Context, shown: DeviceToken) -
 
 @router.post("/logout", status_code=204, response_model=None)
 def logout(request: Request, actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) -> Response:
-    """End the session, or the access token, that this is called with.
+    """End the session or access token of the caller.
 
-    303 to where the browser ends its session at the identity provider, if it has one and the provider offers that
-    (OpenID Connect RP-Initiated Logout 1.0).
+    A browser with a session is redirected (303) to the logout page of the identity provider, if it has one (OpenID
+    Connect RP-Initiated Logout 1.0).
     """
     if actor.kind == "machine":
         raise Invalid("a machine's token cannot be logged out; it ends at its expiry")
@@ -187,39 +187,35 @@ def logout(request: Request, actor: Annotated[Actor, Depends(authenticated_actor
 def _open(context: AdminContext) -> tuple["IdentityProvider", Cookies]:
     if context.provider is None or context.cookies is None:
         raise NotFound(
-            "logging in is not possible, since no identity provider is configured; set oidc.issuer, or use "
-            "an access token"
+            "login is not possible because no identity provider is configured; set oidc.issuer, or use an access token"
         )
     return context.provider, context.cookies
 
 
 def _for_devices(context: AdminContext) -> "IdentityProvider":
     if context.provider is None or context.provider.settings.device_client_id is None:
-        raise NotFound(
-            "logging in from a command line by the identity provider is off; set oidc.device_client_id, or use an "
-            "access token"
-        )
+        raise NotFound("login from a command line is not configured; set oidc.device_client_id, or use an access token")
     return context.provider
 
 
 def _use_once(context: AdminContext, purpose: str, value: str) -> None:
-    """Raises LoginRefused at the second time."""
+    """Mark `value` as used. Raises LoginRefused if it was used before."""
     used = Answers(context.database, context.cell, purpose, value)
     try:
         claim = used.claim(value, context.now())
     except Pending:
         claim = b""
     if isinstance(claim, bytes):
-        raise LoginRefused("login_used", "this login was used already; log in again")
+        raise LoginRefused("login_used", "this login was already used; log in again")
     used.keep(claim, b"used")
 
 
 def _pending_login(context: AdminContext, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
-    """The pending login of this callback, which is consumed. Raises LoginRefused."""
+    """Return the pending login of this callback and mark it as used. Raises LoginRefused."""
     now = context.now()
     begun = cookies.login_of(request, context.hasher(), now.timestamp())
     if begun is None or state is None or not hmac.compare_digest(begun.attempt.state.encode(), state.encode()):
-        raise LoginRefused("login_state", "this login was not begun in this browser, or too long ago; log in again")
+        raise LoginRefused("login_state", "this login was not started in this browser, or it has expired; log in again")
     _use_once(context, "login", begun.attempt.state)
     return begun
 
@@ -227,7 +223,7 @@ def _pending_login(context: AdminContext, cookies: Cookies, request: Request, st
 def _claims(
     provider: "IdentityProvider", attempt: LoginAttempt, code: str | None, issuer: str | None, error: str | None
 ) -> dict[str, Any]:
-    """Of the person that came back. Raises LoginRefused, ProviderUnavailable."""
+    """Return the claims of the person who logged in. Raises LoginRefused, ProviderUnavailable."""
     try:
         provider.check_issuer(issuer)
         if error is not None or not code:
@@ -249,11 +245,11 @@ def _start_session(
     claims: dict[str, Any],
     life: timedelta,
 ) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:
-    """Give the person the roles of their groups and a session, and end the one before. Raises LoginRefused."""
+    """Assign the roles of their groups to the person, open a session and end the earlier one. Raises LoginRefused."""
     control = context.control("system")
     authenticated_at = _authenticated_at(context, provider, begun, claims)
     person = _person_of(context, provider, claims, begun.tenant)
-    # A browser does not send its session along when it comes from the provider, so the login's cookie names it too.
+    # A browser that comes from the provider does not send its session cookie, so the login's cookie contains its id.
     known = context.session(request)
     for token in {begun.session, "" if known is None else known.token} - {""}:
         control.end_session(token)
@@ -264,8 +260,8 @@ def _start_session(
 def _authenticated_at(
     context: AdminContext, provider: "IdentityProvider", begun: PendingLogin, claims: dict[str, Any]
 ) -> datetime | None:
-    """When the person last showed the provider who they are. Raises LoginRefused where they were to do so now, and the
-    provider does not say that they did."""
+    """Return when the provider last authenticated the person; None if it does not say. Raises LoginRefused if a new
+    authentication was requested and the provider does not confirm it."""
     now, skew_s = context.now(), provider.settings.clock_skew_s
     try:
         at = authentication_time(claims, now=now.timestamp(), skew_s=skew_s)
@@ -274,13 +270,13 @@ def _authenticated_at(
     if begun.again and at is None:
         raise LoginRefused(
             "login_not_fresh",
-            "this needs a recent sign-in, and the identity provider does not say when you signed in"
-            "; let it send the claim auth_time, or ask an operator to do it from a shell",
+            "the identity provider does not say when you signed in, which this action requires"
+            "; configure it to send the claim auth_time, or ask an operator to do it from a shell",
         )
     if begun.again and at is not None and now.timestamp() - at > FRESH.total_seconds() + skew_s:
         raise LoginRefused(
             "login_not_fresh",
-            "the identity provider let you in without asking who you are; sign out there, and sign in again",
+            "the identity provider did not authenticate you again; sign out there, and sign in again",
         )
     return None if at is None else datetime.fromtimestamp(at, UTC)
 
@@ -288,14 +284,14 @@ def _authenticated_at(
 def _person_of(
     context: AdminContext, provider: "IdentityProvider", claims: dict[str, Any], tenant: str | None
 ) -> PersonRecord:
-    """Whom the claims are of, with the roles of their groups. Raises LoginRefused."""
+    """Return the person of the claims, with the roles of their groups. Raises LoginRefused."""
     settings, subject = provider.settings, subject_digest(claims["iss"], claims["sub"])
     if (provisioning := context.provisioning()) is not None:
         admitted = provisioning.admitted(subject)
         if admitted is None:
             raise LoginRefused(
                 "login_provisioned",
-                "the identity provider has not provisioned you here, or ended that; ask its administrators",
+                "the identity provider has not provisioned you here, or no longer does; ask its administrators",
             )
         return _chosen(admitted, tenant)
     people = context.control("system").apply_groups(

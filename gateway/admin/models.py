@@ -1,4 +1,4 @@
-"""Names that projects give to models, their adapters, and the web origins that may call for a project."""
+"""Model names, adapters and allowed web origins of a project."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ Target = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Defaults(Body):
-    """Of parameters of sampling and length."""
+    """Default values of sampling parameters and of the length."""
 
     frequency_penalty: float | None = None
     max_tokens: int | None = None
@@ -40,7 +40,8 @@ class Defaults(Body):
 
 
 class NamedModel(Body):
-    """`targets`: models of the tenant, the preferred one first. `defaults`: of parameters that calls do not set."""
+    """A name for models. `targets`: models of the tenant, the preferred one first. `defaults`: values of parameters
+    that a call does not set."""
 
     name: ModelName
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS)]
@@ -52,7 +53,7 @@ class NamedModel(Body):
 
 
 class NewAdapter(Body):
-    """As `gateway.records.adapters.AdapterSetting`."""
+    """A new adapter; the fields are those of `gateway.records.adapters.AdapterSetting`."""
 
     name: AdapterName
     model: Annotated[str, Field(min_length=1, max_length=128)]
@@ -69,7 +70,7 @@ class DeletedName(Body):
 
 
 class Origins(Body):
-    """As browsers send them: scheme, host and port."""
+    """Origins in the form that browsers send: scheme, host and port."""
 
     origins: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=64)]
 
@@ -78,7 +79,7 @@ class Origins(Body):
 def list_model_names(
     context: Context, tenant: str, project: str, name: Annotated[ModelName | None, Query()] = None
 ) -> list[ModelNameRecord]:
-    """All names of the project, or the one."""
+    """List the names of the project, or the one called `name`."""
     found = model_names_in(context.database, tenant, project)
     return found if name is None else [record for record in found if record.name == name]
 
@@ -93,7 +94,7 @@ def set_model_name(
     project: str,
     new: NamedModel,
 ) -> ModelNameRecord:
-    """Make the name, or replace what it stands for. Each target is judged by the policy when it is called."""
+    """Create or replace a name. The policy decides about each target when it is called."""
     defaults = new.defaults.model_dump(exclude_none=True)
     naming = named(**new.model_dump(exclude={"name", "defaults"}), defaults=defaults)
     control = context.control(actor.name, expected)
@@ -101,8 +102,7 @@ def set_model_name(
         record = control.update_model_name(tenant, project, new.name, naming)
     except NotFound:
         record = control.create_model_name(tenant, project, new.name, naming)
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 @router.post("/tenants/{tenant}/projects/{project}/models/delete")
@@ -115,15 +115,13 @@ def delete_model_name(
     project: str,
     gone: DeletedName,
 ) -> ModelNameRecord:
-    """From then on the name is that of a model, where there is one."""
-    record = context.control(actor.name, expected).delete_model_name(tenant, project, gone.name)
-    tagged(response, record)
-    return record
+    """Delete a name. Calls with it then mean the model of that name, if there is one."""
+    return tagged(response, context.control(actor.name, expected).delete_model_name(tenant, project, gone.name))
 
 
 @router.get("/tenants/{tenant}/projects/{project}/adapters", dependencies=[Reading])
 def list_adapters(context: Context, tenant: str, project: str) -> list[AdapterRecord]:
-    """All adapters of the project."""
+    """List the adapters of the project."""
     return adapters_in(context.database, tenant, project)
 
 
@@ -137,11 +135,9 @@ def create_adapter(
     project: str,
     new: NewAdapter,
 ) -> AdapterRecord:
-    """Register an adapter: calls of the project may name it, `model: base:adapter`, and the first one loads it."""
+    """Register an adapter. Calls of the project select it as `model: base:adapter`; the first one loads it."""
     setting = adapter_setting(**new.model_dump(exclude={"name"}))
-    record = context.control(actor.name, expected).create_adapter(tenant, project, new.name, setting)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name, expected).create_adapter(tenant, project, new.name, setting))
 
 
 @router.post("/tenants/{tenant}/projects/{project}/adapters/delete")
@@ -154,10 +150,8 @@ def delete_adapter(
     project: str,
     gone: DeletedAdapter,
 ) -> AdapterRecord:
-    """From then on no call finds it."""
-    record = context.control(actor.name, expected).delete_adapter(tenant, project, gone.name)
-    tagged(response, record)
-    return record
+    """Delete an adapter. No later call can select it."""
+    return tagged(response, context.control(actor.name, expected).delete_adapter(tenant, project, gone.name))
 
 
 @router.put("/tenants/{tenant}/projects/{project}/origins")
@@ -170,7 +164,5 @@ def set_origins(
     project: str,
     wanted: Origins,
 ) -> ProjectRecord:
-    """Replace the origins of web pages whose scripts may call for the project; none: no page may."""
-    record = context.control(actor.name, expected).set_origins(tenant, project, wanted.origins)
-    tagged(response, record)
-    return record
+    """Replace the origins of the web pages that may call for the project. Without one, no page may."""
+    return tagged(response, context.control(actor.name, expected).set_origins(tenant, project, wanted.origins))

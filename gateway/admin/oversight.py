@@ -1,4 +1,4 @@
-"""Human oversight: AI systems and projects are stopped, and let go on (AI Act 14(4)(e), 26(5))."""
+"""Human oversight: AI systems and projects are stopped and resumed (AI Act 14(4)(e), 26(5))."""
 
 from typing import Annotated
 
@@ -17,7 +17,8 @@ Overseer = Annotated[Actor, Depends(RequirePermission("oversight.act"))]
 
 
 class Act(Body):
-    """Of an AI system with all its projects, or of one project: one of the two. `reason`: a code, no words."""
+    """Applies to an AI system with all its projects, or to one project; exactly one is given. `reason`: a code, not
+    free text."""
 
     ai_system_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     project: Name | None = None
@@ -26,13 +27,13 @@ class Act(Body):
 
 @router.get("/tenants/{tenant}/oversight", dependencies=[Depends(RequirePermission("tenant.read"))])
 def list_stops(context: Context, tenant: str) -> list[StopRecord]:
-    """All stops in the tenant: by whom, since when, until when."""
+    """List all stops in the tenant, with actor, begin and end."""
     return stops_in(context.database, tenant)
 
 
 @router.post("/tenants/{tenant}/oversight/stop")
 def stop_system(actor: Overseer, context: Context, tenant: str, act: Act) -> StopRecord:
-    """Every call of it is refused, in every gateway within a second; those that run are cut."""
+    """Stop it: within a second every gateway refuses its calls and ends running ones."""
     return context.control(actor.name).stop(
         tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason
     )
@@ -40,7 +41,7 @@ def stop_system(actor: Overseer, context: Context, tenant: str, act: Act) -> Sto
 
 @router.post("/tenants/{tenant}/oversight/resume")
 def resume_system(actor: Overseer, context: Context, tenant: str, act: Act) -> StopRecord:
-    """Calls of it are taken again."""
+    """End a stop. Calls are accepted again."""
     return context.control(actor.name).resume(
         tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason
     )

@@ -1,4 +1,4 @@
-"""People, their roles and tokens: a tenant's, and the installation's own staff; and how the first one comes in."""
+"""People of a tenant and staff of the installation, with their roles and tokens, and the first operator."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -39,7 +39,7 @@ class FirstOperator(Body):
 
 
 class TokenWithSecret(AccessTokenRecord):
-    """`token` is shown this once and kept nowhere."""
+    """A new token. `token` is shown once and is not stored."""
 
     token: str = Field(repr=False)
 
@@ -50,10 +50,10 @@ class Welcome(BaseModel):
 
 
 class Me(BaseModel):
-    """Who the bearer of this token is, and what their roles allow: in `tenant`, or, where it is None, everywhere.
+    """The caller and the permissions of their roles, in `tenant`, or in the whole installation if it is null.
 
-    `since`: when the token or session was made; None, like the name, for a machine. `authenticated_at`: of a session,
-    when the person last showed who they are, as the identity provider says; None where it does not.
+    `since`: when the token or session was created; null for a machine, as is the name. `authenticated_at`: for a
+    session, when the identity provider last authenticated the person; null if it does not say.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,7 +74,8 @@ bootstrap_router = APIRouter(tags=["people"], route_class=GuardedRoute)
 def bootstrap(
     token: Annotated[str, Depends(RequireBootstrapToken())], context: Context, response: Response, first: FirstOperator
 ) -> Welcome:
-    """Spend the one-time bootstrap token (as bearer) on the first operator, who gets an access token."""
+    """Create the first operator with an access token. Takes the bootstrap token as bearer token, which is valid
+    once."""
     expires_at = context.now() + timedelta(days=first.token_days)
     person, record, secret = context.control(f"key:{token}").bootstrap(token, first.display_name, expires_at=expires_at)
     return Welcome(person=person, token=_shown_once(response, record, secret.token))
@@ -102,8 +103,9 @@ def me(actor: Annotated[Actor, Depends(authenticated_actor)], context: Context) 
 def _routes(
     prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission, vouch: Permission
 ) -> APIRouter:
-    """The same routes for a tenant's people and for the staff. `tenant_of`: a dependency that gives the tenant, None
-    for the staff. `read`, `manage`: what a caller needs for a GET and for every other method, but `vouch`."""
+    """Return the routes for people of a tenant, or for the staff. `tenant_of`: dependency that returns the tenant, None
+    for the staff. `read`, `manage`: permissions for GET and for other methods. `vouch`: permission to vouch for a
+    person."""
     router = APIRouter(prefix=prefix, tags=["people"], route_class=IdempotentRoute)
     _add_people(router, tenant_of, read, manage, vouch)
     _add_tokens(router, tenant_of, read, manage)
@@ -117,7 +119,7 @@ def _add_people(
     manage: Permission,
     vouch: Permission,
 ) -> None:
-    """Adds the routes of persons and their roles to `router`; the parameters are those of `_routes`."""
+    """Add the routes of persons and their roles to `router`. Parameters as in `_routes`."""
     reading = [Depends(RequirePermission(read))]
     manager = Annotated[Actor, Depends(RequirePermission(manage))]
     voucher = Annotated[Actor, Depends(RequirePermission(vouch))]
@@ -129,46 +131,37 @@ def _add_people(
 
     @router.post("", status_code=201)
     def create_person(actor: manager, context: Context, response: Response, tenant: of, new: NewPerson) -> PersonRecord:
-        record = context.control(actor.name).create_person(tenant, new.display_name, new.roles)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name).create_person(tenant, new.display_name, new.roles))
 
     @router.get("/{person}", dependencies=reading)
     def show_person(context: Context, response: Response, tenant: of, person: str) -> PersonRecord:
-        record = context.inventory.person(tenant, person)
-        tagged(response, record)
-        return record
+        return tagged(response, context.inventory.person(tenant, person))
 
     @router.put("/{person}/roles")
     def set_roles(
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, new: Roles
     ) -> PersonRecord:
-        record = context.control(actor.name, expected).set_roles(tenant, person, new.roles)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name, expected).set_roles(tenant, person, new.roles))
 
     @router.post("/{person}/vouch")
     def vouch_for_person(
         actor: voucher, context: Context, expected: IfMatch, response: Response, tenant: of, person: str
     ) -> PersonRecord:
-        """Say that they are a second person, with the roles and tokens that they have now. 409 for who made them, and
-        for who has no role that those lack."""
+        """Confirm that this is a second person, with their current roles and tokens. 409 for the person who created
+        them, and for a caller without a role that they lack."""
         record = context.control(actor.name, expected).vouch_for_person(tenant, person, voucher=actor.person)
-        tagged(response, record)
-        return record
+        return tagged(response, record)
 
     @router.post("/{person}/revoke")
     def revoke_person(
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str
     ) -> PersonRecord:
-        """All their tokens stop working at once. This cannot be undone."""
-        record = context.control(actor.name, expected).revoke_person(tenant, person)
-        tagged(response, record)
-        return record
+        """Revoke the person and all their tokens immediately. This cannot be undone."""
+        return tagged(response, context.control(actor.name, expected).revoke_person(tenant, person))
 
 
 def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
-    """Adds the routes of a person's access tokens to `router`; the parameters are those of `_routes`."""
+    """Add the routes of a person's access tokens to `router`. Parameters as in `_routes`."""
     reading = [Depends(RequirePermission(read))]
     manager = Annotated[Actor, Depends(RequirePermission(manage))]
     of = Annotated[str | None, Depends(tenant_of)]
@@ -192,9 +185,7 @@ def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: P
     def revoke_token(
         actor: manager, context: Context, expected: IfMatch, response: Response, tenant: of, person: str, token: str
     ) -> AccessTokenRecord:
-        record = context.control(actor.name, expected).revoke_token(tenant, person, token)
-        tagged(response, record)
-        return record
+        return tagged(response, context.control(actor.name, expected).revoke_token(tenant, person, token))
 
 
 def _in_the_path(tenant: str) -> str:

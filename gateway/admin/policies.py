@@ -1,6 +1,6 @@
-"""Policy activation: proposals, what they would change, and rollback.
+"""Policies: versions, checks and simulations, proposals with approval and activation, and rollback.
 
-The same routes twice: for a tenant's policies (and its projects'), and for the operator's, which takes precedence.
+The routes exist twice: for policies of a tenant and its projects, and for those of the operator, which take precedence.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,15 @@ Document = Annotated[str, Field(max_length=MAX_POLICY)]
 
 
 class NewPolicy(Body):
-    """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
+    """A policy document. `document`: YAML. `project`: the policy is for this project and may only restrict the
+    tenant's."""
 
     document: Document
     project: Name | None = None
 
 
 class Activation(Body):
-    """Without `at`: now."""
+    """`at`: time of the activation, by default now."""
 
     at: Instant | None = None
 
@@ -51,9 +52,9 @@ class Rollback(Body):
 
 
 class Simulation(Body):
-    """A `document`, or `dpf_accepted` false for the one in force without the EU-US Data Privacy Framework.
+    """A draft: a `document`, or with `dpf_accepted` false the policy in force without the EU-US Data Privacy Framework.
 
-    `since`: calls recorded from then on.
+    `since`: only calls recorded from then on are used.
     """
 
     document: Document | None = None
@@ -63,7 +64,7 @@ class Simulation(Body):
 
 
 class TestOutcome(ResponseBody):
-    """`reasons`: why the test's case was refused, if it was."""
+    """Result of a test in a document. `reasons`: why its request was refused, if it was."""
 
     name: str
     expect: str
@@ -72,8 +73,8 @@ class TestOutcome(ResponseBody):
 
 
 class Checked(ResponseBody):
-    """`problems`: each with its line; none if the document may be proposed. `tests`: those that the document carries,
-    where it compiles."""
+    """Result of a check. `problems`: with their lines; empty if the document can be proposed. `tests`: results of the
+    document's own tests, if it compiles."""
 
     ok: bool
     problems: tuple[str, ...]
@@ -88,7 +89,8 @@ class RuleDifference(ResponseBody):
 
 
 class TenantImpact(ResponseBody):
-    """Of a tenant's recorded `calls`, how many would stay the `same`; `changes` by effect, project, model, reason."""
+    """Effect on the recorded `calls` of a tenant. `same`: number of unchanged decisions. `changes`: by effect, project,
+    model and reason."""
 
     tenant: str
     calls: int
@@ -98,17 +100,18 @@ class TenantImpact(ResponseBody):
 
 
 class Impact(ResponseBody):
-    """`differences`: from what is in force, none where nothing is. `tenants`: all that the draft concerns."""
+    """Effect of a draft. `differences`: from the policy in force; empty if there is none. `tenants`: those that it
+    concerns."""
 
     differences: tuple[RuleDifference, ...]
     tenants: tuple[TenantImpact, ...]
 
 
 def _routes(prefix: str, owner: _Owner, needs: _Needs) -> APIRouter:
-    """The same routes for a tenant's policies and the operator's, in the order of a policy's life.
+    """Return the routes for policies of a tenant, or of the operator.
 
-    `owner`: a dependency that gives the tenant, None for the operator's. `needs`: the permission that a route needs
-    here which needs this one for a tenant's policies.
+    `owner`: dependency that returns the tenant, None for the operator. `needs`: maps a permission for policies of a
+    tenant to the one required here.
     """
     router = APIRouter(prefix=prefix, tags=["policies"], route_class=IdempotentRoute)
     _add_reading(router, owner, needs)
@@ -119,7 +122,7 @@ def _routes(prefix: str, owner: _Owner, needs: _Needs) -> APIRouter:
 
 
 def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
-    """Adds the routes that change nothing: the versions, and what a draft would change."""
+    """Add the read-only routes: the versions, and the checks and simulations of a draft."""
     reading = [Depends(RequirePermission(needs("policies.read")))]
     of = Annotated[str | None, Depends(owner)]
 
@@ -131,12 +134,12 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         after: Annotated[Whole, Query(ge=0, le=2**31 - 1)] = 0,
         limit: Limit = 50,
     ) -> Page[PolicyVersionRecord]:
-        """Every version ever in force, oldest first; of a tenant's own document, or of one of its projects."""
+        """List all versions that have been in force, oldest first, of the tenant's policy or of one of its projects."""
         return context.pages.policies(tenant, project, after, limit)
 
     @router.post("/policies/check", dependencies=reading)
     def check_policy(context: Context, tenant: of, new: NewPolicy) -> Checked:
-        """Read and compile a document with what is above it, and run the tests that it carries."""
+        """Compile a document together with the policies above it, and run its tests."""
         draft = Draft(new.document, tenant, new.project)
         with policy_study(context) as study:
             problems, outcomes = study.check(draft)
@@ -144,13 +147,13 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
 
     @router.post("/policies/diff", dependencies=reading)
     def diff_policy(context: Context, tenant: of, new: NewPolicy) -> tuple[RuleDifference, ...]:
-        """Rule by rule against what is in force, all levels together."""
+        """Compare a document with the policy in force, by rule, with all levels combined."""
         with policy_study(context) as study:
             return _shown(study.differences(Draft(new.document, tenant, new.project)))
 
     @router.post("/policies/simulate", dependencies=reading)
     def simulate_policy(context: Context, tenant: of, asked: Simulation) -> Impact:
-        """What a draft would have done to recorded calls. Nothing is changed."""
+        """Return how a draft would have decided recorded calls. Nothing is changed."""
         if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
             raise Invalid(
                 "the document is missing, or dpf_accepted is sent beside it; send either a document, or "
@@ -167,7 +170,7 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
 
 
 def _add_rollback(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
-    """Adds the route that puts the version before the one in force back, without a proposal."""
+    """Add the route that restores the previous version without a proposal."""
     activator = Annotated[Actor, Depends(RequirePermission(needs("policies.activate")))]
     of = Annotated[str | None, Depends(owner)]
 
@@ -175,45 +178,40 @@ def _add_rollback(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     def roll_back_policy(
         actor: activator, context: Context, expected: IfMatch, response: Response, tenant: of, back: Rollback
     ) -> PolicyVersionRecord:
-        """Put the version before the one in force back, as a new version. One person may; it goes one step."""
-        record = context.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
-        tagged(response, record)
-        return record
+        """Restore the previous version as a new version. This takes one person and goes back one version."""
+        return tagged(response, context.control(actor.name, expected).roll_back_policy(tenant, project=back.project))
 
 
 def _add_proposals(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
-    """Adds the routes by which a document is proposed and proposals are read."""
+    """Add the routes to propose a document and to read proposals."""
     reading = [Depends(RequirePermission(needs("policies.read")))]
     submitter = Annotated[Actor, Depends(RequirePermission(needs("policies.submit")))]
     of = Annotated[str | None, Depends(owner)]
 
     @router.get("/policy-proposals", dependencies=reading)
     def list_proposals(context: Context, tenant: of) -> tuple[PolicyProposalRecord, ...]:
-        """Every one there was, oldest first."""
+        """List all proposals, oldest first."""
         return tuple(context.inventory.proposals(tenant))
 
     @router.post("/policy-proposals", status_code=201)
     def submit_policy(
         actor: submitter, context: Context, response: Response, tenant: of, new: NewPolicy
     ) -> PolicyProposalRecord:
-        """Propose a document. It must compile and pass its own tests; a second person approves it."""
+        """Propose a document. It must compile and pass its own tests. A second person has to approve it."""
         record = context.control(actor.name).submit_policy(
             tenant, new.document, project=new.project, person=actor.person
         )
-        tagged(response, record)
-        return record
+        return tagged(response, record)
 
     @router.get("/policy-proposals/{proposal}", dependencies=reading)
     def show_proposal(
         context: Context, response: Response, tenant: of, proposal: int, project: Name | None = None
     ) -> PolicyProposalRecord:
-        record = context.inventory.proposal(tenant, proposal, project)
-        tagged(response, record)
-        return record
+        return tagged(response, context.inventory.proposal(tenant, proposal, project))
 
 
 def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
-    """Adds the routes that decide about one proposal: approve, activate, withdraw."""
+    """Add the routes that decide about a proposal: approve, activate, withdraw."""
     submitter = Annotated[Actor, Depends(RequirePermission(needs("policies.submit")))]
     approver = Annotated[Actor, Depends(RequirePermission(needs("policies.approve")))]
     activator = Annotated[Actor, Depends(RequirePermission(needs("policies.activate")))]
@@ -229,11 +227,9 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         proposal: int,
         project: Name | None = None,
     ) -> PolicyProposalRecord:
-        """Say yes to another person's proposal; 409 for one's own."""
+        """Approve a proposal of another person. 409 for the caller's own."""
         control = context.control(actor.name, expected)
-        record = control.approve_policy(tenant, proposal, person=actor.person, project=project)
-        tagged(response, record)
-        return record
+        return tagged(response, control.approve_policy(tenant, proposal, person=actor.person, project=project))
 
     @router.post("/policy-proposals/{proposal}/activate")
     def activate_policy(
@@ -246,11 +242,11 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         when: Activation,
         project: Name | None = None,
     ) -> PolicyProposalRecord:
-        """Put an approved proposal in force, now or at an instant. If it does not compile by then, what was stays."""
+        """Activate an approved proposal, now or at a given time. If it does not compile then, the earlier policy stays
+        in force."""
         at: datetime | None = when.at
         record = context.control(actor.name, expected).activate_proposal(tenant, proposal, project=project, at=at)
-        tagged(response, record)
-        return record
+        return tagged(response, record)
 
     @router.post("/policy-proposals/{proposal}/withdraw")
     def withdraw_policy(
@@ -263,15 +259,13 @@ def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         why: Withdrawal,
         project: Name | None = None,
     ) -> PolicyProposalRecord:
-        """Take a proposal back that is not in force."""
+        """Withdraw a proposal that is not in force."""
         control = context.control(actor.name, expected)
-        record = control.withdraw_policy(tenant, proposal, project=project, because=why.because)
-        tagged(response, record)
-        return record
+        return tagged(response, control.withdraw_policy(tenant, proposal, project=project, because=why.because))
 
 
 def _test_outcome(outcome: PolicyTestOutcome) -> TestOutcome:
-    """The result of one of a document's own tests, as the API gives it."""
+    """Convert the result of one of a document's own tests."""
     reasons = tuple(map(str, outcome.decision.reasons))
     return TestOutcome(name=outcome.test.name, expect=outcome.test.expect, passed=outcome.passed, reasons=reasons)
 

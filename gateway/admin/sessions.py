@@ -1,4 +1,4 @@
-"""The caller's own sessions and access tokens: listed, and ended."""
+"""List and end the caller's own sessions and access tokens."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ Caller = Annotated[Actor, Depends(RequireToken())]
 
 @router.get("")
 def list_sessions(actor: Caller, context: Context) -> tuple[AccessTokenRecord, ...]:
-    """Those that work, oldest first; none of a machine, whose tokens its identity provider knows."""
+    """List the valid ones, oldest first. Empty for a machine, whose tokens are managed by the identity provider."""
     if actor.kind == "machine":
         return ()
     now = context.now()
@@ -27,7 +27,7 @@ def list_sessions(actor: Caller, context: Context) -> tuple[AccessTokenRecord, .
 
 @router.post("/{token}/end")
 def end_session(actor: Caller, context: Context, token: str) -> AccessTokenRecord:
-    """It stops working at once. 404 for what is not the caller's own."""
+    """End a session or token immediately. 404 unless it is the caller's own."""
     if actor.kind == "machine":
         raise Invalid("a machine's token cannot be ended here; it ends at its expiry")
     return context.control(actor.name).close_session(actor.tenant, actor.person, token)

@@ -34,7 +34,7 @@ class NewProject(Body):
 
 
 class Weakness(ResponseBody):
-    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
+    """A weak setting. `code`: its name in docs/warnings.md. `says`: the finding. `fix`: what to do."""
 
     code: str
     says: str
@@ -43,7 +43,7 @@ class Weakness(ResponseBody):
 
 @router.get("/weak-settings", dependencies=[Depends(RequirePermission("staff.read"))])
 def list_weak_settings(context: Context) -> tuple[Weakness, ...]:
-    """Every weak default in force at this gateway, as `domicile doctor` names them."""
+    """List the weak settings of this gateway, as `domicile doctor` does."""
     return tuple(Weakness(code=one.code, says=one.says, fix=one.fix) for one in context.weak_settings())
 
 
@@ -59,16 +59,12 @@ def create_tenant(
     response: Response,
     new: NewTenant,
 ) -> TenantRecord:
-    record = context.control(actor.name).create_tenant(new.id, display_name=new.display_name)
-    tagged(response, record)
-    return record
+    return tagged(response, context.control(actor.name).create_tenant(new.id, display_name=new.display_name))
 
 
 @router.get("/tenants/{tenant}", dependencies=[Depends(RequirePermission("tenant.read"))])
 def show_tenant(context: Context, response: Response, tenant: str) -> TenantRecord:
-    record = context.inventory.tenant(tenant)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.tenant(tenant))
 
 
 @router.post("/tenants/{tenant}/revoke")
@@ -79,10 +75,9 @@ def revoke_tenant(
     response: Response,
     tenant: str,
 ) -> TenantRecord:
-    """All its keys stop working within a second, its backends get no more requests. This cannot be undone."""
-    record = context.control(actor.name, expected).revoke_tenant(tenant)
-    tagged(response, record)
-    return record
+    """Revoke the tenant. Within a second its keys are refused and its backends receive no requests. This cannot be
+    undone."""
+    return tagged(response, context.control(actor.name, expected).revoke_tenant(tenant))
 
 
 @router.get("/tenants/{tenant}/projects", dependencies=[Depends(RequirePermission("tenant.read"))])
@@ -107,15 +102,12 @@ def create_project(
         risk_class=new.risk_class,
         ai_system_id=new.ai_system_id,
     )
-    tagged(response, record)
-    return record
+    return tagged(response, record)
 
 
 @router.get("/tenants/{tenant}/projects/{project}", dependencies=[Depends(RequirePermission("tenant.read"))])
 def show_project(context: Context, response: Response, tenant: str, project: str) -> ProjectRecord:
-    record = context.inventory.project(tenant, project)
-    tagged(response, record)
-    return record
+    return tagged(response, context.inventory.project(tenant, project))
 
 
 @router.post("/tenants/{tenant}/projects/{project}/revoke")
@@ -127,7 +119,5 @@ def revoke_project(
     tenant: str,
     project: str,
 ) -> ProjectRecord:
-    """All its keys stop working within a second. This cannot be undone."""
-    record = context.control(actor.name, expected).revoke_project(tenant, project)
-    tagged(response, record)
-    return record
+    """Revoke the project. Its keys are refused within a second. This cannot be undone."""
+    return tagged(response, context.control(actor.name, expected).revoke_project(tenant, project))

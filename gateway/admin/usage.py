@@ -1,4 +1,4 @@
-"""What was used and what it cost, as the ledger has it: of one tenant, or of all."""
+"""Usage and costs from the ledger, of one tenant or of all."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,14 +15,14 @@ from gateway.store.reports.usage_report import Dimension, LedgerEntry, Span, Usa
 
 router = APIRouter(tags=["usage"], route_class=IdempotentRoute)
 
-By = Annotated[list[Dimension], Query(description="what to sum up by; may be repeated")]
+By = Annotated[list[Dimension], Query(description="dimension to group by; may be repeated")]
 Format = Annotated[Literal["json", "csv"], Query()]
 CSV = "text/csv; charset=utf-8"
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {CSV: {"schema": {"type": "string"}}}}}
 
 
 def span_of(since: Day | None = None, until: Day | None = None) -> Span:
-    """Days in UTC, both included."""
+    """Return the time span. `since`, `until`: days in UTC, both included."""
     return Span(since=since, until=until)
 
 
@@ -42,7 +42,7 @@ def show_usage(
     by: By = [],  # noqa: B006  # FastAPI copies it
     format: Format = "json",
 ) -> list[Usage] | Response:
-    """Requests, tokens, backend seconds and cost of the tenant."""
+    """Return requests, tokens, backend seconds and costs of the tenant."""
     return _report(usage(context.database, tenant=tenant, by=by, span=span), format)
 
 
@@ -50,11 +50,11 @@ def show_usage(
     "/usage", dependencies=[Depends(RequirePermission("usage.read-all"))], response_model=list[Usage], responses=AS_CSV
 )
 def show_all_usage(context: Context, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006
-    """The same of all tenants."""
+    """Return requests, tokens, backend seconds and costs of all tenants."""
     return _report(usage(context.database, by=by, span=span), format)
 
 
-CostBy = Annotated[list[CostDimension], Query(description="what to sum up by; may be repeated")]
+CostBy = Annotated[list[CostDimension], Query(description="dimension to group by; may be repeated")]
 
 
 @router.get(
@@ -70,7 +70,8 @@ def show_cost(
     by: CostBy = [],  # noqa: B006  # FastAPI copies it
     format: Format = "json",
 ) -> list[Cost] | Response:
-    """What the time of the tenant's deployments costs, how much of it was idle, and what a million tokens cost so."""
+    """Return the cost of the tenant's deployments by time, the idle part of it, and the resulting cost of a million
+    tokens."""
     return _costs(cost(context.database, tenant=tenant, by=by, span=span), format)
 
 
@@ -81,7 +82,7 @@ def show_cost(
     responses=AS_CSV,
 )
 def show_all_cost(context: Context, span: SpanOf, by: CostBy = [], format: Format = "json") -> list[Cost] | Response:  # noqa: B006
-    """The same of all tenants."""
+    """Return the cost by time of the deployments of all tenants."""
     return _costs(cost(context.database, by=by, span=span), format)
 
 
@@ -92,7 +93,7 @@ def show_all_cost(context: Context, span: SpanOf, by: CostBy = [], format: Forma
     responses=AS_CSV,
 )
 def export_calls(context: Context, tenant: str, span: SpanOf) -> StreamingResponse:
-    """Every call that is over, as CSV."""
+    """Export all finished calls as CSV."""
     Inventory(context.database).tenant(tenant)  # 404 before the first byte
     lines = csv_lines(entries(context.database, tenant=tenant, span=span), LedgerEntry)
     return StreamingResponse((line.encode() for line in lines), media_type=CSV)

@@ -83,24 +83,28 @@ def require_measurement(measurement: str, reference: Reference, what: str) -> No
     """Raise EvidenceRefused for a measurement that is not accepted."""
     if measurement not in reference.measurements:
         raise EvidenceRefused(
-            f"the {what} {measurement[:16]} is not one that is accepted; add it to the configuration if it is of the "
-            "image that you built"
+            f"the {what} {measurement[:16]} is not accepted; if it is of the image that you built, add it to the "
+            "configuration"
         )
 
 
 def require_versions(found: Mapping[str, int], reference: Reference) -> None:
     """Raise EvidenceRefused for a security version that is below the minimum or missing."""
     for name, least in sorted(reference.minimum.items()):
-        if found.get(name, -1) < least:
+        version = found.get(name)
+        if version is None:
             raise EvidenceRefused(
-                f"{name} has the security version {found.get(name)}, below {least}; update the firmware"
+                f"the evidence has no security version of {name}; remove {name} from the minimum, or use hardware that "
+                "reports it"
             )
+        if version < least:
+            raise EvidenceRefused(f"{name} has the security version {version}, below {least}; update the firmware")
 
 
 def require_binding(found: bytes, expected: bytes, what: str) -> None:
     """Raise EvidenceRefused if evidence is not bound to the expected nonce, TLS key and weights."""
     if found != expected:
         raise EvidenceRefused(
-            f"the {what} is not for this nonce, TLS key and weights: it is old, another machine's, or of another model"
-            "; ask the backend again"
+            f"the {what} is not for this nonce, TLS key and weights: it is old, or of another machine or model"
+            "; request it from the backend again"
         )

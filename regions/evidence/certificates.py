@@ -33,7 +33,7 @@ def read_pem(text: str | bytes) -> list[x509.Certificate]:
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # AMD's VCEKs have the serial number 0
             return x509.load_pem_x509_certificates(text.encode() if isinstance(text, str) else text)
     except ValueError as error:
-        raise EvidenceRefused("a certificate chain is not in PEM; give certificates in PEM") from error
+        raise EvidenceRefused("a certificate chain is not in PEM; send the certificates in PEM") from error
 
 
 def read_der(content: bytes) -> x509.Certificate:
@@ -41,7 +41,7 @@ def read_der(content: bytes) -> x509.Certificate:
     try:
         return x509.load_der_x509_certificate(content)
     except ValueError as error:
-        raise EvidenceRefused("a certificate cannot be read; give it as the vendor issued it") from error
+        raise EvidenceRefused("a certificate in DER cannot be read; send it as it was issued") from error
 
 
 def chain_of(
@@ -62,7 +62,7 @@ def chain_of(
     _check(leaf, at, understood)
     while (issuer := _issuer_of(chain[-1], candidates)) is not None and issuer != chain[-1]:
         if len(chain) >= MAX_CHAIN:
-            raise EvidenceRefused(f"a certificate chain has more than {MAX_CHAIN} certificates; give the direct one")
+            raise EvidenceRefused(f"a certificate chain has more than {MAX_CHAIN} certificates; send a shorter one")
         _check(issuer, at, understood)
         _check_authority(issuer, below=len(chain) - 1)
         _check_revoked(chain[-1], issuer, lists, at)
@@ -76,7 +76,7 @@ def public_key_of(certificate: x509.Certificate) -> PublicKeyTypes:
         return certificate.public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
         raise EvidenceRefused(
-            f"the key of {_named(certificate)} cannot be read; give the vendor's certificate"
+            f"the key of {_named(certificate)} cannot be read; send the certificate as it was issued"
         ) from error
 
 
@@ -85,15 +85,15 @@ def require_root(chain: Sequence[x509.Certificate], roots: Collection[str]) -> N
     last = chain[-1]
     if fingerprint(public_key_of(last)) not in roots:
         raise EvidenceRefused(
-            f"the certificate chain ends at {_named(last)}, which is no root that is trusted"
-            "; give the whole chain of the vendor"
+            f"the certificate chain ends at {_named(last)}, which is not a trusted root"
+            "; send the chain up to the vendor's root certificate"
         )
     if not is_issued_by(last, last):
-        raise EvidenceRefused(f"{_named(last)} did not sign itself; give the root certificate of the vendor")
+        raise EvidenceRefused(f"{_named(last)} is not self-signed; send the chain up to the vendor's root certificate")
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the names match and the issuer's key made the signature."""
+    """Return whether the names match and the issuer's key made the signature."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
@@ -132,7 +132,9 @@ def _check_authority(issuer: x509.Certificate, below: int) -> None:
     except x509.ExtensionNotFound:
         may_sign = True
     if not constraints.ca or too_long or not may_sign:
-        raise EvidenceRefused(f"{_named(issuer)} may not issue certificates; give the chain of the authority")
+        raise EvidenceRefused(
+            f"{_named(issuer)} may not issue certificates; send the chain of the vendor's authorities"
+        )
 
 
 def _check_revoked(
@@ -149,22 +151,24 @@ def _check_revoked(
             raise EvidenceRefused(f"the revocation list of {_named(issuer)} has a wrong signature; fetch it again")
         if each.next_update_utc is not None and at > each.next_update_utc:
             raise EvidenceRefused(
-                f"the revocation list of {_named(issuer)} ended on {each.next_update_utc:%Y-%m-%d}; fetch a new one"
+                f"the revocation list of {_named(issuer)} expired on {each.next_update_utc:%Y-%m-%d}; fetch a new one"
             )
         if each.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
-            raise EvidenceRefused(f"{_named(certificate)} is revoked by its issuer; the hardware has to be replaced")
+            raise EvidenceRefused(f"{_named(certificate)} is revoked by its issuer; replace the hardware")
 
 
 def _extensions(certificate: x509.Certificate) -> x509.Extensions:
     try:
         return certificate.extensions
     except ValueError as error:
-        raise EvidenceRefused("a certificate has extensions that cannot be read; give another") from error
+        raise EvidenceRefused(
+            "a certificate has extensions that cannot be read; send the certificate as it was issued"
+        ) from error
 
 
 def _named(certificate: x509.Certificate) -> str:
     try:
         name = certificate.subject.rfc4514_string()
     except ValueError:
-        name = "that cannot be named"
+        name = "an unreadable name"
     return f"the certificate of {name[:120] or 'an empty name'}"

@@ -20,11 +20,11 @@ def require_signature(
 ) -> None:
     """Raise EvidenceRefused unless `key` is on `curve` and made the signature (`r`, `s`) of `signed`."""
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, curve):
-        raise EvidenceRefused(f"the key of the {what} is not on {curve.name}; give the vendor's certificate")
+        raise EvidenceRefused(f"the key of the {what} is not on {curve.name}; send the vendor's certificate")
     try:
         key.verify(encode_dss_signature(r, s), signed, ec.ECDSA(kind))
     except (InvalidSignature, ValueError) as error:
-        raise EvidenceRefused(f"the signature of the {what} does not hold; ask the backend again") from error
+        raise EvidenceRefused(f"the signature of the {what} is invalid; request it from the backend again") from error
 
 
 def halves(signature: bytes) -> tuple[int, int]:

@@ -32,4 +32,4 @@ class FieldReader:
     def end(self) -> None:
         """Raise EvidenceRefused unless everything was read."""
         if self._rest:
-            raise EvidenceRefused(f"{self._what} has more than it should; {self._advice}")
+            raise EvidenceRefused(f"{self._what} has bytes after its last field; {self._advice}")

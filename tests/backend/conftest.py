@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from backend.models.loader import load_model
 from tests.backend.hugging_face import reference_llama
 from tests.backend.parallel.crew import Crews
 from tests.backend.tiny import tiny_model, write_folder
+from tests.fakes import quick_interpreter
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -21,6 +23,16 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)  # two that wait for each other crawl on a busy machine, and xdist runs beside us
     yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interpreted_kernels_start_at_once() -> Iterator[None]:
+    module = sys.modules.get("triton.runtime.interpreter")
+    if module is None:  # no test of this run has kernels
+        yield
+        return
+    with quick_interpreter.quick(module):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,16 +19,16 @@ class Idp:
         self.issuer = base
 
     def put(self, subject, **claims):
-        httpx2.put(f"{self.issuer}/users/{subject}", json=claims).raise_for_status()
+        _asked("PUT", f"{self.issuer}/users/{subject}", json=claims).raise_for_status()
 
     def consent(self, url, subject):
         """What a person does at the provider's page: say who they are. Where they are sent then."""
-        answer = httpx2.post(url, data={"sub": subject})
+        answer = _asked("POST", url, data={"sub": subject})
         assert answer.status_code == 302, answer.text
         return answer.headers["location"]
 
     def deny(self, url):
-        return httpx2.post(url, data={"action": "deny"}).headers["location"]
+        return _asked("POST", url, data={"action": "deny"}).headers["location"]
 
 
 @contextmanager
@@ -49,11 +49,16 @@ def _wait(process, base):
     while True:
         assert process.poll() is None
         try:
-            httpx2.get(f"{base}/.well-known/openid-configuration").raise_for_status()
+            _asked("GET", f"{base}/.well-known/openid-configuration").raise_for_status()
             return
         except httpx2.HTTPError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def _asked(method, url, **more):
+    """Over plain HTTP. With `verify`, each request would read the system's certificates, which takes 20 ms."""
+    return httpx2.request(method, url, verify=False, **more)
 
 
 def path_of(url):

@@ -1,4 +1,4 @@
-"""Authentication and authorisation of admin API calls: a dependency that names the permission of each route.
+"""Authentication and authorisation of calls of the admin API: the permission of a route is a dependency of it.
 
 The route evaluates it before a byte of the body is read (`gateway.admin.calls.guarded_route`).
 """
@@ -64,9 +64,9 @@ class OnRefused(Protocol):
 
 
 FindAnswer = Callable[[str, str, str, str], Awaitable[AnswerSearch]]
-"""Of tenant, text, reason and actor."""
+"""Takes tenant, text, reason and actor."""
 Detect = Callable[[str, str, str, str], Awaitable[Detected]]
-"""Of tenant, project, text and actor."""
+"""Takes tenant, project, text and actor."""
 
 
 MakePlan = Callable[[str, Cards, Mapping[str, Any]], Mapping[str, Any]]
@@ -78,7 +78,7 @@ def _no_plan(weights: str, cards: Cards, asked: Mapping[str, Any]) -> Mapping[st
 
 
 class WeakSetting(Protocol):
-    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
+    """A weak setting. `code`: its name in docs/warnings.md. `says`: the finding. `fix`: what to do."""
 
     @property
     def code(self) -> str: ...
@@ -90,19 +90,28 @@ class WeakSetting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """The services of the admin API. `hasher` returns the current one: the pepper may have been rotated meanwhile.
+    """Services of the admin API.
 
-    `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
-    with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
-    catalogue does not have today, `check_deployment` for a deployment that could not run, `check_scale` for figures
-    that ask for more replicas than could run; `plan` is the planner's prediction, and raises Invalid. `detect` tests a
-    text for a tenant's watermarks, by a project's policy; `find_answer` finds the answers on record that a text is
-    from; `challenge` has a backend compute again what an answer commits to. `audit`: the log that the gateway writes.
-    `evidence`: the registers of a tenant; `kept_content`: what reads content of persons outside of the log's value
-    store. `packs`: evidence packs made in the background. `fleet`: the backends as this gateway sees them now. `cases`,
-    `requests`: incidents, and requests of persons, as they were last read. `weak_settings`: what `domicile doctor`
-    finds; it blocks. `provisioned`: how people that the identity provider provisions become persons here, where it
-    does.
+    Attributes:
+        hasher: returns the current hasher; the pepper may have been rotated since the last call.
+        on_refused: is called with a code and the address of each caller that could not be authenticated.
+        backend_keys: folder with the keys that servers of tenants require, one folder for each tenant.
+        check_region: raises Invalid for a region that the catalogue does not have today.
+        check_deployment: raises Invalid for a deployment that cannot run.
+        check_scale: raises Invalid for figures with more replicas than can run.
+        plan: returns the planner's prediction; raises Invalid.
+        detect: tests a text for watermarks of a tenant, under the policy of a project.
+        find_answer: finds the recorded answers that a text comes from.
+        challenge: has a backend compute again what an answer commits to.
+        audit: the log that the gateway writes.
+        evidence: returns the registers of a tenant.
+        kept_content: returns the reader for content of persons that is not in the log's value store.
+        packs: evidence packs, which are created in the background.
+        fleet: the backends as this gateway currently knows them.
+        cases, requests: incidents and requests of persons, as last read.
+        weak_settings: findings of `domicile doctor`; it blocks.
+        approval_wait: time for which a new person or token does not count as a second one.
+        provisioned: mapping from users of the identity provider to persons, if it provisions them.
     """
 
     database: Database
@@ -161,7 +170,7 @@ class AdminContext:
         )
 
     def provisioning(self) -> Provisioning | None:
-        """What the identity provider provisions; None where it does not."""
+        """Return the provisioning by the identity provider; None without it."""
         if self.provisioned is None:
             return None
         return Provisioning(
@@ -179,7 +188,7 @@ class AdminContext:
         return Answers(self.database, self.cell, actor.name, credential)
 
     def actor(self, request: Request) -> Actor:
-        """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is refused here."""
+        """Return the caller. Raises a KeyRefused, also for a bootstrap token, Forbidden, ProviderUnavailable."""
         credential = credential_of(request, self.cookies)
         try:
             if self._takes_jwt and looks_like_jwt(credential):
@@ -193,7 +202,7 @@ class AdminContext:
         return Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
 
     def session(self, request: Request) -> Bearer | None:
-        """The bearer of the browser's session cookie; None without a valid one."""
+        """Return the owner of the browser's session cookie; None without a valid one."""
         cookies = self.cookies
         token = request.cookies.get(cookies.session, "") if cookies is not None else ""
         try:
@@ -203,7 +212,7 @@ class AdminContext:
         return bearer if bearer is not None and bearer.person is not None else None
 
     def needs_provider(self, request: Request) -> bool:
-        """Whether authentication of the caller may ask the identity provider."""
+        """Return whether authentication of the caller may send requests to the identity provider."""
         sent = request.headers.get("authorization", "")
         return self._takes_jwt and looks_like_jwt(sent[len(BEARER) :].strip())
 
@@ -212,7 +221,7 @@ class AdminContext:
         return self.provider is not None or self.workloads is not None
 
     def bootstrap_token(self, request: Request) -> str:
-        """Its id. Raises a KeyRefused."""
+        """Return the id of the bootstrap token that the request shows. Raises a KeyRefused."""
         try:
             bearer = self._bearer(credential_of(request, None))
             if bearer.person is not None:
@@ -223,25 +232,19 @@ class AdminContext:
         return bearer.token
 
     def sign_in_bearer(self, credential: str) -> Bearer:
-        """Whose one-time token for the console it is. Raises a KeyRefused."""
+        """Return the owner of a one-time token for the console. Raises a KeyRefused."""
         return self._bearer(credential, "once")
 
     def _bearer(self, credential: str, kind: KeyKind = "admin") -> Bearer:
         return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, kind), self.now())
 
     def _machine(self, token: str, tenant: str | None) -> Actor:
-        """As staff, if its groups or its pin say so; else in the tenant that it asks for, or the only one that it has
-        roles in."""
+        """Return the machine with this token: as staff if its groups or its issuer's settings make it staff, else in
+        `tenant`, or in the first tenant in which it has roles. Raises JwtRefused, ProviderUnavailable."""
         claims, grants = self._granted(token)
         own = None if None in grants else tenant if tenant in grants else min(map(str, grants), default=None)
-        if own not in grants:
-            raise JwtRefused(
-                "jwt_groups", "no group that the token names has a role here; add one of its groups to oidc.roles"
-            )
-        if own is not None and not self.inventory.has_living(own):
-            raise JwtRefused(
-                "jwt_groups", "no group that the token names has a role here; add one of its groups to oidc.roles"
-            )
+        if own not in grants or (own is not None and not self.inventory.has_living(own)):
+            raise JwtRefused("jwt_groups", "no group in the token has a role here; add one of its groups to oidc.roles")
         name = subject_digest(claims["iss"], claims["sub"])[:16]
         return Actor(name, own, grants[own], name, "machine")
 
@@ -249,7 +252,7 @@ class AdminContext:
         if self.workloads is not None and self.workloads.issued(token):
             return self.workloads.roles(token)
         if self.provider is None:
-            raise JwtRefused("jwt_issuer", "the token is of no issuer that is trusted here; add it to workloads")
+            raise JwtRefused("jwt_issuer", "the issuer of the token is not trusted here; add it to workloads")
         claims = self.provider.machine(token)
         return claims, grants_of(groups_of(claims, self.provider.settings.groups_claim), self.provider.settings.roles)
 
@@ -264,7 +267,7 @@ def authenticated_actor(request: Request) -> Actor:
 
 
 class Guard(ABC, Generic[Admitted]):
-    """A FastAPI dependency that admits or refuses the caller. The route evaluates it once for each request."""
+    """A FastAPI dependency that accepts or refuses the caller. The route evaluates it once for each request."""
 
     def __call__(self, request: Request) -> Admitted:
         admitted: Admitted = request.state.admitted[self]
@@ -272,12 +275,13 @@ class Guard(ABC, Generic[Admitted]):
 
     @abstractmethod
     def admit(self, request: Request) -> Admitted:
-        """Raises a KeyRefused, Forbidden, NotFound, ProviderUnavailable, DatabaseUnavailable."""
+        """Return what the route needs of the caller. Raises a KeyRefused, Forbidden, NotFound, ProviderUnavailable,
+        DatabaseUnavailable."""
 
 
 @dataclass(frozen=True)
 class RequireBootstrapToken(Guard[str]):
-    """The id of the bootstrap token that was shown."""
+    """Requires a bootstrap token, whose id it returns."""
 
     def admit(self, request: Request) -> str:
         return context_of(request).bootstrap_token(request)
@@ -285,7 +289,7 @@ class RequireBootstrapToken(Guard[str]):
 
 @dataclass(frozen=True)
 class RequireToken(Guard[Actor]):
-    """Whoever shows a valid access token or session, whatever their roles."""
+    """Requires a valid access token or session, with any role."""
 
     def admit(self, request: Request) -> Actor:
         return authenticated_actor(request)
@@ -293,7 +297,7 @@ class RequireToken(Guard[Actor]):
 
 @dataclass(frozen=True)
 class RequirePermission(Guard[Actor]):
-    """The actor, if they may. Another tenant is 404, whether it exists or not; 403 says why."""
+    """Requires a permission. Another tenant is answered with 404, whether it exists or not; 403 contains the reason."""
 
     permission: Permission
 
@@ -301,9 +305,8 @@ class RequirePermission(Guard[Actor]):
         actor = authenticated_actor(request)
         tenant = request.path_params.get("tenant")
         if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
-            raise NotFound(
-                "nothing has this name; check the names in the URL"
-            )  # nor is it repeated: it may be anything
+            # the names are not repeated, because they may contain anything
+            raise NotFound("the URL contains an invalid name; check the names in the URL")
         if tenant is not None and not actor.sees(tenant):
             raise NotFound(f"there is no tenant {tenant!r}; check the name of the tenant")
         verdict = check(actor, self.permission, None if self.permission in INSTALLATION else tenant)
@@ -312,8 +315,8 @@ class RequirePermission(Guard[Actor]):
         return actor
 
 
-def if_match(if_match: Annotated[str | None, Header(description="ETag of what is to be changed")] = None) -> str | None:
-    """The digest in the header; None where any state will do (RFC 9110 §13.1.1). A weak tag matches nothing."""
+def if_match(if_match: Annotated[str | None, Header(description="ETag of the object to change")] = None) -> str | None:
+    """Return the digest in the header; None if any state is accepted (RFC 9110 §13.1.1). A weak tag matches nothing."""
     return None if if_match is None or if_match.strip() == "*" else if_match.strip().removeprefix('"').removesuffix('"')
 
 

@@ -1,7 +1,8 @@
-"""Who calls the admin API: by an access token, by the session of a browser, or, of a machine, by the provider's token.
+"""Credentials of callers of the admin API: an access token, a browser's session, or a machine's token of the provider.
 
-A browser sends its session by itself, also when a page of another origin makes it call. So with a session a change must
-come from our own origin, which browsers send in `Origin` and no page can alter (in addition to ``SameSite=Strict``).
+A browser sends its session cookie with every request, also with one that a page of another origin causes. A change with
+a session is therefore accepted only from this site's origin. Browsers send the origin in `Origin`, which no page can
+alter. ``SameSite=Strict`` is a second protection.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ LOGIN_SEAL = "login cookie"
 
 @dataclass(frozen=True, slots=True)
 class Cookies:
-    """The two cookies, as our own address allows: over https bound to this very host and sent over TLS alone."""
+    """The session cookie and the login cookie. With an https address they are bound to this host and sent over TLS
+    only."""
 
     origin: str
     callback: str
@@ -30,7 +32,7 @@ class Cookies:
 
     @classmethod
     def at(cls, settings: Oidc) -> "Cookies | None":
-        """None where no identity provider is configured."""
+        """Return the cookies for the address in the settings; None without an identity provider."""
         if settings.redirect_uri is None:
             return None
         parts = urlsplit(settings.redirect_uri)
@@ -50,7 +52,8 @@ class Cookies:
         )
 
     def set_login(self, response: Response, begun: "PendingLogin", hasher: KeyHasher) -> None:
-        """Comes back with the browser from the provider, which is another site: hence only `lax`."""
+        """Set the login cookie. It is `lax`, because the browser has to send it when the provider's site redirects
+        here."""
         attempt = begun.attempt
         parts = (
             attempt.state, attempt.nonce, attempt.verifier, begun.tenant or "", begun.session, str(begun.at),
@@ -68,7 +71,8 @@ class Cookies:
         )
 
     def login_of(self, request: Request, hasher: KeyHasher, now: float) -> "PendingLogin | None":
-        """The login that this gateway, or another of the installation, began in this browser not too long ago."""
+        """Return the login that a gateway of this installation started in this browser; None if there is none or it has
+        expired. `now`: seconds since 1970."""
         text, _, seal = request.cookies.get(self.login, "").rpartition(".")
         parts = text.split(".")
         if len(parts) != 7 or not hasher.sealed(LOGIN_SEAL, text, seal):
@@ -87,9 +91,9 @@ class Cookies:
 
 @dataclass(frozen=True, slots=True)
 class PendingLogin:
-    """Content of the login cookie, sealed: only we can make one, so that a callback asks the provider only for a
-    login that was begun here. `session`: the id of the one that the browser had then, which a new one replaces;
-    `at`: seconds since 1970; `again`: the person is to show anew who they are."""
+    """Content of the login cookie. It is sealed, so that a callback asks the provider only for logins started here.
+    `session`: id of the browser's session at that time, which the new session replaces. `at`: seconds since 1970.
+    `again`: the provider has to authenticate the person again."""
 
     attempt: LoginAttempt
     tenant: str | None
@@ -99,8 +103,8 @@ class PendingLogin:
 
 
 def credential_of(request: Request, cookies: Cookies | None) -> str:
-    """What the caller shows, '' if nothing: the bearer token, else the session, which may change something only from
-    our own origin. Raises Forbidden, KeyUnknown where there are two of one header."""
+    """Return the bearer token, else the session, else an empty string. Raises Forbidden for a change with a session
+    from another origin, KeyUnknown for two authorization headers."""
     sent = request.headers.getlist("authorization")
     if len(sent) > 1:
         raise KeyUnknown("more than one authorization header was sent; send one")
@@ -108,5 +112,5 @@ def credential_of(request: Request, cookies: Cookies | None) -> str:
         return sent[0][len(BEARER) :].strip() if sent[0][: len(BEARER)].lower() == BEARER else ""
     session = request.cookies.get(cookies.session, "") if cookies else ""
     if cookies and session and request.method not in SAFE_METHODS and request.headers.get("origin") != cookies.origin:
-        raise Forbidden(f"a session may change something only from {cookies.origin}; send a token instead")
+        raise Forbidden(f"changes with a session are accepted from {cookies.origin} only; send a token instead")
     return session

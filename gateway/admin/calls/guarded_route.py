@@ -1,7 +1,7 @@
-"""A route whose caller is authenticated and authorised before a byte of the body is read.
+"""A route that authenticates and authorises the caller before it reads the body.
 
-FastAPI reads and parses a body before it asks any dependency, so that an unauthenticated caller would read how a field
-is wrong before being refused, and could make the gateway read megabytes.
+FastAPI parses the body before it evaluates dependencies. An unauthenticated caller would then get errors about fields,
+and could make the gateway read megabytes.
 """
 
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ from gateway.admin.calls.access import Guard, context_of
 
 
 class GuardedRoute(APIRoute):
-    """A route whose guards, among its dependencies, are asked first."""
+    """A route that evaluates the guards among its dependencies first."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = self.unguarded()
@@ -30,5 +30,5 @@ class GuardedRoute(APIRoute):
         return guarded
 
     def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler for authorised calls."""
+        """Return the handler for authorised calls."""
         return super().get_route_handler()

@@ -1,8 +1,8 @@
-"""``Idempotency-Key``: a call repeated with the same key gets the first one's answer, and changes nothing twice.
+"""``Idempotency-Key``: a call repeated with the same key gets the first response and changes nothing again.
 
-After draft-ietf-httpapi-idempotency-key-header. A key is one caller's own, for 24 hours. Only a call that changed
-something is remembered; what was refused may be repeated, corrected or not. `gateway.store.idempotent_answers` says how
-answers that hold a secret are kept, and what becomes of a call that was cut off.
+After draft-ietf-httpapi-idempotency-key-header. A key belongs to one caller and is valid for 24 hours. Only successful
+calls are stored; a refused one can be repeated, with or without corrections. `gateway.store.idempotent_answers`
+describes how responses with a secret are stored, and the state after an interrupted call.
 """
 
 import json
@@ -31,7 +31,7 @@ _KEPT_HEADERS = ("content-type", "etag", "cache-control")
 
 
 class IdempotentRoute(GuardedRoute):
-    """A route whose calls may carry an idempotency key. The caller is authorised before the key is looked at."""
+    """A route whose calls may have an idempotency key. The caller is authorised before the key is read."""
 
     def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().unguarded()
@@ -47,7 +47,7 @@ class IdempotentRoute(GuardedRoute):
                 with attempting(call.attempt):
                     response = await answer(request)
             except Exception:
-                with suppress(DatabaseUnavailable):  # then it ends with its lease
+                with suppress(DatabaseUnavailable):  # then the claim ends with its lease
                     await run_in_threadpool(call.release)
                 raise
             await run_in_threadpool(call.keep, response)
@@ -57,7 +57,7 @@ class IdempotentRoute(GuardedRoute):
 
 
 class IdempotentCall:
-    """One call with a key. `answers`: its caller's. `fingerprint`: of everything that it asks for."""
+    """A call with a key. `answers`: stored answers of its caller. `fingerprint`: hash of the request."""
 
     attempt: Claim
 
@@ -67,15 +67,17 @@ class IdempotentCall:
         self._fingerprint = fingerprint
 
     def claim(self, now: datetime) -> Response | None:
-        """The answer of the first call with the key, None where this is it. Raises Invalid where that was another call;
-        Pending."""
+        """Return the response of the first call with the key; None if this is the first. Raises Invalid if that call
+        was another one, Pending if it runs or its response cannot be shown."""
         claimed = self._answers.claim(self._key, now)
         if isinstance(claimed, Claim):
             self.attempt = claimed
             return None
         opened = self._answers.opened(self._key, claimed)
         if opened is None:
-            raise Pending("this Idempotency-Key was used with another token; the answer cannot be shown again")
+            raise Pending(
+                "this Idempotency-Key was used with another token, so the answer cannot be shown again; use a new key"
+            )
         kept = json.loads(opened)
         if kept["fingerprint"] != self._fingerprint:
             raise Invalid("this Idempotency-Key was used for another call; use a new one for each call")
@@ -95,14 +97,14 @@ class IdempotentCall:
 
 
 def _answers(request: Request) -> Answers:
-    """The stored answers of the admitted caller, by the one guard of such a route."""
+    """Return the stored answers of the caller, whom the only guard of such a route has accepted."""
     (actor,) = request.state.admitted.values()
     context = context_of(request)
     return context.answers(actor, credential_of(request, context.cookies))
 
 
 def _key(request: Request) -> str:
-    """The draft has a quoted string (RFC 8941), most clients send it bare."""
+    """Return the key: a quoted string (RFC 8941), as in the draft, or without quotes, as most clients send it."""
     sent = request.headers.getlist(HEADER)
     if len(sent) != 1 or len(sent[0]) > MAX_KEY or not KEY.fullmatch(sent[0]):
         raise Invalid(

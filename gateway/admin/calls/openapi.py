@@ -1,7 +1,7 @@
-"""The OpenAPI document as it is published: FastAPI's own, and what that cannot know of this API.
+"""OpenAPI document of the admin API: FastAPI's, with additions.
 
-Errors are problem details with their own media type, objects carry an ETag, names have a grammar, changes take an
-Idempotency-Key, and there are two ways to show who one is.
+The additions are errors as problem details with their media type, ETags of objects, patterns of names, Idempotency-Key
+for changes, and the two security schemes.
 """
 
 from http import HTTPStatus
@@ -23,7 +23,7 @@ SECURITY_SCHEMES: dict[str, Any] = {
         "type": "apiKey",
         "in": "cookie",
         "name": "__Host-domicile-session",
-        "description": "of a browser that logged in; changes must come from our own origin",
+        "description": "session of a browser; changes are accepted from this site's origin only",
     },
 }
 OPEN = frozenset({"/login", "/callback", "/device-login"})
@@ -79,9 +79,9 @@ def _describe_answer(response: _Schema, *, once: bool) -> None:
     headers = response.setdefault("headers", {})
     schema = response.get("content", {}).get("application/json", {}).get("schema", {})
     if schema.get("$ref", "").endswith(TAGGED):
-        headers["ETag"] = _text("the state shown; sent back as If-Match, only that state is changed", required=True)
+        headers["ETag"] = _text("the state shown; sent as If-Match, only this state is changed", required=True)
     if once:
-        headers[REPLAYED.title()] = _text("`true` where the call was answered before")
+        headers[REPLAYED.title()] = _text("`true` if the call was answered before")
 
 
 def _once() -> _Schema:
@@ -89,7 +89,7 @@ def _once() -> _Schema:
         "name": HEADER.title(),
         "in": "header",
         "required": False,
-        "description": "for 24 hours a call that is repeated with it gets the first answer and changes nothing",
+        "description": "a call repeated with the same key within 24 hours gets the first answer and changes nothing",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": f"^({KEY.pattern})$"},
     }
 

@@ -1,6 +1,6 @@
-"""What can go wrong, as answers: RFC 9457 problem details, in the one place that maps errors to status codes.
+"""Error responses of the admin API: RFC 9457 problem details, and the mapping of errors to status codes.
 
-No answer quotes a token, and another tenant's objects are answered exactly as objects that do not exist.
+No response contains a token. Objects of another tenant get the same response as objects that do not exist.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,11 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Forbidden(Exception):
-    """The person's roles do not allow it; the message names those that do."""
+    """The caller's roles do not permit the call. The message names those that do."""
 
 
 class LoginRefused(Exception):
-    """The identity provider's word is not enough to come in. `reason` is a code for the record."""
+    """A login was refused. `reason`: a code for the record."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class LoginRefused(Exception):
 
 
 class Problem(BaseModel):
-    """RFC 9457. `detail` is for people; programs go by `status`. `errors`: fields that are wrong, and how."""
+    """Problem details (RFC 9457). `detail`: for people; programs use `status`. `errors`: message by invalid field."""
 
     type: str = "about:blank"
     title: str
@@ -88,7 +88,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # what it was registered for
     headers = {"allow": _allowed(request)} if error.status_code == 405 else error.headers
     detail = error.detail
-    if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:  # of the router: there is no such route
+    if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:  # from the router: no route has this path
         root = request.scope.get("root_path", "")
         paths = [f"{root}{path}" for path in request.app.state.paths]
         detail = unknown_admin_url(request.method, request.url.path, paths, f"{root}/openapi.json")
@@ -96,25 +96,32 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of all routes at this URL (RFC 9110 §15.5.6); Starlette names those of the first one."""
+    """Return the methods of all routes with this URL (RFC 9110 §15.5.6). Starlette names those of the first one
+    only."""
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return ", ".join(sorted({m for regex, methods in request.app.state.methods if regex.match(path) for m in methods}))
 
 
 async def _invalid_request(request: Request, error: Exception) -> Response:
-    """Place and rule, never the value: it may be a secret in the wrong field."""
+    """Respond with the place and rule of each error, but not with the value, which may be a secret in the wrong
+    field."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
     errors = {}
     for each in error.errors():
         known, message = each["loc"], each["msg"]
-        if each["type"] in {"extra_forbidden", "json_invalid"}:  # the last part is what the caller wrote, or where
+        if each["type"] in {
+            "extra_forbidden",
+            "json_invalid",
+        }:  # the last part is text of the caller, or a position in it
             known, message = known[:1] if each["type"] == "json_invalid" else known[:-1], _OTHER_WORDS[each["type"]]
         errors[".".join(map(str, known))] = message
     return problem(422, "the request does not match the OpenAPI document; correct the fields in errors", errors=errors)
 
 
-_OTHER_WORDS = {"extra_forbidden": "has a field that there is not", "json_invalid": "is not JSON"}
+_OTHER_WORDS = {"extra_forbidden": "has an unknown field", "json_invalid": "is not JSON"}
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return problem(500, "the gateway failed, and nothing is known to have changed; try again, and see its log")
+    return problem(
+        500, "the gateway failed, and it is unknown whether anything changed; look at its log, then try again"
+    )

@@ -1,9 +1,9 @@
-"""Parts that requests and answers share."""
+"""Types and base models of requests and responses."""
 
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
@@ -11,12 +11,14 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from gateway.records.control import Record
 from regions.identity.identity import NAME
 
+Tagged = TypeVar("Tagged", bound=Record)
+
 _ISO_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DIGITS = re.compile("[0-9]{1,10}")
 
 
 def _iso(value: object) -> object:
-    """Pydantic also reads numbers, as seconds or, from 2e10 on, as milliseconds since 1970."""
+    """Refuse numbers. Pydantic reads them as seconds, or from 2e10 on as milliseconds, since 1970."""
     if isinstance(value, str) and not _ISO_DAY.match(value):
         raise ValueError("this is not a date; send one in ISO 8601, such as 2026-11-29, or a time with its zone")
     if isinstance(value, int | float):
@@ -25,7 +27,7 @@ def _iso(value: object) -> object:
 
 
 def _utc(value: datetime) -> datetime:
-    """In the first and the last day of the calendar some zones have no time in UTC."""
+    """Convert to UTC. Raises ValueError for a time on the first or last day of the calendar that UTC does not have."""
     try:
         return value.astimezone(UTC)
     except OverflowError:
@@ -33,7 +35,7 @@ def _utc(value: datetime) -> datetime:
 
 
 def _whole(value: object) -> object:
-    """Pydantic also reads ``1.0`` and ``+1``."""
+    """Refuse ``1.0`` and ``+1``, which Pydantic accepts."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         raise ValueError("this is not a whole number; send digits only")
     return value
@@ -48,8 +50,7 @@ Limit = Annotated[Whole, Query(ge=1, le=200)]
 
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", min_length=2, max_length=31)]
-"""Of a tenant or project: one grammar for all (`regions.identity.identity`), in which nothing looks like something
-else."""
+"""Name of a tenant or project (`regions.identity.identity`), without characters that look alike."""
 
 
 GRAMMAR: Mapping[str, re.Pattern[str]] = {
@@ -60,11 +61,11 @@ GRAMMAR: Mapping[str, re.Pattern[str]] = {
     "record_number": re.compile("[0-9]{1,15}"),
     **dict.fromkeys(("backend", "region"), NAME),
 }
-"""Descriptions of path parameters, by name."""
+"""Patterns of path parameters by name."""
 
 
 MAX_SEGMENT = 256
-"""Characters of one segment of a path, more than any name in `GRAMMAR` has."""
+"""Maximum number of characters in a segment of a path. Names in `GRAMMAR` are shorter."""
 
 
 class Body(BaseModel):
@@ -74,11 +75,13 @@ class Body(BaseModel):
 
 
 class ResponseBody(BaseModel):
-    """Base of bodies that are sent back; frozen."""
+    """Base of response bodies; frozen."""
 
     model_config = ConfigDict(frozen=True)
 
 
-def tagged(response: Response, record: Record) -> None:
-    """Say which state the answer shows; sent back as If-Match, only that state is changed (RFC 9110 §8.8.3)."""
+def tagged(response: Response, record: Tagged) -> Tagged:
+    """Set the ETag of the response to the state of `record`, and return `record`. Sent as If-Match, only this state is
+    changed (RFC 9110 §8.8.3)."""
     response.headers["etag"] = f'"{record.digest()}"'
+    return record

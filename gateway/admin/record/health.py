@@ -24,7 +24,9 @@ router = APIRouter(prefix="/tenants/{tenant}/record", tags=["record"], route_cla
 
 Reading = Depends(RequirePermission("record.read"))
 Size = Annotated[Whole | None, Query(ge=1, le=2**53 - 1, description="of a signed checkpoint")]
-Moment = Annotated[str | None, Query(max_length=32, description="RFC 3339 UTC or a prefix of it; what came before it")]
+Moment = Annotated[
+    str | None, Query(max_length=32, description="RFC 3339 UTC or a prefix of it; only earlier records count")
+]
 SHOWN = 30
 ANCHORS_TRIED = 1000
 """Newest checkpoints that are looked up in the anchor tree; anchoring is less frequent than signing."""
@@ -126,7 +128,7 @@ def prove_consistency(
         second = _signed(record, reader, tenant, _up_to(reader, tenant, new, until, "new and until"), False)
         old, new = first.size, second.size
         if old > new:
-            raise Invalid(f"the first state has {old} records and the second {new}; name the smaller one first")
+            raise Invalid(f"the first checkpoint has {old} records and the second {new}; give the smaller one first")
 
         def range_hash(start: int, end: int) -> bytes:
             return tree_hash(reader.leaf_hashes(tenant, start, end))
@@ -163,9 +165,9 @@ def _signed(record: Record, reader: Reader, tenant: str, wanted: tuple[int, bool
         else:
             found = next(iter(reader.newest_checkpoints(tenant, 1, None if wanted is None else wanted[0])), None)
     if found is None:
-        raise NotFound("nothing was signed by then; choose a later moment, or a checkpoint of those that are listed")
+        raise NotFound("no checkpoint was signed by then; choose a later time, or one of the listed checkpoints")
     if wanted is not None and wanted[1] and found.size != wanted[0]:
-        raise NotFound("no checkpoint of that size was signed; choose one of those that are listed")
+        raise NotFound("no checkpoint of that size was signed; choose one of the listed checkpoints")
     return open_checkpoint(found.note, record.audit.origin(tenant), record.key(reader).public_keys)
 
 
@@ -222,7 +224,7 @@ def show_outside(record: OnRecord, tenant: str) -> Outside:
 def _anchored(record: Record, reader: Reader, tenant: str) -> tuple[tuple[int, int] | None, str]:
     """Return the size of the last anchored checkpoint and of the anchor's checkpoint over it, proven, or None and the
     reason."""
-    why = "none of the newest checkpoints of this tenant is anchored; it is done by the clock (`audit.anchor_every_s`)"
+    why = "none of this tenant's newest checkpoints is anchored yet; wait for the next anchor (`audit.anchor_every_s`)"
     known = anchored_digests(reader)
     for one in reader.newest_checkpoints(tenant, ANCHORS_TRIED) if known and size_of(reader, tenant) else ():
         checkpoint = open_checkpoint(one.note, record.audit.origin(tenant), record.key(reader).public_keys)

@@ -122,12 +122,10 @@ async def close_incident(actor: Officer, record: OnRecord, tenant: str, incident
 def _check(clocks: ClockTable, laws: Sequence[str], severity: str | None) -> None:
     """Raise Invalid for a law without deadlines, and for a severity that none of the laws defines."""
     if unknown := set(laws) - clocks.laws:
-        raise Invalid(
-            f"no deadlines are known for {', '.join(sorted(unknown))}; name some of {', '.join(sorted(clocks.laws))}"
-        )
+        raise Invalid(f"no deadlines are known for {', '.join(sorted(unknown))}; use {', '.join(sorted(clocks.laws))}")
     names = clocks.severity_names(laws)
     if severity is not None and severity not in names:
-        raise Invalid(f"these laws have no such severity; name one of {', '.join(names)}")
+        raise Invalid(f"these laws do not define the severity {severity}; use one of {', '.join(names)}")
 
 
 def _cases(record: Record, tenant: str) -> list[Case]:

@@ -115,7 +115,7 @@ async def detect_marks(actor: Tester, context: Context, tenant: str, asked: Text
     At most 60 texts an hour. The test is recorded without the text.
     """
     if context.detect is None:
-        raise NotReady("this gateway asks no backends; test the text with `domicile mark detect`")
+        raise NotReady("this process sends nothing to backends; test the text with `domicile mark detect`")
     found = await context.detect(tenant, asked.project, asked.text, actor.name)
     return TextTested(**{name: getattr(found, name) for name in TextTested.model_fields})
 
@@ -127,7 +127,7 @@ async def find_answer(actor: Finder, context: Context, tenant: str, asked: TextS
     At most 60 texts an hour. The search, its actor and reason are recorded without the text.
     """
     if context.find_answer is None:
-        raise NotReady("this process has no record of its own; ask a gateway, or `domicile audit find-answer`")
+        raise NotReady("this process has no record; send the call to a gateway, or run `domicile audit find-answer`")
     await run_in_threadpool(context.inventory.tenant, tenant)
     found = await context.find_answer(tenant, asked.text, asked.reason, actor.name)
     return AnswersFound.model_validate(asdict(found))

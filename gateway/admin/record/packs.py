@@ -114,7 +114,7 @@ async def download_pack(actor: Auditor, record: OnRecord, tenant: str, pack: str
         with _shelf(record, tenant) as shelf:
             state = shelf.pack(tenant, pack)
             if state.state != "made":
-                raise Invalid(f"the pack is not ready ({state.state}); wait until it is, or make another")
+                raise Invalid(f"the pack is not complete (state: {state.state}); wait until it is, or create another")
             return shelf.file(tenant, pack), state
 
     file, state = await run_in_threadpool(found)
@@ -128,7 +128,9 @@ def _shelf(record: Record, tenant: str | None = None) -> Iterator[PackShelf]:
     if tenant is not None:
         record.known(tenant)
     if record.context.packs is None:
-        raise NotReady("this process makes no evidence packs; ask a gateway, or run `domicile audit export`")
+        raise NotReady(
+            "this process creates no evidence packs; send the call to a gateway, or run `domicile audit export`"
+        )
     try:
         yield record.context.packs
     except PackUnknown as error:

@@ -56,7 +56,7 @@ class Record:
 
 def record_of(context: Context) -> Record:
     if context.audit is None:
-        raise NotReady("this process has no record of its own; ask a gateway")
+        raise NotReady("this process has no record; send the call to a gateway")
     return Record(context, context.audit)
 
 

@@ -49,9 +49,9 @@ class Scope(Body):
     @model_validator(mode="after")
     def _ordered(self) -> "Scope":
         if (self.first is None) != (self.last is None) or (self.records is not None and self.records[0] > self.last):  # type: ignore[operator]  # then last is given
-            raise ValueError("records are named by first and last; give both, the smaller one first")
+            raise ValueError("records are a range from first to last; give both, the smaller one first")
         if self.subject is not None and self.records is not None:
-            raise ValueError("a subject and records are named; give one of the two")
+            raise ValueError("both a subject and records are given; give one of the two")
         return self
 
 
@@ -63,7 +63,7 @@ class Erasure(Scope):
     @model_validator(mode="after")
     def _of_something(self) -> "Erasure":
         if self.subject is None and self.records is None:
-            raise ValueError("nothing to erase is named; give a subject, or first and last")
+            raise ValueError("nothing to erase is given; give a subject, or first and last")
         return self
 
 
@@ -216,7 +216,7 @@ async def end_hold(actor: Officer, record: OnRecord, tenant: str, hold: str) -> 
     """End a legal hold. Its data may be deleted again. 404 if the hold is not active."""
     await run_in_threadpool(record.known, tenant)
     if hold not in {one.id for one in await _holds(record, tenant)}:
-        raise NotFound(f"no legal hold {hold!r} stands for tenant {tenant!r}; look it up in the list of holds")
+        raise NotFound(f"tenant {tenant!r} has no active legal hold {hold!r}; look it up in the list of holds")
     with refusing():
         await release_hold(record.audit, tenant, hold, actor=actor.name)
     return HoldPlaced(id=hold)

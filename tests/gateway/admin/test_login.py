@@ -183,8 +183,8 @@ def age_of(at):
 @pytest.mark.parametrize(
     ("ago", "reason", "said"),
     [
-        (None, "login_not_fresh", "let it send the claim auth_time"),
-        (15 * 60 + 120, "login_not_fresh", "without asking who you are"),
+        (None, "login_not_fresh", "configure it to send the claim auth_time"),
+        (15 * 60 + 120, "login_not_fresh", "did not authenticate you again"),
         (-3600, "jwt_early", "compare the clocks"),
         ("yesterday", "jwt_times", "auth_time is not an instant"),
         (True, "jwt_times", "auth_time is not an instant"),

@@ -43,8 +43,8 @@ def test_a_date_means_the_last_state_signed_before_it(client, operator, grown):
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({"since": "2000"}, 404, "nothing was signed by then"),
-        ({"until": "2000"}, 404, "nothing was signed by then"),
+        ({"since": "2000"}, 404, "no checkpoint was signed by then"),
+        ({"until": "2000"}, 404, "no checkpoint was signed by then"),
         ({"since": "2999", "until": "WHEN"}, 422, "the smaller one first"),
         ({"since": "2999", "old": 2}, 422, "old and since are both given"),
         ({"until": "2999", "new": 2}, 422, "new and until are both given"),

@@ -12,7 +12,7 @@ class Guest:
     def __init__(self, made, session=None, **headers):
         cookies = {"domicile-session": session} if session else {}
         self.made, self.base = made, made.base
-        self.http = httpx2.AsyncClient(base_url=made.base, cookies=cookies, headers=headers, timeout=30)
+        self.http = httpx2.AsyncClient(base_url=made.base, cookies=cookies, headers=headers, timeout=30, verify=False)
 
     async def get(self, path):
         return await self.http.get(f"/console{path}")

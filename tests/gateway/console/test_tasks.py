@@ -309,7 +309,7 @@ async def test_the_record_is_proven_to_have_only_grown_between_two_dates(guest):
     proven = await signed(auditor, "/t/acme/record/consistency?since=2999&until=2999-01-01T00:00:00Z")
     assert "The log only grew." in proven.text
     for asked, said in (
-        ("since=2000&until=2999", "nothing was signed by then"),
+        ("since=2000&until=2999", "no checkpoint was signed by then"),
         ("since=spring", "this is no moment"),
         ("since=2999&old=1", "both given"),
     ):

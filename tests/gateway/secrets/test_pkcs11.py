@@ -160,7 +160,7 @@ def eventually(work, error=KeyProviderError):
     return work()
 
 
-def stub(tmp_path, monkeypatch, body):
+def stub(tmp_path, monkeypatch, body, timeout_s=1):
     """A process in the place of ours, as a library that misbehaves makes it."""
     script = tmp_path / "process.py"
     script.write_text(body)
@@ -173,11 +173,11 @@ def stub(tmp_path, monkeypatch, body):
     pin = tmp_path / "pin"
     pin.write_text("1234")
     pin.chmod(0o600)
-    return Pkcs11Client(Pkcs11(module=Path("x"), token="t", pin_file=pin, timeout_s=1))
+    return Pkcs11Client(Pkcs11(module=Path("x"), token="t", pin_file=pin, timeout_s=timeout_s))
 
 
 def test_a_library_that_hangs_is_killed_and_then_left_alone_for_a_while(tmp_path, monkeypatch):
-    client = stub(tmp_path, monkeypatch, "import time\ntime.sleep(3600)")
+    client = stub(tmp_path, monkeypatch, "import time\ntime.sleep(3600)", timeout_s=0.1)
     for _ in range(pkcs11.FAILURES):
         with pytest.raises(KeyProviderError, match="did not answer in time"):
             client.ask("state")

@@ -76,7 +76,7 @@ async def test_a_pack_holds_evidence_that_both_programs_accept_and_a_spoiled_one
     assert {each["technology"] for each in json.loads(checked.output)} == {"sev-snp", "tpm"}
     unknown = run(good, "--json")
     assert unknown.exit_code == 1
-    assert "no root that is trusted" in json.loads(unknown.output)[0]["why"]
+    assert "not a trusted root" in json.loads(unknown.output)[0]["why"]
     picky = configured(tmp_path, sev_snp=([chain], {"measurements": ["00" * 48]}), tpm=([other], {}))
     assert "launch measurement" in json.loads(run(good, "-c", picky, "--json").output)[0]["why"]
 
