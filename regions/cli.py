@@ -120,6 +120,21 @@ def check_regions(
         raise typer.Exit(1)
 
 
+MEMBERS = {
+    "id": "REGION",
+    "name": "--name",
+    "compute_country": "--country",
+    "storage_country": "--storage-country",
+    "operator": "--operator",
+    "entity": "--entity",
+    "head_office": "--head-office",
+    "ultimate_parent": "--parent",
+    "parent_country": "--parent-country",
+    "source": "--source",
+}
+"""Members of a region and of its operator, by what is typed for them."""
+
+
 @app.command("create")
 def create_region(
     region: Annotated[str, typer.Argument(metavar="REGION", help="A name for it, as 'eu-de-office'.")],
@@ -164,7 +179,8 @@ def create_region(
             "id": region, "name": name or region, "compute_country": country,
             "storage_country": storage_country or country, "operator": operator, "valid_from": day, "source": source,
         }  # fmt: skip
-        changed = with_place(text, place, owner, day)
+        named = {"storage_country": "--country"} if storage_country is None else {}
+        changed = with_place(text, place, owner, day, MEMBERS | named)
         replace_file(file, changed.encode(), PUBLIC)
     except CatalogueError as error:
         _fail(str(error))

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from audit.law.deadlines import rfc3339_of
 from audit.log.found_answers import Verdict as SearchVerdict
 from backend.wire import MAX_MARKED_TEXT
 from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import Body, Name, ResponseBody
+from gateway.admin.calls.schemas import Body, Instant, Name, ResponseBody
 from gateway.admin.record.reading import ReasonCode
 from gateway.database.errors import NotReady
 from gateway.identity.roles import Actor
@@ -31,10 +32,13 @@ class TextAsked(Body):
 
 
 class TextSearched(Body):
-    """A text to search for. `reason`: a code, not free text, because it is recorded."""
+    """A text to search for. `reason`: a code, not free text, because it is recorded. `since`, `until`: only answers
+    that ended in that time."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MARKED_TEXT)]
     reason: ReasonCode
+    since: Instant | None = None
+    until: Instant | None = None
 
 
 class Answer(ResponseBody):
@@ -58,13 +62,14 @@ class Answer(ResponseBody):
 
 class AnswersFound(ResponseBody):
     """Result of a search. `answers`: at most 20 of `matches`, best first. `compared`: number of answers with
-    fingerprints in records before `end`. `letters`: letters and digits in the text. `unsearched_periods`: months that
-    were not searched because their salt was destroyed."""
+    fingerprints in records from `first` to before `end`. `letters`: letters and digits in the text.
+    `unsearched_periods`: months that were not searched because their salt was destroyed."""
 
     verdict: SearchVerdict
     answers: tuple[Answer, ...]
     matches: int
     compared: int
+    first: int
     end: int
     letters: int
     periods: tuple[str, ...]
@@ -106,5 +111,6 @@ async def find_answer(actor: Finder, context: Context, tenant: str, asked: TextS
     if context.find_answer is None:
         raise NotReady("this process has no record of its own; ask a gateway, or `domicile audit find-answer`")
     await run_in_threadpool(context.inventory.tenant, tenant)
-    found = await context.find_answer(tenant, asked.text, asked.reason, actor.name)
+    since, until = (None if each is None else rfc3339_of(each) for each in (asked.since, asked.until))
+    found = await context.find_answer(tenant, asked.text, asked.reason, actor.name, since=since, until=until)
     return AnswersFound.model_validate(asdict(found))

@@ -43,6 +43,8 @@ def find_answer(
     tenant: Tenant,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The text, in UTF-8.")],
     reason: Reason,
+    since: Annotated[str | None, typer.Option(help="Answers from then on, UTC, as 2026-03 or 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option(help="Before then, UTC.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +56,7 @@ def find_answer(
 
     Example: domicile audit find-answer acme letter.txt --reason complaint
     """
-    from audit.cli.frame import UsageMistake, given_code
+    from audit.cli.frame import UsageMistake, given_code, given_period
     from audit.cli.private_values import do
     from audit.errors import AuditError
     from audit.log.answer_prints import SHORTEST
@@ -68,6 +70,7 @@ def find_answer(
     text = read_text(file)
     try:
         given_code("--reason", reason)
+        begin, end = given_period(since, until)
         installation = Installation.open(data)
         with closing(installation.database()) as database:
             with database.read() as session:
@@ -75,7 +78,8 @@ def find_answer(
             salts = AnswerSalts(database, installation.keys)
 
             async def found_by(context: "AuditContext") -> "AnswerSearch":
-                return await AnswerFinder(salts, context.open_reader, context.record)(tenant, text, reason, ACTOR)
+                find = AnswerFinder(salts, context.open_reader, context.record)
+                return await find(tenant, text, reason, ACTOR, since=begin, until=end)
 
             found = do(data, found_by)
     except UsageMistake as error:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
@@ -180,7 +181,9 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except InvalidValue as error:
-        fail(str(error), USAGE)
+        from gateway.cli.terminal.flags import by_flags
+
+        fail(by_flags(str(error)), USAGE)
     except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
         fail(str(error))
     except OSError as error:
@@ -279,6 +282,17 @@ def given_day(text: str) -> datetime:
         return datetime.strptime(text, "%Y-%m-%d")
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no day of the calendar; write 2026-11-30") from None
+
+
+def given_euros(text: str | Decimal) -> Decimal:
+    """The parser of options that name an amount in euros."""
+    try:
+        euros = Decimal(text)
+    except InvalidOperation:
+        euros = Decimal("nan")
+    if not euros.is_finite():
+        raise typer.BadParameter(f"{text!r} is no amount in euros; write it as 2.50")
+    return euros
 
 
 def confirm(
