@@ -24,6 +24,7 @@ from audit.cli.frame import (
     SinceOption,
     UntilOption,
     UsageMistake,
+    check_place,
     console,
     given_period,
     open_keys,
@@ -77,6 +78,13 @@ app.command(
     "  domicile audit ai-act --as-of 2026-12-03",
 )(ai_act_command)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
+
+
+@app.callback()
+def audit(ctx: typer.Context) -> None:
+    """The audit log: verify it, read it, prove one record."""
+    check_place.get()(ctx.invoked_subcommand or "")
+
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[

@@ -67,6 +67,10 @@ open_replacement: ContextVar["Callable[[Path, str | None], Replacement]"] = Cont
 )
 """How the signing key of a log is replaced, by its path and the place of the new key (None: the configured one)."""
 
+check_place: ContextVar[Callable[[str], None]] = ContextVar("check_place", default=lambda command: None)
+"""Called with the name of a command before it runs; a program that knows of installations on other hosts sets it, to
+end commands that work on files, where the user means one of those."""
+
 DataOption = Annotated[
     Path | None,
     typer.Option(

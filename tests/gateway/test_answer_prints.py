@@ -93,7 +93,7 @@ async def test_what_the_client_received_is_found_whole_streamed_and_in_another_a
         assert elsewhere["answers"][0]["request_id"] == other.headers["x-request-id"]
         assert (await search(whole.text, "initech")).json["verdict"] == "not_found"
         assert (await search(whole.text, until="2020-01-01T00:00:00Z")).json["verdict"] == "not_found"
-        bounded = (await search(whole.text, since="2020-01-01T00:00:00+01:00", until="2100-01-01T00:00:00Z")).json
+        bounded = (await search(whole.text, since="2020-01", until="2100-01-01T00:00:00Z")).json
         assert (bounded["matches"], bounded["first"]) == (1, 0)
         assert (await search(whole.text, since="yesterday")).status == 422
         assert (await search("yes")).json["verdict"] == "too_short"

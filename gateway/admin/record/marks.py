@@ -7,14 +7,15 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from audit.law.deadlines import rfc3339_of
+from audit.errors import AuditError
 from audit.log.found_answers import Verdict as SearchVerdict
+from audit.log.walk import checked_moment
 from backend.wire import MAX_MARKED_TEXT
 from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
-from gateway.admin.calls.schemas import Body, Instant, Name, ResponseBody
+from gateway.admin.calls.schemas import Body, Name, ResponseBody
 from gateway.admin.record.reading import ReasonCode
-from gateway.database.errors import NotReady
+from gateway.database.errors import Invalid, NotReady
 from gateway.identity.roles import Actor
 from gateway.marks.detection import Verdict
 
@@ -33,12 +34,12 @@ class TextAsked(Body):
 
 class TextSearched(Body):
     """A text to search for. `reason`: a code, not free text, because it is recorded. `since`, `until`: only answers
-    that ended in that time."""
+    that ended in that time (RFC 3339 UTC, or a prefix: ``2026-03``)."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MARKED_TEXT)]
     reason: ReasonCode
-    since: Instant | None = None
-    until: Instant | None = None
+    since: Annotated[str, Field(max_length=32)] | None = None
+    until: Annotated[str, Field(max_length=32)] | None = None
 
 
 class Answer(ResponseBody):
@@ -111,6 +112,9 @@ async def find_answer(actor: Finder, context: Context, tenant: str, asked: TextS
     if context.find_answer is None:
         raise NotReady("this process has no record of its own; ask a gateway, or `domicile audit find-answer`")
     await run_in_threadpool(context.inventory.tenant, tenant)
-    since, until = (None if each is None else rfc3339_of(each) for each in (asked.since, asked.until))
+    try:
+        since, until = (None if each is None else checked_moment(each) for each in (asked.since, asked.until))
+    except AuditError as error:
+        raise Invalid(str(error)) from error
     found = await context.find_answer(tenant, asked.text, asked.reason, actor.name, since=since, until=until)
     return AnswersFound.model_validate(asdict(found))

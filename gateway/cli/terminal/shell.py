@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -90,6 +90,23 @@ def _remote_api(url: str) -> "AdminApi":
         return AdminApi(fresh(base_of(url)))
     except CredentialsError as error:
         fail(str(error))
+
+
+def catalogue_elsewhere(data: Path | None) -> "Callable[..., Any] | None":
+    """GET of the admin API of the installation that a command is for; None where that is here."""
+    if (api := opened_api(data or Path(os.environ.get("DOMICILE_DATA") or DEFAULT_DATA))) is None:
+        return None
+
+    def ask(*path: str, **query: str | None) -> Any:
+        with plain_errors():
+            return api.get(*path, **query)
+
+    return ask
+
+
+def opened_api(data: Path) -> "AdminApi | None":
+    """Of the installation elsewhere that a command is for; None where it is for the data folder."""
+    return None if (url := remote_url(data)) is None else _remote_api(url)
 
 
 def needs_folder(data: Path) -> None:
