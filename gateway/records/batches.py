@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from audit.events.privacy import BatchEvent
+
 Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]  # fmt: skip
@@ -88,6 +90,24 @@ class BatchRecord:
     cancelling_at: float | None = None
     finalizing_at: float | None = None
     ended_at: float | None = None
+
+
+def batch_event(kind: str, batch: BatchRecord, actor: str) -> BatchEvent:
+    return BatchEvent.model_validate(
+        {
+            "type": kind,
+            "tenant": batch.owner.tenant,
+            "project": batch.owner.project,
+            "actor": actor,
+            "batch_id": batch.id,
+            "endpoint": batch.endpoint,
+            "input_file_id": batch.input_file,
+            "status": batch.status,
+            "total": batch.total,
+            "completed": batch.completed,
+            "failed": batch.failed,
+        }
+    )
 
 
 class BatchSummary(BaseModel):

@@ -10,10 +10,9 @@ from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Limit
 from gateway.admin.record.reading import OnRecord
-from gateway.batches.batches import batch_event
 from gateway.database.errors import NotFound, NotReady
 from gateway.identity.roles import Actor
-from gateway.records.batches import BatchRecord, BatchSummary, summary_of
+from gateway.records.batches import BatchRecord, BatchSummary, batch_event, summary_of
 from gateway.store.batches.batches import OPEN, StoredBatches
 
 router = APIRouter(prefix="/tenants/{tenant}/batches", tags=["batches"], route_class=IdempotentRoute)

@@ -6,11 +6,10 @@
 from time import time
 from typing import TYPE_CHECKING
 
-from gateway.batches.batches import batch_event
 from gateway.cli.terminal.shell import ACTOR
 from gateway.database.errors import NotFound, NotReady
 from gateway.installation.admin_record import recording
-from gateway.records.batches import BatchRecord, BatchSummary, summary_of
+from gateway.records.batches import BatchRecord, BatchSummary, batch_event, summary_of
 from gateway.store.batches.batches import OPEN, StoredBatches
 
 if TYPE_CHECKING:
