@@ -69,6 +69,11 @@ def _price_of_an_hour(text: str | Decimal) -> Decimal:
     return euros
 
 
+EuroPerHour = Annotated[
+    Decimal, typer.Option(parser=_price_of_an_hour, metavar="EUR", help="Euros an hour of one replica.")
+]
+
+
 @deployment_app.command("create")
 def create(
     ctx: typer.Context,
@@ -86,9 +91,7 @@ def create(
     calls_each: Each = None,
     asleep_s: Asleep = None,
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
-    eur_per_hour: Annotated[
-        Decimal, typer.Option(parser=_price_of_an_hour, metavar="EUR", help="Euros an hour of one replica.")
-    ] = Decimal(0),
+    eur_per_hour: EuroPerHour = Decimal(0),
     weights_sha256: Pinned = None,
     kind: DeploymentKind = "mixed",
     prefill: Prefill = None,
