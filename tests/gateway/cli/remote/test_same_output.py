@@ -240,6 +240,8 @@ async def test_each_command_says_the_same_on_a_folder_and_over_the_api(tmp_path,
     local = await asyncio.to_thread(open_control, here.folder)
     async with lab(tmp_path / "served", set_up=lambda made: None, backends={}, approvals={"wait_hours": 0}) as made:
         there.url = made.base
+        for folder in (here.folder, made.data):  # one of their own: that of the package is on every host
+            (folder / "catalogue.yaml").write_text(CATALOGUE)
         operator = made.control.create_person(None, "Operator", ["operator"])
         here.values["operator"] = local.create_person(None, "Operator", ["operator"]).id
         there.values["operator"] = operator.id
