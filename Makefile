@@ -17,7 +17,7 @@ CARD ?= h100
 CARDS ?= 1
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: axe console-shots help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images site clean redaction-real
+.PHONY: axe console-shots help demo test test-rest test-all test-avx2 check format campaign bench bench-calls bench-gateway gpu-test gpu-bench node-sdk clients agents sbom dist lock wheelhouse images site clean redaction-real docs-check
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,7 +70,7 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 	@$(BIN)/ruff check --fix .
 
 # Where bytecode is not kept, each of the hundreds of processes that tests start compiles the product again.
-test test-rest test-all test-avx2 campaign: export PYTHONDONTWRITEBYTECODE =
+test test-rest test-all test-avx2 docs-check campaign: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev node-sdk axe clients  ## the tests, without those that take longest (eight minutes on two quiet cores)
 	@echo "== running the tests, without those that take longest"
@@ -82,6 +82,13 @@ test-rest: $(VENV)/.dev node-sdk axe clients  ## the tests that take longest; CI
 
 test-all: $(VENV)/.dev node-sdk axe clients  ## both in one run
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+DOCS_TESTS := tests/test_docs.py tests/test_shown_commands.py tests/test_site.py tests/deploy/test_pages.py \
+  tests/deploy/test_first_tenant.py tests/deploy/test_operations.py tests/deploy/test_commands.py \
+  tests/deploy/test_behind_a_proxy.py tests/deploy/test_prometheus_for_real.py tests/conformance/test_client_pages.py
+
+docs-check: $(VENV)/.dev node-sdk clients  ## the documents: their commands are run, their links, tables and shown options compared
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(DOCS_TESTS)
 
 # Numeric libraries choose their kernels by the processor; these make them choose as on one with AVX2 and no AVX-512.
 AVX2 := OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2

@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
 
@@ -25,6 +27,17 @@ Day = Annotated[datetime | None, typer.Option("--on", formats=["%Y-%m-%d"], help
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+class Elsewhere(Protocol):
+    """GET of an installation's admin API: the JSON at `path`. Ends the command where there is none."""
+
+    def __call__(self, *path: str, **query: str | None) -> Any: ...
+
+
+elsewhere: ContextVar[Callable[[Path | None], Elsewhere | None]] = ContextVar("elsewhere", default=lambda data: None)
+"""The installation that a command with this data folder is for, where that is not on this host; a program that knows of
+some sets it."""
+
+
 @app.command("list")
 def list_regions(catalogue: File = None, on: Day = None, as_json: AsJson = False) -> None:
     """List the regions with the four facts that residency is judged by.
@@ -33,15 +46,21 @@ def list_regions(catalogue: File = None, on: Day = None, as_json: AsJson = False
     """
     from regions.catalogue.region_facts import place_facts
 
-    known, day = _load(catalogue), _day(on)
-    rows = [place_facts(known, region, day) for region in known.regions if region.valid_on(day)]
+    day = _day(on)
+    if (ask := _asked(catalogue)) is not None:
+        said = ask("regions", on=str(day))
+        version, rows = said["catalogue"], said["regions"]
+    else:
+        known = _load(catalogue)
+        version = known.version
+        rows = [place_facts(known, region, day) for region in known.regions if region.valid_on(day)]
     if as_json:
-        typer.echo(json.dumps({"catalogue": known.version, "regions": rows}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({"catalogue": version, "regions": rows}, indent=2, ensure_ascii=False))
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, caption=f"catalogue {known.version}", caption_justify="left")
+    table = Table(box=None, pad_edge=False, caption=f"catalogue {version}", caption_justify="left")
     for column in ("region", "computes in", "stores in", "operator", "in", "ultimate parent", "in"):
         table.add_column(column, overflow="fold")
     shown = ("region", "compute_country", "storage_country", "operator", "operator_hq", "ultimate_parent",
@@ -65,18 +84,23 @@ def show_region(
     from regions.catalogue.region_facts import place_facts
     from regions.errors import CatalogueError
 
-    known, day = _load(catalogue), _day(on)
-    try:
-        facts = place_facts(known, known.region(region, day), day)
-    except CatalogueError as error:
-        _fail(str(error))
+    day = _day(on)
+    if (ask := _asked(catalogue)) is not None:
+        said = ask("regions", region, on=str(day))
+        version, facts = said["catalogue"], said["facts"]
+    else:
+        known = _load(catalogue)
+        try:
+            version, facts = known.version, place_facts(known, known.region(region, day), day)
+        except CatalogueError as error:
+            _fail(str(error))
     if as_json:
-        typer.echo(json.dumps({"catalogue": known.version, **facts}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({"catalogue": version, **facts}, indent=2, ensure_ascii=False))
         return
     width = max(map(len, facts))
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):{width}}  {_cell(value)}")
-    typer.echo(f"{'catalogue':{width}}  {known.version}")
+    typer.echo(f"{'catalogue':{width}}  {version}")
 
 
 @app.command("check")
@@ -101,6 +125,7 @@ def check_regions(
     from regions.catalogue.region_verdict import evaluate_region, policies_from
     from regions.errors import CatalogueError
 
+    _only_here("check", catalogue)
     known, day = _load(catalogue), _day(on)
     try:
         asked = [known.region(name, day) for name in region or sorted({r.id for r in known.regions if r.valid_on(day)})]
@@ -118,6 +143,21 @@ def check_regions(
             typer.echo(str(verdict))
     if not any(verdict.allowed for verdict in judged):
         raise typer.Exit(1)
+
+
+MEMBERS = {
+    "id": "REGION",
+    "name": "--name",
+    "compute_country": "--country",
+    "storage_country": "--storage-country",
+    "operator": "--operator",
+    "entity": "--entity",
+    "head_office": "--head-office",
+    "ultimate_parent": "--parent",
+    "parent_country": "--parent-country",
+    "source": "--source",
+}
+"""Members of a region and of its operator, by what is typed for them."""
 
 
 @app.command("create")
@@ -152,6 +192,7 @@ def create_region(
     from regions.catalogue.own_places import with_place
     from regions.errors import CatalogueError
 
+    _only_here("create", catalogue, data)
     day, file = _day(None), catalogue or data / FILE
     office = head_office or country
     try:
@@ -164,7 +205,8 @@ def create_region(
             "id": region, "name": name or region, "compute_country": country,
             "storage_country": storage_country or country, "operator": operator, "valid_from": day, "source": source,
         }  # fmt: skip
-        changed = with_place(text, place, owner, day)
+        named = {"storage_country": "--country"} if storage_country is None else {}
+        changed = with_place(text, place, owner, day, MEMBERS | named)
         replace_file(file, changed.encode(), PUBLIC)
     except CatalogueError as error:
         _fail(str(error))
@@ -175,6 +217,19 @@ def create_region(
         typer.echo(json.dumps({"catalogue": version, "file": str(file), "region": region}, ensure_ascii=False))
     else:
         typer.echo(f"{file} has region {region}; its version is {version}")
+
+
+def _asked(catalogue: Path | None, data: Path | None = None) -> Elsewhere | None:
+    """Whom to ask; None where this host's own catalogue is meant."""
+    return None if catalogue is not None else elsewhere.get()(data)
+
+
+def _only_here(verb: str, catalogue: Path | None, data: Path | None = None) -> None:
+    if _asked(catalogue, data) is not None:
+        _fail(
+            f"`region {verb}` works on a catalogue's file, not over the admin API"
+            "; run it on its host, or name a file by --catalogue"
+        )
 
 
 def _cell(value: str | None) -> str:

@@ -15,7 +15,7 @@ from audit.cli.frame import (
     JsonOption,
     UsageMistake,
     console,
-    given_moment,
+    given_period,
     printable,
     reporting_errors,
 )
@@ -110,7 +110,7 @@ def _show(told: dict[str, Any]) -> None:
 def _extract(
     data: Path | None, tenant: str, system: str, since: str | None, until: str | None, output: Path | None
 ) -> dict[str, Any]:
-    start, end = given_moment(since), given_moment(until)
+    start, end = given_period(since, until)
 
     if output is not None:
         require_place(output)
@@ -141,4 +141,4 @@ def _day(text: str) -> date:
             raise ValueError  # 20261203 and 2026-W49-4 are days to Python, and other things to people
         return date.fromisoformat(text)
     except ValueError:
-        raise UsageMistake(f"{text!r} is no day; write 2026-12-03") from None
+        raise UsageMistake(f"--as-of {text!r} is no day; write 2026-12-03") from None

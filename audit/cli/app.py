@@ -21,8 +21,12 @@ from audit.cli.frame import (
     LOG_IN_DATA,
     DataOption,
     JsonOption,
+    SinceOption,
+    UntilOption,
     UsageMistake,
+    check_place,
     console,
+    given_period,
     open_keys,
     printable,
     progress_bar,
@@ -41,6 +45,7 @@ from audit.events.privacy import LogRead
 from audit.keys.owner_keys import KeyProvider
 from audit.keys.succession import notes_in, with_successors
 from audit.log.receipt import Receipt, verify_receipt
+from audit.log.walk import between
 from audit.private.audit_context import AuditContext
 from audit.private.value_location import FILE, KEYS, has_values, open_values_read_only
 from audit.private.value_store import ValueStore
@@ -73,6 +78,13 @@ app.command(
     "  domicile audit ai-act --as-of 2026-12-03",
 )(ai_act_command)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
+
+
+@app.callback()
+def audit(ctx: typer.Context) -> None:
+    """The audit log: verify it, read it, prove one record."""
+    check_place.get()(ctx.invoked_subcommand or "")
+
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[
@@ -183,7 +195,7 @@ def _moment(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageMistake(f"{text!r} is no moment; write it as 2026-03-01T12:00:00Z") from None
+        raise UsageMistake(f"--as-of {text!r} is no moment; write it as 2026-03-01T12:00:00Z") from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -209,22 +221,30 @@ def show(
     data: DataOption = None,
     log: LogOption = None,
     tenant: TenantsArgument = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The last so many of each tenant.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq.
 
+    --since and --until bound the period; of what is in it, the last --limit are listed.
+
     Reading the log of a data folder is recorded first; reading a copy (--log) is not.
     """
     with reporting_errors(as_json):
         with _open(data, log) as (reader, _):
-            trees = [(name, reader.head(name)[0]) for name in (reader.tenants() if tenant is None else tenant)]
+            begin, until_then = given_period(since, until)
+            names = reader.tenants() if tenant is None else tenant
+            for name in names:
+                reader.head(name)  # raises for a tenant that has no log
+            trees = [(name, *_last(*between(reader, name, begin, until_then), limit)) for name in names]
         if log is None:  # no snapshot is held meanwhile: the store would wait for its end to fold its journal in
-            do(data, lambda context: _log_reads(context, trees, limit))
+            do(data, lambda context: _log_reads(context, trees))
         table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
         with _open(data, log) as (reader, _):
-            for name, size in trees:
-                for leaf in islice(reader.leaves(name, max(0, size - limit)), min(size, limit)):
+            for name, first, end in trees:
+                for leaf in islice(reader.leaves(name, first), end - first):
                     record = _record(leaf.payload)
                     if as_json:
                         typer.echo(json.dumps({"seq": leaf.seq, **record}))
@@ -235,10 +255,13 @@ def show(
             console().print(table)
 
 
-async def _log_reads(context: AuditContext, trees: Iterable[tuple[str, int]], limit: int) -> None:
-    for tenant, size in trees:
-        event = LogRead(tenant=tenant, actor=ACTOR, first=max(0, size - limit), end=size, reason="show")
-        await context.record(event)
+def _last(first: int, end: int, count: int) -> tuple[int, int]:
+    return max(first, end - count), end
+
+
+async def _log_reads(context: AuditContext, trees: Iterable[tuple[str, int, int]]) -> None:
+    for tenant, first, end in trees:
+        await context.record(LogRead(tenant=tenant, actor=ACTOR, first=first, end=end, reason="show"))
 
 
 @app.command("publish", epilog="Example:\n\n  domicile audit publish -o /srv/www/log")
@@ -310,6 +333,8 @@ def verify_receipt_command(
 @contextmanager
 def _open(data: Path | None, log: Path | None) -> Iterator[tuple[Reader, Path]]:
     path = log or (data or DEFAULT_DATA) / LOG_IN_DATA
+    if not path.name:
+        raise UsageMistake("--log names no file; name the log's")
     reader = open_reader(path) if log is None else SqliteReader.open(path)
     try:
         yield reader, path

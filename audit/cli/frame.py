@@ -67,12 +67,18 @@ open_replacement: ContextVar["Callable[[Path, str | None], Replacement]"] = Cont
 )
 """How the signing key of a log is replaced, by its path and the place of the new key (None: the configured one)."""
 
+check_place: ContextVar[Callable[[str], None]] = ContextVar("check_place", default=lambda command: None)
+"""Called with the name of a command before it runs; a program that knows of installations on other hosts sets it, to
+end commands that work on files, where the user means one of those."""
+
 DataOption = Annotated[
     Path | None,
     typer.Option(
         "--data", help="Data folder of the gateway (default: ./domicile-data).", envvar=DATA_VARIABLE, show_envvar=True
     ),
 ]
+SinceOption = Annotated[str | None, typer.Option("--since", help="UTC, to any precision: 2026-03-01T12.")]
+UntilOption = Annotated[str | None, typer.Option("--until", help="UTC; not included.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -98,34 +104,56 @@ class UsageMistake(AuditError):
     """The command as it is written cannot be run: a value of a wrong form, or options that contradict each other."""
 
 
+OPTIONS = {
+    "ai_system_id": "--system",
+    "authority": "--authority",
+    "country": "--country",
+    "legal_basis": "--basis",
+    "matter_id": "--matter",
+    "model": "--model",
+    "outcome": "--outcome",
+    "reason": "--reason",
+}
+"""Fields of events by the options that set them."""
+
+
 def describe_invalid(error: ValidationError) -> str:
     """The first field of an event that is wrong, and what it may be; never its value, which may be private."""
     first = error.errors(include_url=False)[0]
     field, context = str(first["loc"][0]) if first["loc"] else "event", first.get("ctx", {})
+    field = OPTIONS.get(field, field)
     if context.get("pattern") == CODE_PATTERN:
         return f"{field} is not a code; write it in lower-case letters, digits, _, . and -"
     return f"{field} is not valid; {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 
-def given_moment(text: str | None) -> str | None:
-    """A bound of a period, unchanged. Raises UsageMistake for what is no moment."""
+def given_period(since: str | None, until: str | None) -> tuple[str | None, str | None]:
+    """The bounds of a period, as records are compared with them. Raises UsageMistake, which names the option."""
+    return _bound("--since", since), _bound("--until", until)
+
+
+def _bound(option: str, text: str | None) -> str | None:
     try:
         return None if text is None else checked_moment(text)
-    except AuditError as error:
-        raise UsageMistake(str(error)) from None
+    except AuditError:
+        raise UsageMistake(
+            f"{option} {text!r} is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z"
+        ) from None
 
 
-def given_utc(text: str | None) -> str | None:
-    """A moment in UTC with milliseconds. Raises AuditError for one without its zone."""
+def given_utc(option: str, text: str | None) -> str | None:
+    """A moment in UTC with milliseconds. Raises UsageMistake, which names the option, also for one without its zone."""
     if text is None:
         return None
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            raise UsageMistake(f"{text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00")
+            raise UsageMistake(
+                f"{option} {text!r} has no time zone; write 2026-03-01T09:30:00Z, or 2026-03-01T10:30:00+01:00"
+            )
         return rfc3339_of(moment)
     except (ValueError, OverflowError):
-        raise UsageMistake(f"{text!r} is no moment; write 2026-03-01T09:30:00Z") from None
+        raise UsageMistake(f"{option} {text!r} is no moment; write 2026-03-01T09:30:00Z") from None
 
 
 def given_code(name: str, text: str) -> str:

@@ -13,10 +13,12 @@ from audit.cli.frame import (
     DEFAULT_DATA,
     DataOption,
     JsonOption,
+    SinceOption,
+    UntilOption,
     UsageMistake,
     console,
     given_code,
-    given_moment,
+    given_period,
     given_utc,
     printable,
     reporting_errors,
@@ -51,8 +53,6 @@ SeverityOption = Annotated[
     ),
 ]
 ClocksOption = Annotated[Path | None, typer.Option("--clocks", help="A file of clocks in place of the built-in ones.")]
-SinceOption = Annotated[str | None, typer.Option("--since", help="UTC, to any precision: 2026-03-01T12.")]
-UntilOption = Annotated[str | None, typer.Option("--until", help="UTC; not included.")]
 SystemOption = Annotated[str | None, typer.Option("--system", help="Of this ai_system_id only.")]
 IdArgument = Annotated[str, typer.Argument(help="The incident's id.")]
 
@@ -81,6 +81,7 @@ def open_command(
         laws = law or ["gdpr"]
         _check_laws(known, laws)
         _check_severity(known, laws, severity)
+        begin, end = given_period(since, until)
 
         async def work(context: AuditContext) -> tuple[Case, str]:
             incident_id = await open_incident(
@@ -88,12 +89,12 @@ def open_command(
                 tenant,
                 laws=laws,
                 actor=ACTOR,
-                aware_at=given_utc(aware),
-                classified_at=given_utc(classified),
+                aware_at=given_utc("--aware", aware),
+                classified_at=given_utc("--classified", classified),
                 severity=severity,
                 ai_system_id=system,
-                since=given_moment(since),
-                until=given_moment(until),
+                since=begin,
+                until=end,
                 freeze=freeze,
             )
             with context.reading() as reader:
@@ -122,7 +123,11 @@ def update_command(
         known = load_clocks(clocks)
         _check_laws(known, law or [])
         _check_severity(known, known.laws, severity)
-        given = {"aware_at": given_utc(aware), "classified_at": given_utc(classified), "severity": severity}
+        given = {
+            "aware_at": given_utc("--aware", aware),
+            "classified_at": given_utc("--classified", classified),
+            "severity": severity,
+        }
         changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         changed |= {"laws": tuple(law)} if law else {}
         if not changed:
@@ -180,7 +185,7 @@ def close_command(
 ) -> None:
     """Put on record that an incident is over."""
     with reporting_errors(as_json):
-        reason = given_code("reason", reason)
+        reason = given_code("--reason", reason)
     _step(
         data,
         tenant,
@@ -191,9 +196,13 @@ def close_command(
     )
 
 
-@incident_app.command("list", epilog="Example:\n\n  domicile audit incident list acme --json")
+@incident_app.command("list", epilog="Example:\n\n  domicile audit incident list acme --open --json")
 def list_command(
-    tenant: TenantArgument, data: DataOption = None, clocks: ClocksOption = None, as_json: JsonOption = False
+    tenant: TenantArgument,
+    data: DataOption = None,
+    only_open: Annotated[bool, typer.Option("--open", help="Those that are not closed.")] = False,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """The incidents of a tenant and what is due for each."""
     with reporting_errors(as_json):
@@ -204,7 +213,7 @@ def list_command(
                 return cases(reader, tenant), rfc3339(context.now())
 
         found, now = do(data, work)
-        _show(found, known, now, as_json)
+        _show([one for one in found if one.closed is None or not only_open], known, now, as_json)
 
 
 @app.command(
@@ -227,9 +236,10 @@ def breach_command(
 ) -> None:
     """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
     with reporting_errors(as_json):
+        begin, end = given_period(since, until)
         scope = Scope(
-            since=given_moment(since),
-            until=given_moment(until),
+            since=begin,
+            until=end,
             backend_id=backend,
             region=region,
             key_id=key,

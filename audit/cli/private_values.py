@@ -22,7 +22,7 @@ from audit.cli.frame import (
     JsonOption,
     UsageMistake,
     given_code,
-    given_moment,
+    given_period,
     open_keys,
     printable,
     progress_bar,
@@ -94,6 +94,7 @@ def export_command(
     """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
     with reporting_errors(as_json):
         require_place(output)
+        begin, end = given_period(since, until)
         with progress_bar(_size(data, tenant), hidden=as_json) as advance:
             folder = data or DEFAULT_DATA
             known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
@@ -108,8 +109,8 @@ def export_command(
                     context,
                     tenant,
                     output,
-                    since=given_moment(since),
-                    until=given_moment(until),
+                    since=begin,
+                    until=end,
                     disclose=disclose,
                     evidence=known,
                     attestations=attestations(files_beside((folder / LOG_IN_DATA).parent)),
@@ -162,7 +163,7 @@ def erase_command(
     with reporting_errors(as_json):
         if sum((subject is not None, records is not None, everything)) != 1:
             raise UsageMistake("nothing to erase is named, or two things; give one of --subject, --records, --all")
-        span, reason = _span(records), given_code("reason", reason)
+        span, reason = _span(records), given_code("--reason", reason)
         if not yes:
             typer.confirm("What is erased cannot be restored. Go on?", abort=True, err=True)
 
@@ -196,7 +197,7 @@ def hold_place(
     with reporting_errors(as_json):
         if subject is not None and records is not None:
             raise UsageMistake("a hold covers a subject or records, not both; give one of --subject and --records")
-        span, reason = _span(records), given_code("reason", reason)
+        span, reason = _span(records), given_code("--reason", reason)
         hold = do(
             data,
             lambda context: place_hold(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
@@ -317,7 +318,7 @@ def read_command(
 ) -> None:
     """Show the private values of one record; the access is recorded first."""
     with reporting_errors(as_json):
-        reason = given_code("reason", reason)
+        reason = given_code("--reason", reason)
         shown = do(data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
         values = {one.kept.field: one.value for one in shown}
         print_outcome(

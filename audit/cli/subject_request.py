@@ -49,7 +49,7 @@ def create_command(
     """Put a request of a person on record, and say until when it has to be answered."""
 
     async def work(context: AuditContext) -> str:
-        at = given_utc(received)
+        at = given_utc("--received", received)
         return await receive(context, tenant, right=right, subject=subject, received_at=at, actor=ACTOR)
 
     _step(data, tenant, as_json, work)
@@ -91,7 +91,7 @@ def close_command(
     """Put on record how a request ended."""
 
     async def work(context: AuditContext) -> str:
-        why = None if reason is None else given_code("reason", reason)
+        why = None if reason is None else given_code("--reason", reason)
         known = _known(context, tenant, request)
         await settle(context, known, outcome=outcome, act_seq=act, reason=why, actor=ACTOR)
         return request

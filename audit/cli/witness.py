@@ -126,7 +126,7 @@ def rotate_command(
     Give the new verifier key to every holder of the old one; with the succession in the data folder both verify all.
     """
     with reporting_errors(as_json):
-        reason = given_code("reason", reason)  # before the key is replaced
+        reason = given_code("--reason", reason)  # before the key is replaced
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
         if not is_there(log):
             raise NoLog(no_log_at(log))

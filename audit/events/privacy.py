@@ -233,9 +233,9 @@ class MarkTested(Event):
 
 
 class AnswerSearched(Event):
-    """It was asked whether the tenant's models gave a text: the fingerprints of all answers in records before `end`
-    were compared with it. `letters`: letters and digits of the text, of which nothing else is recorded. `matches`:
-    answers that have a passage of it."""
+    """It was asked whether the tenant's models gave a text: the fingerprints of all answers in records from
+    `first` (absent: the first of all) to before `end` were compared with it. `letters`: letters and digits of the text,
+    of which nothing else is recorded. `matches`: answers that have a passage of it."""
 
     is_access: ClassVar[bool] = True
     ocsf: ClassVar[Ocsf] = Ocsf(API_ACTIVITY, READ)
@@ -247,6 +247,7 @@ class AnswerSearched(Event):
     letters: Count
     compared: Count
     matches: Count
+    first: Count | None = None
     end: Count
 
 

@@ -8,6 +8,8 @@ _FIXES = {
     errno.EACCES: "run the command as the user that the gateway runs as",
     errno.EPERM: "run the command as the user that the gateway runs as",
     errno.ENOENT: "name a file that exists",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "name a folder, not a file",
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or raise this user's quota",
 }

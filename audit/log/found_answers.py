@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from audit.log import answer_prints
 from audit.log.calls import CHUNK, MAX_CALL
 from audit.log.receipt import Receipt
-from audit.log.walk import parsed, size_of
+from audit.log.walk import between, parsed
 from audit.storage.store import Reader, StoredLeaf
 from audit.tree.merkle import leaf_hash
 
@@ -59,7 +59,7 @@ class AnswerSearch:
 
     Attributes:
         answers: the best matches, best first. matches: number of all matches.
-        compared: number of answers with fingerprints in records before `end`.
+        compared: number of answers with fingerprints in records from `first` to before `end`.
         letters: letters and digits in the text.
         periods, unsearched_periods: months with a salt, and months whose salt was destroyed.
     """
@@ -68,23 +68,33 @@ class AnswerSearch:
     answers: tuple[FoundAnswer, ...]
     matches: int
     compared: int
+    first: int
     end: int
     letters: int
     periods: tuple[str, ...]
     unsearched_periods: tuple[str, ...]
 
 
-def find_answers(reader: Reader, tenant: str, text: str, salts: Mapping[str, bytes]) -> AnswerSearch:
-    """Return the answers that have a passage in common with `text`. salts: by period. Raises StoreError."""
-    letters, end = len(answer_prints.letters_of(text)), size_of(reader, tenant)
+def find_answers(
+    reader: Reader,
+    tenant: str,
+    text: str,
+    salts: Mapping[str, bytes],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+) -> AnswerSearch:
+    """Return the answers that have a passage in common with `text`. salts: by period. `since`, `until`: bounds of the
+    time at which an answer ended, as for `first_at`. Raises StoreError."""
+    letters, (first, end) = len(answer_prints.letters_of(text)), between(reader, tenant, since, until)
     periods = tuple(sorted(salts))
     if letters < answer_prints.SHORTEST:
-        return AnswerSearch("too_short", (), 0, 0, end, letters, periods, ())
+        return AnswerSearch("too_short", (), 0, 0, first, end, letters, periods, ())
     wanted = {period: answer_prints.shingles_of(salt, text) for period, salt in salts.items()}
     best: list[tuple[float, int, int, int, StoredLeaf]] = []
     matches = compared = 0
     unsearched: set[str] = set()
-    for leaf in reader.leaves(tenant, 0, end) if end else ():
+    for leaf in reader.leaves(tenant, first, end) if end > first else ():
         if (found := _PRINTS.search(leaf.payload)) is None:
             continue
         period = found[1].decode()
@@ -94,14 +104,14 @@ def find_answers(reader: Reader, tenant: str, text: str, salts: Mapping[str, byt
         compared += 1
         prints = answer_prints.read(found[2].decode())
         common = len(shingles.intersection(prints))
-        if common >= answer_prints.LEAST and common >= answer_prints.needed(len(prints), len(shingles), end):
+        if common >= answer_prints.LEAST and common >= answer_prints.needed(len(prints), len(shingles), end - first):
             matches += 1
             entry = (common / len(prints), leaf.seq, common, len(shingles), leaf)
             (heappush if len(best) < MOST else heappushpop)(best, entry)
     ordered = sorted(best, key=lambda entry: entry[:2], reverse=True)
     answers = tuple(_described(reader, tenant, leaf, common, hashes) for _, _, common, hashes, leaf in ordered)
     verdict: Verdict = "found" if matches else "not_found" if compared or not unsearched else "unsearched"
-    return AnswerSearch(verdict, answers, matches, compared, end, letters, periods, tuple(sorted(unsearched)))
+    return AnswerSearch(verdict, answers, matches, compared, first, end, letters, periods, tuple(sorted(unsearched)))
 
 
 def _described(reader: Reader, tenant: str, leaf: StoredLeaf, common: int, shingles: int) -> FoundAnswer:

@@ -61,8 +61,17 @@ def first_at(reader: Reader, tenant: str, moment: str, size: int) -> int:
     return low
 
 
+def between(reader: Reader, tenant: str, since: str | None, until: str | None) -> tuple[int, int]:
+    """Numbers of the first record taken from `since` on, and of the one behind the last before `until`. Bounds as for
+    `first_at`; None: the log's."""
+    size = size_of(reader, tenant)
+    end = size if until is None else first_at(reader, tenant, until, size)
+    return (0 if since is None else min(end, first_at(reader, tenant, since, size))), end
+
+
 def checked_moment(text: str) -> str:
-    """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError, also for a day that no month has."""
+    """RFC 3339 UTC or a prefix of it, as it compares with the `ts` of records: without its ``Z``, which sorts behind
+    the point of their milliseconds. Raises AuditError, also for a day that no month has."""
     given = text.removesuffix("Z")
     try:
         if not _MOMENT.fullmatch(given) and not _MOMENT.fullmatch(text):
@@ -70,7 +79,7 @@ def checked_moment(text: str) -> str:
         datetime.fromisoformat(given + _START[len(given) :])
     except ValueError:
         raise AuditError("this is no moment; write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z") from None
-    return text
+    return given
 
 
 def records(

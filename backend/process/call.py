@@ -65,6 +65,16 @@ class Call:
 
         Raises EngineDead, RequestError (the engine refused a sequence) or ClientGone, once what came before is taken.
         """
+        taken = [await self.next_event()]
+        while self._events and len(taken) < self.at_once:
+            if isinstance(item := self._events[0], Exception):
+                break
+            taken.append(item)
+            self._events.popleft()
+        return taken
+
+    async def next_event(self) -> Event:
+        """The first of them alone. Raises as `next_events` does."""
         while not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -73,13 +83,7 @@ class Call:
                 self._waiter = None
         if isinstance(first := self._events.popleft(), Exception):
             raise first
-        taken = [first]
-        while self._events and len(taken) < self.at_once:
-            if isinstance(item := self._events[0], Exception):
-                break
-            taken.append(item)
-            self._events.popleft()
-        return taken
+        return first
 
     def _put(self, item: Event | Exception) -> None:
         if self.sink is not None:

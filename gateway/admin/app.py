@@ -25,7 +25,7 @@ from gateway.admin import explain as study
 from gateway.admin.calls.access import AdminContext
 from gateway.admin.calls.openapi import AdminApi
 from gateway.admin.calls.problems import install_handlers
-from gateway.admin.record import calls, health, incidents, marks, packs, rights
+from gateway.admin.record import batches, calls, health, incidents, marks, packs, rights
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20
@@ -71,6 +71,7 @@ def build_admin(context: AdminContext) -> FastAPI:
         incidents.router,
         health.router,
         packs.router,
+        batches.router,
     ):
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]

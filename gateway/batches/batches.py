@@ -8,7 +8,6 @@ from time import time
 from typing import Any, TypeVar
 
 from audit.errors import AuditUnavailable as RecordUnavailable
-from audit.events.privacy import BatchEvent
 from audit.private.audit_context import AuditContext
 from gateway.batches.content.files import DAY_S, Files, actor_of, owner_of
 from gateway.batches.content.sealing import Sealing, content_errors, seal, unseal
@@ -18,7 +17,7 @@ from gateway.directory.directory import Directory
 from gateway.errors import AuditUnavailable, InvalidRequest, LimitReached, ObjectInUse, ObjectNotFound, PolicyDenied
 from gateway.identity.keys import KeyRefused
 from gateway.identity.principal import Principal
-from gateway.records.batches import BatchRecord, Owner
+from gateway.records.batches import BatchRecord, Owner, batch_event
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.store.batches.batches import OPEN, StoredBatches
 from policy.reason import Reason
@@ -160,21 +159,3 @@ class Batches:
 def about(batch: str) -> str:
     """Holder and place of what is sealed of the batch itself."""
     return f"{batch}/about"
-
-
-def batch_event(kind: str, batch: BatchRecord, actor: str) -> BatchEvent:
-    return BatchEvent.model_validate(
-        {
-            "type": kind,
-            "tenant": batch.owner.tenant,
-            "project": batch.owner.project,
-            "actor": actor,
-            "batch_id": batch.id,
-            "endpoint": batch.endpoint,
-            "input_file_id": batch.input_file,
-            "status": batch.status,
-            "total": batch.total,
-            "completed": batch.completed,
-            "failed": batch.failed,
-        }
-    )

@@ -15,7 +15,7 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     opened_control,
-    opened_database,
+    opened_reports,
     plain_errors,
 )
 
@@ -65,10 +65,8 @@ def list_adapters(
 
     Example: domicile adapter list acme --project support
     """
-    from gateway.store.adapters import adapters_in
-
-    with opened_database(data) as (_, database):
-        records = adapters_in(database, tenant, project)
+    with opened_reports(data) as reports:
+        records = reports.adapters(tenant, project)
     print_table(records, ("project", "name", "model", "path", "sha256", "created_at"), as_json)
 
 
@@ -80,10 +78,8 @@ def show_adapter(
 
     Example: domicile adapter show acme support legal
     """
-    from gateway.store.adapters import adapter_at
-
-    with opened_database(data) as (_, database):
-        record = adapter_at(database, tenant, project, name)
+    with opened_reports(data) as reports:
+        record = reports.adapter(tenant, project, name)
     print_one(record, as_json)
 
 

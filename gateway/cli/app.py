@@ -96,6 +96,7 @@ PARTS = {
 
 def _prepare(ctx: typer.Context) -> None:
     """Give the commands of `audit`, which may not import this package, the keys, registers and databases."""
+    _know_other_hosts()
     if ctx.obj is not _recorded_admin:
         return  # called by another program, which has set them itself
     from audit.cli.frame import open_keys, open_replacement
@@ -108,6 +109,16 @@ def _prepare(ctx: typer.Context) -> None:
     open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
     use_values_url_of(_values_url)
+
+
+def _know_other_hosts() -> None:
+    """Give the commands of `audit` and `regions` the installation elsewhere that a command is for."""
+    from audit.cli.frame import check_place
+    from gateway.cli.terminal.shell import catalogue_elsewhere
+    from regions.cli import elsewhere
+
+    elsewhere.set(catalogue_elsewhere)
+    check_place.set(_check_place_of_audit)
 
 
 app = typer.Typer(
@@ -126,12 +137,21 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-ON_FILES = frozenset(
-    {"init", "up", "doctor", "config", "database", "secrets", "backup", "batch", "cell", "audit", "retention"}
-)
+ON_FILES = frozenset({"init", "up", "doctor", "config", "database", "secrets", "backup", "cell", "retention"})
 """Commands that have no route of the admin API, or not all of theirs."""
 OVER_THE_API = frozenset({("audit", "challenge")})
 """Of these the ones that have."""
+
+
+OF_AUDIT_OVER_THE_API = frozenset({"find-answer"})
+"""Commands of `audit` that have a route."""
+
+
+def _check_place_of_audit(command: str) -> None:
+    if command not in OF_AUDIT_OVER_THE_API and (url := os.environ.get("DOMICILE_URL")):
+        from gateway.cli.terminal.shell import refuse_elsewhere
+
+        refuse_elsewhere(f"audit {command}", url)
 
 
 @app.callback(epilog="Example: domicile demo")

@@ -25,12 +25,14 @@ class AnswerFinder:
         self._record = record
         self._bound = bound
 
-    async def __call__(self, tenant: str, text: str, reason: str, actor: str) -> AnswerSearch:
-        """Search, and record the search before returning its result. Raises TooManyTests, and the errors of salts, log
-        and record."""
+    async def __call__(
+        self, tenant: str, text: str, reason: str, actor: str, *, since: str | None = None, until: str | None = None
+    ) -> AnswerSearch:
+        """Search, and record the search before returning its result. `since`, `until`: RFC 3339 UTC or a prefix of it.
+        Raises TooManyTests, and the errors of salts, log and record."""
         if self._bound is not None:
             self._bound.take(tenant)
-        found = await asyncio.to_thread(self._found, tenant, text)
+        found = await asyncio.to_thread(self._found, tenant, text, since, until)
         event = AnswerSearched(
             tenant=tenant,
             actor=actor,
@@ -39,12 +41,13 @@ class AnswerFinder:
             letters=found.letters,
             compared=found.compared,
             matches=found.matches,
+            first=found.first or None,
             end=found.end,
         )
         await self._record(event)
         return found
 
-    def _found(self, tenant: str, text: str) -> AnswerSearch:
+    def _found(self, tenant: str, text: str, since: str | None, until: str | None) -> AnswerSearch:
         salts = {salt.period: salt.key for salt in self._salts.all(tenant)}
         with closing(self._open_reader()) as reader:
-            return find_answers(reader, tenant, text, salts)
+            return find_answers(reader, tenant, text, salts, since=since, until=until)

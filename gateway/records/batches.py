@@ -1,7 +1,12 @@
 """Files and batches as the store returns them. Content stays sealed: `data_key` names the key that opens it."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from audit.events.privacy import BatchEvent
 
 Status = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
@@ -85,3 +90,55 @@ class BatchRecord:
     cancelling_at: float | None = None
     finalizing_at: float | None = None
     ended_at: float | None = None
+
+
+def batch_event(kind: str, batch: BatchRecord, actor: str) -> BatchEvent:
+    return BatchEvent.model_validate(
+        {
+            "type": kind,
+            "tenant": batch.owner.tenant,
+            "project": batch.owner.project,
+            "actor": actor,
+            "batch_id": batch.id,
+            "endpoint": batch.endpoint,
+            "input_file_id": batch.input_file,
+            "status": batch.status,
+            "total": batch.total,
+            "completed": batch.completed,
+            "failed": batch.failed,
+        }
+    )
+
+
+class BatchSummary(BaseModel):
+    """A batch without its content: metadata and errors are sealed for its project."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    tenant: str
+    project: str
+    key_id: str
+    status: Status
+    endpoint: str
+    input_file: str
+    output_file: str | None
+    error_file: str | None
+    total: int
+    completed: int
+    failed: int
+    created_at: datetime
+    in_progress_at: datetime | None
+    cancelling_at: datetime | None
+    ended_at: datetime | None
+    expires_at: datetime
+
+
+def summary_of(batch: BatchRecord) -> BatchSummary:
+    same = {name: getattr(batch, name) for name in BatchSummary.model_fields if hasattr(batch, name)}
+    times = {name: _at(value) for name, value in same.items() if name.endswith("_at")}
+    return BatchSummary(tenant=batch.owner.tenant, project=batch.owner.project, **{**same, **times})
+
+
+def _at(instant: float | None) -> datetime | None:
+    return None if instant is None else datetime.fromtimestamp(instant, UTC)

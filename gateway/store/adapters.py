@@ -23,8 +23,12 @@ def adapter_row(session: Session, tenant: str, project: str, name: str) -> Adapt
     lookup.project(session, tenant, project)
     row = session.get(AdapterRow, (tenant, project, name))
     if row is None or row.deleted_at is not None:
-        raise NotFound(f"project {project!r} has no such adapter; `domicile adapter list` shows those there are")
+        raise NotFound(no_such_adapter(project))
     return row
+
+
+def no_such_adapter(project: str) -> str:
+    return f"project {project!r} has no such adapter; `domicile adapter list` shows those there are"
 
 
 def adapters_in(database: Database, tenant: str, project: str | None = None) -> list[AdapterRecord]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,16 +30,23 @@ regions:
 _VERSION = re.compile(r"^version:.*$", re.MULTILINE)
 
 
-def with_place(text: str | None, place: Mapping[str, object], operator: Mapping[str, object] | None, day: date) -> str:
+def with_place(
+    text: str | None,
+    place: Mapping[str, object],
+    operator: Mapping[str, object] | None,
+    day: date,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The catalogue `text`, None for none yet, with `place`, the members of a `Region`, and `operator`, those of an
-    `Operator`, where that is new. Its version becomes `day`, with a number from the second change of a day on.
+    `Operator`, where that is new. `names`: what an error calls a member, where that is not its own name. Its version
+    becomes `day`, with a number from the second change of a day on.
 
     Raises CatalogueError where what comes of it is no catalogue, as where an id is taken or a country there is not.
     """
-    region = _checked(Region, place)
+    region = _checked(Region, place, names)
     changed = EMPTY if text is None else text
     if operator is not None:
-        changed = _with_row(changed, "operators", _checked(Operator, operator))
+        changed = _with_row(changed, "operators", _checked(Operator, operator, names))
     changed = _with_row(changed, "regions", region)
     version = _next_version("" if text is None else Catalogue.own_version(text), day)
     changed = _VERSION.sub(f"version: {json.dumps(version)}", changed, count=1)
@@ -46,12 +54,15 @@ def with_place(text: str | None, place: Mapping[str, object], operator: Mapping[
     return changed
 
 
-def _checked(kind: type[Row], members: Mapping[str, object]) -> dict[str, Any]:
+def _checked(kind: type[Row], members: Mapping[str, object], names: Mapping[str, str]) -> dict[str, Any]:
     try:
         return kind.model_validate(members).model_dump(mode="json", exclude_defaults=True)
     except ValidationError as error:
-        problems = [f"{item['loc'][0]}: {invalid_value(item)}" for item in error.errors(include_url=False)]
-        raise CatalogueError("; ".join(problems)) from None
+        problems = {
+            f"{names.get(str(item['loc'][0]), item['loc'][0])}: {invalid_value(item)}"
+            for item in error.errors(include_url=False)
+        }
+        raise CatalogueError("; ".join(sorted(problems))) from None
 
 
 def _with_row(text: str, section: str, row: Mapping[str, object]) -> str:

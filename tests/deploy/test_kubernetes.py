@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from audit.files.secret_file import LoosePermissions, read_secret
-from tests.fakes.kubernetes import check
+from tests.fakes.kubernetes import VERSIONS, check
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 CELLS = {"eu-fr": "FR", "eu-de": "DE"}
@@ -126,6 +126,65 @@ def test_two_gateways_are_replaced_one_after_the_other_and_keep_their_names():
     ] == {"fieldRef": {"fieldPath": "metadata.name"}}
     probes = {name: container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
     assert probes == {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+
+
+def test_the_page_names_the_versions_whose_schemas_are_checked():
+    page = (FOLDER.parents[1] / "docs" / "operations.md").read_text()
+    assert f"Kubernetes {VERSIONS[0]} or newer" in page
+    assert f"of {VERSIONS[0]}, {VERSIONS[1]} and {VERSIONS[2]}" in " ".join(page.split())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_has_schemas_of_its_own_that_refuse_a_field_that_there_is_not(version):
+    import kubernetes_validate
+
+    (broken,) = [each for each in of_kind("eu-fr", "StatefulSet") if each["metadata"]["name"] == "gateway"]
+    broken["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with warnings.catch_warnings(), pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
+        warnings.simplefilter("ignore")
+        kubernetes_validate.validate(broken, version, strict=True)
+
+
+def test_with_every_component_a_cell_is_valid_too(tmp_path):
+    """The component `outside`, which no overlay names, in an overlay as docs/operations.md shows it."""
+    if not shutil.which("kubectl"):
+        pytest.skip("no kubectl: the component is tested as it stands, and not in an overlay")
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    overlay = tmp_path / "kubernetes" / "overlays" / "eu-fr" / "kustomization.yaml"
+    named = yaml.safe_load(overlay.read_text())
+    named["components"].append("../../components/outside")
+    overlay.write_text(yaml.safe_dump(named))
+    made = subprocess.run(["kubectl", "kustomize", str(overlay.parent)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    objects = list(yaml.safe_load_all(made.stdout))
+    assert len(objects) == len(rendered("eu-fr")) + 1
+    (policy,) = [each for each in objects if each["metadata"]["name"] == "gateway-outside"]
+    (gateway,) = [p for p in of_kind("eu-fr", "NetworkPolicy") if p["metadata"]["name"] == "gateway"]
+    check(policy)
+    assert policy["spec"]["podSelector"] == gateway["spec"]["podSelector"], "it opens something for gateways"
+    assert policy["metadata"]["namespace"] == gateway["metadata"]["namespace"]
+
+
+def test_what_stands_beside_the_manifests_names_what_is_in_them():
+    """Of the example for KEDA, whose schemas Kubernetes does not publish, and of Prometheus inside the cluster."""
+    scaled = yaml.safe_load((FOLDER / "examples" / "scaledobject.yaml").read_text())
+    target, namespace_of = scaled["spec"]["scaleTargetRef"], scaled["metadata"]["namespace"]
+    for cell in CELLS:
+        known = {(e["apiVersion"], e["kind"], e["metadata"]["name"], e["metadata"]["namespace"]) for e in of_kind(
+            cell, "StatefulSet", "Service"
+        )}  # fmt: skip
+        assert (target["apiVersion"], target["kind"], target["name"], namespace_of) in known
+        scrape = yaml.safe_load((FOLDER.parent / "prometheus" / "kubernetes.yaml").read_text())
+        for job in scrape["scrape_configs"]:
+            for place in job["dns_sd_configs"]:
+                service, namespace = place["names"][0].split(".")[:2]
+                (found,) = [
+                    each
+                    for each in of_kind(cell, "Service")
+                    if (each["metadata"]["name"], each["metadata"]["namespace"]) == (service, namespace)
+                ]
+                assert place["port"] in [port["port"] for port in found["spec"]["ports"]]
+                assert found["spec"]["clusterIP"] == "None", "a name of each pod, not of all"
 
 
 def test_a_manifest_with_a_mistake_is_found():

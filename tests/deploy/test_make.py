@@ -83,6 +83,15 @@ def test_one_whose_python_is_gone_is_made_again(make, tmp_path):
     assert has_pip(tmp_path)
 
 
+def test_the_documents_are_checked_by_tests_that_there_are():
+    said = subprocess.run(
+        ["make", "-n", "docs-check", f"VENV={TREE / '.venv'}"], cwd=TREE, capture_output=True, text=True, check=False
+    )
+    asked = re.findall(r"tests/\S+\.py", said.stdout)
+    assert len(asked) > 8, said.stdout + said.stderr
+    assert [name for name in asked if not (TREE / name).is_file()] == []
+
+
 def test_a_python_that_is_too_old_is_refused_before_anything_is_made(make, tmp_path):
     failed = make(script(tmp_path, OLD))
     assert failed.returncode != 0

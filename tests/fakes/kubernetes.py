@@ -24,7 +24,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import kubernetes_validate
 
-VERSION = "1.34"
+VERSIONS = ("1.28", "1.34", "1.37")
+"""Of Kubernetes: the oldest that docs/operations.md names, one between, and the newest whose schemas there are."""
 TOKEN = "a-pod-s-token"
 ROLE = Path(__file__).parents[2] / "deploy" / "kubernetes" / "base" / "access.yaml"
 KINDS = {
@@ -33,11 +34,12 @@ KINDS = {
 }  # fmt: skip
 
 
-def check(object):
-    """Raises kubernetes_validate.ValidationError for what an API server would refuse."""
+def check(object, versions=VERSIONS):
+    """Raises kubernetes_validate.ValidationError for what an API server of one of `versions` would refuse."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kubernetes_validate.validate(object, VERSION, strict=True)
+        for version in versions:
+            kubernetes_validate.validate(object, version, strict=True)
 
 
 class FakeKubernetes:
@@ -119,7 +121,7 @@ class FakeKubernetes:
         if (sent["kind"], sent["metadata"]["name"]) != (KINDS[plural], name):
             return _status(400, "the object is not that of the path")
         try:
-            check(sent)
+            check(sent, VERSIONS[1:2])
         except kubernetes_validate.ValidationError as error:
             return _status(422, f"{KINDS[plural]} {name} is invalid: {error.message}")
         content = "spec" if "spec" in sent else "data"

@@ -48,6 +48,15 @@ def run(made, *words):
     return CliRunner().invoke(app, [*words, "--data", str(made.data), "--json"], env={"COLUMNS": "200"})
 
 
+def from_another_host(made, home, *words):
+    """A command of the tenant's DPO on another host, over the admin API."""
+    environment = {"DOMICILE_URL": made.base, "XDG_CONFIG_HOME": str(home), "COLUMNS": "200"}
+    login = ["login", "--url", made.base, "--token-file", "-"]
+    said = CliRunner().invoke(app, login, input=made.key("acme-dpo"), env=environment)
+    assert said.exit_code == 0, said.output
+    return CliRunner().invoke(app, list(words), env=environment)
+
+
 async def test_what_the_client_received_is_found_whole_streamed_and_in_another_api(tmp_path):
     async with lab(
         tmp_path, set_up=set_up, backends={place: FakeBackend(say=say, pieces=40) for place in PLACES}
@@ -92,6 +101,10 @@ async def test_what_the_client_received_is_found_whole_streamed_and_in_another_a
         elsewhere = (await search(whole.text, "globex")).json
         assert elsewhere["answers"][0]["request_id"] == other.headers["x-request-id"]
         assert (await search(whole.text, "initech")).json["verdict"] == "not_found"
+        assert (await search(whole.text, until="2020-01-01T00:00:00Z")).json["verdict"] == "not_found"
+        bounded = (await search(whole.text, since="2020-01", until="2100-01-01T00:00:00Z")).json
+        assert (bounded["matches"], bounded["first"]) == (1, 0)
+        assert (await search(whole.text, since="yesterday")).status == 422
         assert (await search("yes")).json["verdict"] == "too_short"
         assert (await search(whole.text, key="acme-auditor")).status == 403
         assert (await search(whole.text, key="globex-dpo")).status == 404
@@ -125,10 +138,23 @@ async def test_what_the_client_received_is_found_whole_streamed_and_in_another_a
         asked = ["audit", "find-answer", "acme", str(file), "--reason", "complaint"]
         beside = await asyncio.to_thread(run, made, *asked)
         words = await asyncio.to_thread(CliRunner().invoke, app, [*asked, "--data", str(made.data)])
-        tries = [(await search("yes")).status for _ in range(60)]
+        over_the_api = await asyncio.to_thread(
+            from_another_host, made, tmp_path / "home", *asked, "--json", "--since", "2020"
+        )
+        early = await asyncio.to_thread(run, made, *asked, "--until", "2020-01")
+        assert (early.exit_code, json.loads(early.stdout)["compared"]) == (1, 0), early.output
+        within = await asyncio.to_thread(run, made, *asked, "--since", "2020", "--until", "2100")
+        assert (within.exit_code, json.loads(within.stdout)["matches"]) == (0, 1), within.output
+        never = await asyncio.to_thread(run, made, *asked, "--since", "soon")
+        assert never.exit_code == 2 and "--since 'soon' is no moment" in never.stderr
+        tries = [(await search("yes")).status for _ in range(57)]
         assert tries[-1] == 409, "at most 60 an hour"
         assert (await search("yes", "globex")).status == 200, "of one tenant"
     assert json.loads(beside.stdout)["answers"][0]["request_id"] == stream.headers["x-request-id"], beside.output
+    assert over_the_api.exit_code == 0, over_the_api.output
+    ours, theirs = json.loads(beside.stdout), json.loads(over_the_api.stdout)
+    assert theirs["end"] > ours["end"], "the search before is on record meanwhile"
+    assert {**theirs, "end": 0} == {**ours, "end": 0}, "the same over the API"
     assert words.exit_code == 0 and stream.headers["x-request-id"] in words.output
     await after_it_stopped(made, asked, file)
 

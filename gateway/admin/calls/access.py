@@ -63,8 +63,14 @@ class OnRefused(Protocol):
     def __call__(self, reason: str, address: Address | None = None, /) -> None: ...
 
 
-FindAnswer = Callable[[str, str, str, str], Awaitable[AnswerSearch]]
-"""Takes tenant, text, reason and actor."""
+class FindAnswer(Protocol):
+    """The bounds of the period are RFC 3339 UTC, or a prefix of it."""
+
+    async def __call__(
+        self, tenant: str, text: str, reason: str, actor: str, *, since: str | None = None, until: str | None = None
+    ) -> AnswerSearch: ...
+
+
 Detect = Callable[[str, str, str, str], Awaitable[Detected]]
 """Takes tenant, project, text and actor."""
 

@@ -13,13 +13,16 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from audit.errors import AuditError
-from gateway.database.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
+from gateway.database.errors import DatabaseUnavailable, Duplicate, Invalid, InvalidValue, NotFound, NotReady, Stale
 from gateway.identity.keys import KeyRefused
 from gateway.identity.login import ProviderUnavailable
 from gateway.nearest_route import unknown_admin_url
 from gateway.store.idempotent_answers import Pending
 
 MEDIA_TYPE = "application/problem+json"
+
+
+INVALID_VALUE = "urn:domicile:invalid-value"
 
 
 class Forbidden(Exception):
@@ -35,7 +38,8 @@ class LoginRefused(Exception):
 
 
 class Problem(BaseModel):
-    """Problem details (RFC 9457). `detail`: for people; programs use `status`. `errors`: message by invalid field."""
+    """Problem details (RFC 9457). `detail`: for people; programs use `status` and, of a 422, `type`: `INVALID_VALUE`
+    for what no state of the installation accepts. `errors`: message by invalid field."""
 
     type: str = "about:blank"
     title: str
@@ -69,9 +73,14 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def problem(
-    status: int, detail: str, *, errors: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    detail: str,
+    *,
+    errors: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    kind: str = "about:blank",
 ) -> Response:
-    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=dict(errors or {}))
+    body = Problem(type=kind, title=HTTPStatus(status).phrase, status=status, detail=detail, errors=dict(errors or {}))
     more = {"www-authenticate": 'Bearer realm="domicile admin"'} if status == HTTPStatus.UNAUTHORIZED else {}
     return JSONResponse(body.model_dump(), status, headers={**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
@@ -79,7 +88,8 @@ def problem(
 def _handler(status: HTTPStatus):  # type: ignore[no-untyped-def]  # Starlette's own type is a union of callables
     async def handle(request: Request, error: Exception) -> Response:
         wait = getattr(error, "retry_after_s", None)
-        return problem(status, str(error), headers={"retry-after": str(wait)} if wait else None)
+        kind = INVALID_VALUE if isinstance(error, InvalidValue) else "about:blank"
+        return problem(status, str(error), headers={"retry-after": str(wait)} if wait else None, kind=kind)
 
     return handle
 

@@ -1,4 +1,4 @@
-"""Routes for the audit record: calls, their proofs and stored content; data subject rights; the health of the log.
+"""Routes for the audit record: calls, batches of them, proofs and stored content; rights of persons; health of the log.
 
 Only `gateway.admin.app` may import it.
 """

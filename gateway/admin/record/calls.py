@@ -161,12 +161,11 @@ async def list_calls(
 ) -> Calls:
     """List calls, newest first. A page reads a bounded part of the log. `subject`: the commitment in a record, not the
     identifier of a person."""
-    for moment in filter(None, (since, until)):
-        try:
-            checked_moment(moment)
-        except AuditError as error:
-            raise Invalid(str(error)) from error
-    wanted = CallFilter(project, outcome, region, model, request, since, until, subject)
+    try:
+        begin, end = (checked_moment(moment) if moment else None for moment in (since, until))
+    except AuditError as error:
+        raise Invalid(str(error)) from error
+    wanted = CallFilter(project, outcome, region, model, request, begin, end, subject)
 
     def find() -> Any:
         record.known(tenant)

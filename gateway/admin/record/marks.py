@@ -8,7 +8,9 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from audit.errors import AuditError
 from audit.log.found_answers import Verdict as SearchVerdict
+from audit.log.walk import checked_moment
 from backend.wire import MAX_MARKED_TEXT
 from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
@@ -16,7 +18,7 @@ from gateway.admin.calls.schemas import Body, Name, ResponseBody
 from gateway.admin.record.reading import ReasonCode, refusing
 from gateway.comparisons.challenge import ChallengeReport
 from gateway.comparisons.recomputation import Given
-from gateway.database.errors import NotReady
+from gateway.database.errors import Invalid, NotReady
 from gateway.identity.roles import Actor
 from gateway.marks.detection import Verdict
 
@@ -37,10 +39,13 @@ class TextAsked(Body):
 
 
 class TextSearched(Body):
-    """A text to search for. `reason`: a code, not free text, because it is recorded."""
+    """A text to search for. `reason`: a code, not free text, because it is recorded. `since`, `until`: only answers
+    that ended in that time (RFC 3339 UTC, or a prefix: ``2026-03``)."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_MARKED_TEXT)]
     reason: ReasonCode
+    since: Annotated[str, Field(max_length=32)] | None = None
+    until: Annotated[str, Field(max_length=32)] | None = None
 
 
 class AnswerText(Body):
@@ -81,13 +86,14 @@ class Answer(ResponseBody):
 
 class AnswersFound(ResponseBody):
     """Result of a search. `answers`: at most 20 of `matches`, best first. `compared`: number of answers with
-    fingerprints in records before `end`. `letters`: letters and digits in the text. `unsearched_periods`: months that
-    were not searched because their salt was destroyed."""
+    fingerprints in records from `first` to before `end`. `letters`: letters and digits in the text.
+    `unsearched_periods`: months that were not searched because their salt was destroyed."""
 
     verdict: SearchVerdict
     answers: tuple[Answer, ...]
     matches: int
     compared: int
+    first: int
     end: int
     letters: int
     periods: tuple[str, ...]
@@ -129,7 +135,11 @@ async def find_answer(actor: Finder, context: Context, tenant: str, asked: TextS
     if context.find_answer is None:
         raise NotReady("this process has no record; send the call to a gateway, or run `domicile audit find-answer`")
     await run_in_threadpool(context.inventory.tenant, tenant)
-    found = await context.find_answer(tenant, asked.text, asked.reason, actor.name)
+    try:
+        since, until = (None if each is None else checked_moment(each) for each in (asked.since, asked.until))
+    except AuditError as error:
+        raise Invalid(str(error)) from error
+    found = await context.find_answer(tenant, asked.text, asked.reason, actor.name, since=since, until=until)
     return AnswersFound.model_validate(asdict(found))
 
 

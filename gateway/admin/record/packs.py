@@ -79,13 +79,12 @@ def list_packs(record: OnRecord, tenant: str) -> tuple[Pack, ...]:
 async def create_pack(actor: Auditor, record: OnRecord, tenant: str, new: NewPack) -> Pack:
     """Start to create a pack. The export is recorded first. 409 while another pack is being created."""
     try:
-        for moment in filter(None, (new.since, new.until)):
-            checked_moment(moment)
+        since, until = (checked_moment(moment) if moment else None for moment in (new.since, new.until))
     except AuditError as error:
         raise Invalid(str(error)) from error
     await run_in_threadpool(record.known, tenant)
     with _shelf(record) as shelf:
-        return _shown(await shelf.make(tenant, since=new.since, until=new.until, actor=actor.name, reason=new.reason))
+        return _shown(await shelf.make(tenant, since=since, until=until, actor=actor.name, reason=new.reason))
 
 
 @router.get("/{pack}", dependencies=[Depends(RequirePermission("record.read"))])

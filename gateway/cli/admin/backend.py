@@ -1,7 +1,7 @@
 """``domicile backend create | enrol | list | revoke | token``: servers that run where no launcher reaches."""
 
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +18,7 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     fail,
+    given_euros,
     needs_folder,
     opened_control,
     opened_database,
@@ -41,7 +42,9 @@ Digest = Annotated[
     str | None,
     typer.Option("--weights-sha256", metavar="SHA256", help="Of the weights that our engine must run, or yours does."),
 ]
-Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
+Price = Annotated[
+    Decimal | None, typer.Option(parser=given_euros, metavar="EUR", help="What a million tokens cost there, as '0.40'.")
+]
 
 EnrolledRole = Annotated[
     Literal["mixed", "prefill", "decode"],
@@ -108,7 +111,7 @@ def register(
             kind="managed" if managed else "openai",
             single_tenant="declared" if single_tenant else None,
             trust=trust,
-            eur_per_million=_euros(eur_per_million),
+            eur_per_million=eur_per_million,
             weights_sha256=weights_sha256,
         )
     print_one(record, as_json)
@@ -198,7 +201,7 @@ def enrol(
             url=url,
             models=[model],
             kind="domicile",
-            eur_per_million=_euros(eur_per_million),
+            eur_per_million=eur_per_million,
             weights_sha256=weights_sha256,
             role=role,
             transfer=place.transfer,
@@ -254,13 +257,6 @@ def revoke(
     with opened_control(ctx, data) as control:
         record = control.revoke_backend(tenant, backend)
     print_one(record, as_json)
-
-
-def _euros(said: str | None) -> Decimal | None:
-    try:
-        return None if said is None else Decimal(said)
-    except InvalidOperation:
-        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
 
 
 def _today() -> date:

@@ -1,12 +1,13 @@
 """``domicile deployment``: what shall run of a tenant's models, and what does."""
 
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.terminal.flags import flag_of
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
@@ -17,6 +18,7 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     fail,
+    given_euros,
     opened_control,
     opened_reports,
     print_next_step,
@@ -60,6 +62,18 @@ Asleep = Annotated[
 Each = Annotated[int | None, typer.Option("--calls-each", help="Calls that a replica should have at one time.")]
 
 
+def _price_of_an_hour(text: str | Decimal) -> Decimal:
+    euros = given_euros(text)
+    if not 0 <= euros <= 10**6:
+        raise typer.BadParameter(f"{text!r} is no price of an hour; write an amount of 0 to 1000000 euros")
+    return euros
+
+
+EuroPerHour = Annotated[
+    Decimal, typer.Option(parser=_price_of_an_hour, metavar="EUR", help="Euros an hour of one replica.")
+]
+
+
 @deployment_app.command("create")
 def create(
     ctx: typer.Context,
@@ -77,7 +91,7 @@ def create(
     calls_each: Each = None,
     asleep_s: Asleep = None,
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
-    eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
+    eur_per_hour: EuroPerHour = Decimal(0),
     weights_sha256: Pinned = None,
     kind: DeploymentKind = "mixed",
     prefill: Prefill = None,
@@ -103,7 +117,7 @@ def create(
             "weights": weights,
             "regions": tuple(region),
             "wait_s": wait_s,
-            "micro_eur_per_hour": int(_euros(eur_per_hour) * MICRO),
+            "micro_eur_per_hour": int(eur_per_hour * MICRO),
             "weights_sha256": weights_sha256,
             "kind": kind,
             "prefill": prefill or int(kind == "disaggregated"),
@@ -313,7 +327,7 @@ def _figures(
 
 
 def _valid(kind: str, values: dict[str, Any]) -> Any:
-    """A `Deployment` or `Scale`; an error names the field."""
+    """A `Deployment` or `Scale`; an error names the option."""
     from pydantic import ValidationError
 
     from policy.errors import invalid_value
@@ -324,7 +338,7 @@ def _valid(kind: str, values: dict[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = f"{first['loc'][0]}: " if first["loc"] else ""
+        place = f"{flag_of(str(first['loc'][0]))}: " if first["loc"] else ""
         fail(f"{place}{invalid_value(first)}", USAGE)
 
 
@@ -355,13 +369,3 @@ def _cards(gpu: str, gpus: int | None) -> "Cards":
         return cards if gpus is None else Cards.parse(f"{gpus}x{cards.name}")
     except ValueError as error:
         fail(str(error), USAGE)
-
-
-def _euros(said: str) -> Decimal:
-    try:
-        euros = Decimal(said)
-    except InvalidOperation:
-        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
-    if not euros.is_finite() or not 0 <= euros <= 10**6:
-        fail(f"{said!r} is no price of an hour; write an amount of 0 to 1000000 euros", USAGE)
-    return euros

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.terminal.flags import flag_of
 from gateway.cli.terminal.printing import print_json, print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
@@ -203,7 +204,7 @@ def _scopes(**bounds: list[str] | None) -> "Scopes":
         return Scopes.model_validate({name: bound for name, bound in bounds.items() if bound})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']!r}: {invalid_value(first)}", USAGE)
+        fail(f"{flag_of(str(first['loc'][0]))} {first['input']!r}: {invalid_value(first)}", USAGE)
 
 
 def _in(days: int | None) -> datetime | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.terminal.flags import FLAGS, flag_of
 from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
@@ -37,7 +38,7 @@ def _with_kinds(command: Callable[..., None]) -> Callable[..., None]:
             default=None,
             annotation=Annotated[
                 str | None,
-                typer.Option(f"--{kind.name.replace('_', '-')}", help=f"{kind.unit.capitalize()}, or 'none'."),
+                typer.Option(FLAGS[kind.field], help=f"{kind.unit.capitalize()}, or 'none'."),
             ],
         )
         for kind in KINDS
@@ -114,7 +115,7 @@ def _figures(values: dict[str, Any]) -> LimitFigures:
         return LimitFigures.model_validate({kind.field: _number(kind, values[kind.field]) for kind in KINDS})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        fail(f"{first['loc'][0]}: {first['input']}: {invalid_value(first)}", USAGE)
+        fail(f"{flag_of(str(first['loc'][0]))} {first['input']}: {invalid_value(first)}", USAGE)
 
 
 def _number(kind: LimitKind, value: Any) -> Any:

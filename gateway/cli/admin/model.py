@@ -17,6 +17,7 @@ from gateway.cli.terminal.shell import (
     Yes,
     confirm,
     fail,
+    given_day,
     opened_control,
     opened_reports,
     plain_errors,
@@ -39,8 +40,13 @@ Defaults = Annotated[
 OtherVectors = Annotated[
     bool, typer.Option("--other-vectors", help="Embeddings may come from another model, whose vectors are different.")
 ]
-Deprecated = Annotated[str | None, typer.Option("--deprecated", help="Since when the name is deprecated: YYYY-MM-DD.")]
-Sunset = Annotated[str | None, typer.Option("--sunset", help="When it is to end: YYYY-MM-DD.")]
+Deprecated = Annotated[
+    datetime | None,
+    typer.Option("--deprecated", parser=given_day, metavar="DAY", help="Since when the name is deprecated."),
+]
+Sunset = Annotated[
+    datetime | None, typer.Option("--sunset", parser=given_day, metavar="DAY", help="When it is to end.")
+]
 Replacement = Annotated[str | None, typer.Option("--replacement", help="The name to use instead.")]
 
 
@@ -144,8 +150,8 @@ def _naming(
     target: list[str],
     default: list[str] | None,
     other_vectors: bool,
-    deprecated: str | None,
-    sunset: str | None,
+    deprecated: datetime | None,
+    sunset: datetime | None,
     replacement: str | None,
 ) -> "ModelNaming":
     from gateway.store.control.models import named
@@ -155,8 +161,8 @@ def _naming(
             targets=target,
             defaults=dict(map(_default, default or ())),
             other_vectors=other_vectors,
-            deprecated_at=_day(deprecated),
-            sunset_at=_day(sunset),
+            deprecated_at=_in_utc(deprecated),
+            sunset_at=_in_utc(sunset),
             replacement=replacement,
         )
 
@@ -172,10 +178,5 @@ def _default(written: str) -> tuple[str, Any]:
     return name.strip(), int(number) if number.is_integer() else number
 
 
-def _day(written: str | None) -> datetime | None:
-    if written is None:
-        return None
-    try:
-        return datetime.strptime(written, "%Y-%m-%d").replace(tzinfo=UTC)
-    except ValueError:
-        fail(f"{written!r} is not a day; write it as 2027-06-30", USAGE)
+def _in_utc(day: datetime | None) -> datetime | None:
+    return None if day is None else day.replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -25,7 +25,7 @@ from gateway.cli.terminal.shell import (
     Tenant,
     fail,
     given_day,
-    needs_folder,
+    opened_api,
     opened_control,
     opened_inventory,
     owner_of,
@@ -36,8 +36,8 @@ from gateway.cli.terminal.shell import (
 )
 
 if TYPE_CHECKING:
+    from gateway.cli.terminal.study import Study
     from gateway.identity.roles import Actor, Permission
-    from gateway.policies.study import Draft, PolicyStudy
     from gateway.store.control.control import Control
 
 app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
@@ -283,9 +283,9 @@ def diff(
 
     Example: domicile policy diff acme acme.yaml
     """
-    draft = _draft(tenant, project, _read(file))
-    with _policy_study(data) as (study, _):
-        found = study.differences(draft)
+    document = _read(file)
+    with _opened_study(data) as study:
+        found = study.differences(owner_of(tenant), project, document)
     if as_json:
         print_json([{"rule": one.rule, "before": one.before, "after": one.after, "note": one.note} for one in found])
     else:
@@ -308,16 +308,15 @@ def explain(
 
     Example: domicile policy explain acme support --model mistral-small
     """
-    from policy.decision.explain import explain_json, explain_source
-
-    with _policy_study(data) as (study, _):
-        explained = study.explain(tenant, project, model, None if file is None else _draft(tenant, None, _read(file)))
+    document = None if file is None else _read(file)
+    with _opened_study(data) as study:
+        decision, lines = study.explanation(tenant, project, model, document)
     if as_json:
-        print_json(explain_json(explained.decision))
+        print_json(decision)
     else:
-        for line in explain_source(explained.decision, explained.sources):
+        for line in lines:
             typer.echo(line)
-    if not explained.decision.allowed:
+    if not decision["allowed"]:
         raise typer.Exit(1)
 
 
@@ -345,15 +344,15 @@ def run_simulation(
     """
     if (file is None) == (dpf_accepted is None) or dpf_accepted:
         fail("FILE and --no-dpf-accepted are both given, or neither; name one of them", USAGE)
-    with _policy_study(data) as (study, _):
-        draft = study.without_dpf(owner_of(tenant)) if file is None else _draft(tenant, project, _read(file))
-        impacts = study.simulate(draft, None if since is None else since.replace(tzinfo=UTC))
+    document, begin = None if file is None else _read(file), None if since is None else since.replace(tzinfo=UTC)
+    with _opened_study(data) as study:
+        impacts = study.simulated(owner_of(tenant), project, document, begin)
     if as_json:
-        print_json([{"tenant": one.tenant, **one.impact.as_json()} for one in impacts])
+        print_json([{"tenant": name, **impact.as_json()} for name, impact in impacts])
         return
-    for one in impacts:
-        typer.echo(f"{one.tenant}: {one.impact.calls} recorded calls, {one.impact.same} stay as they are")
-        for group in one.impact.groups:
+    for name, impact in impacts:
+        typer.echo(f"{name}: {impact.calls} recorded calls, {impact.same} stay as they are")
+        for group in impact.groups:
             typer.echo(f"  {group}")
 
 
@@ -401,8 +400,15 @@ def _acting(
 
 
 @contextmanager
-def _policy_study(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
-    needs_folder(data)
+def _opened_study(data: Path) -> "Iterator[Study]":
+    """Of an installation elsewhere, what its admin API says."""
+    if (api := opened_api(data)) is not None:
+        from gateway.cli.remote.study import RemoteStudy
+
+        with plain_errors():
+            yield RemoteStudy(api)  # type: ignore[misc]  # the same methods
+        return
+    from gateway.cli.terminal.study import Study
     from gateway.installation.installation import Installation
     from policy.errors import PolicyError
 
@@ -410,17 +416,11 @@ def _policy_study(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
         installation = Installation.open(data)
         database = installation.database()
         try:
-            yield installation.policy_study(database), installation.inventory(database)
+            yield Study(installation.policy_study(database))
         except PolicyError as error:
             fail(str(error))
         finally:
             database.close()
-
-
-def _draft(tenant: str, project: str | None, document: str) -> "Draft":
-    from gateway.policies.study import Draft
-
-    return Draft(document, owner_of(tenant), project)
 
 
 def _read(file: Path) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -17,6 +17,7 @@ from gateway.cli.terminal.shell import (
     OfTenant,
     fail,
     given_day,
+    given_euros,
     opened_control,
     opened_database,
     opened_reports,
@@ -173,10 +174,13 @@ def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 def set_price(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, as calls name it.")],
-    input_: Annotated[str, typer.Option("--input", help="Euros a million prompt tokens.")],
-    output: Annotated[str, typer.Option(help="Euros a million answer tokens.")],
+    input_: Annotated[
+        Decimal, typer.Option("--input", parser=given_euros, metavar="EUR", help="Euros a million prompt tokens.")
+    ],
+    output: Annotated[Decimal, typer.Option(parser=given_euros, metavar="EUR", help="Euros a million answer tokens.")],
     cached: Annotated[
-        str | None, typer.Option(help="Euros a million prompt tokens found in a cache (default: as --input).")
+        Decimal | None,
+        typer.Option(parser=given_euros, metavar="EUR", help="The same for those found in a cache (default: --input)."),
     ] = None,
     batch_discount: Annotated[int, typer.Option(min=0, max=100, help="Percent off for lines of batches.")] = 0,
     valid_from: Annotated[
@@ -191,23 +195,11 @@ def set_price(
     """
     if valid_from is not None and valid_from.tzinfo is None:
         valid_from = valid_from.replace(tzinfo=UTC)
-    amounts = {name: _euros(said) for name, said in (("input", input_), ("output", output))}
     with opened_control(ctx, data) as control:
         record = control.set_price(
-            model,
-            **amounts,
-            cached=None if cached is None else _euros(cached),
-            batch_discount=batch_discount,
-            valid_from=valid_from,
+            model, input=input_, output=output, cached=cached, batch_discount=batch_discount, valid_from=valid_from
         )
     print_one(record, as_json)
-
-
-def _euros(said: str) -> Decimal:
-    try:
-        return Decimal(said)
-    except InvalidOperation:
-        fail(f"{said!r} is no amount in euros; write it as 2.50", USAGE)
 
 
 def _span(since: datetime | None, until: datetime | None) -> "Span":

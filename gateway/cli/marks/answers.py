@@ -20,15 +20,18 @@ from gateway.cli.terminal.shell import (
     confirm,
     fail,
     needs_folder,
+    opened_api,
 )
 
 if TYPE_CHECKING:
     from audit.log.found_answers import AnswerSearch
     from audit.private.audit_context import AuditContext
+    from gateway.cli.remote.api import AdminApi
 
 audit_app = typer.Typer(name="audit")
 mark_app = typer.Typer(name="mark")
 
+Period = tuple[str | None, str | None]
 NOT_FOUND = 1  # as for grep(1) (POSIX), with NOT_TESTED
 Reason = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
 WORDS = {
@@ -43,6 +46,8 @@ def find_answer(
     tenant: Tenant,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The text, in UTF-8.")],
     reason: Reason,
+    since: Annotated[str | None, typer.Option(help="Answers from then on, UTC, as 2026-03 or 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option(help="Before then, UTC.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -54,33 +59,25 @@ def find_answer(
 
     Example: domicile audit find-answer acme letter.txt --reason complaint
     """
-    from audit.cli.frame import UsageMistake, given_code
-    from audit.cli.private_values import do
+    from audit.cli.frame import UsageMistake, given_code, given_period
     from audit.errors import AuditError
     from audit.log.answer_prints import SHORTEST
-    from gateway.database.errors import ControlError, StoreError
-    from gateway.installation.installation import Installation, InstallationError
-    from gateway.marks.answers import AnswerFinder
-    from gateway.store.lookup import tenant as lookup_tenant_row
-    from gateway.store.marks import AnswerSalts
+    from gateway.database.errors import StoreError
+    from gateway.installation.installation import InstallationError
 
-    needs_folder(data)
     text = read_text(file)
     try:
         given_code("--reason", reason)
-        installation = Installation.open(data)
-        with closing(installation.database()) as database:
-            with database.read() as session:
-                lookup_tenant_row(session, tenant)
-            salts = AnswerSalts(database, installation.keys)
-
-            async def found_by(context: "AuditContext") -> "AnswerSearch":
-                return await AnswerFinder(salts, context.open_reader, context.record)(tenant, text, reason, ACTOR)
-
-            found = do(data, found_by)
+        period = given_period(since, until)
+        api = opened_api(data)
+        found = (
+            _found_here(data, tenant, text, reason, period)
+            if api is None
+            else _asked(api, tenant, text, reason, period)
+        )
     except UsageMistake as error:
         fail(str(error), NOT_TESTED)
-    except (AuditError, ControlError, InstallationError, StoreError, OSError) as error:
+    except (AuditError, InstallationError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
     if as_json:
         print_json(asdict(found))
@@ -88,6 +85,40 @@ def find_answer(
         _tell(found, SHORTEST)
     if found.verdict != "found":
         raise typer.Exit(NOT_TESTED if found.verdict == "unsearched" else NOT_FOUND)
+
+
+def _found_here(data: Path, tenant: str, text: str, reason: str, period: Period) -> "AnswerSearch":
+    """Raises AuditError, InstallationError, StoreError."""
+    from audit.cli.private_values import do
+    from gateway.installation.installation import Installation
+    from gateway.marks.answers import AnswerFinder
+    from gateway.store.lookup import tenant as lookup_tenant_row
+    from gateway.store.marks import AnswerSalts
+
+    since, until = period
+    installation = Installation.open(data)
+    with closing(installation.database()) as database:
+        with database.read() as session:
+            lookup_tenant_row(session, tenant)
+        salts = AnswerSalts(database, installation.keys)
+
+        async def found_by(context: "AuditContext") -> "AnswerSearch":
+            find = AnswerFinder(salts, context.open_reader, context.record)
+            return await find(tenant, text, reason, ACTOR, since=since, until=until)
+
+        return do(data, found_by)
+
+
+def _asked(api: "AdminApi", tenant: str, text: str, reason: str, period: Period) -> "AnswerSearch":
+    """Of the installation elsewhere. Raises StoreError."""
+    from audit.log.found_answers import AnswerSearch, FoundAnswer
+
+    since, until = period
+    body = {"text": text, "reason": reason, "since": since, "until": until}
+    said = api.post("tenants", tenant, "answers", "find", body=body)
+    lists = {name: tuple(said[name]) for name in ("periods", "unsearched_periods")}
+    answers = tuple(FoundAnswer(**each) for each in said["answers"])
+    return AnswerSearch(**said | lists | {"answers": answers})
 
 
 def _tell(found: "AnswerSearch", least: int) -> None:

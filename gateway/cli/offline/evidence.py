@@ -76,6 +76,7 @@ def _configured(config: Path | None) -> dict[Any, Any]:
     import yaml
     from pydantic import ValidationError
 
+    from audit.files.reasons import describe_os_error
     from gateway.configuration.settings import Attestation
     from gateway.directory.references import references_of
     from policy.errors import invalid_value
@@ -86,7 +87,9 @@ def _configured(config: Path | None) -> dict[Any, Any]:
         return dict(references_of(Attestation.model_validate(said.get("attestation", {}))))
     except ValidationError as error:
         fail(f"{config}: {invalid_value(error.errors()[0])}; correct its section `attestation`", USAGE)
-    except (OSError, ValueError, AttributeError, yaml.YAMLError, EvidenceRefused) as error:
+    except OSError as error:
+        fail(describe_os_error(error), USAGE)
+    except (ValueError, AttributeError, yaml.YAMLError, EvidenceRefused) as error:
         fail(f"{config} cannot be used: {type(error).__name__}: {error}; correct its section `attestation`", USAGE)
 
 

@@ -19,6 +19,8 @@ from gateway.database.errors import (
 )
 
 PREFIX = "/admin/v1"
+INVALID_VALUE = "urn:domicile:invalid-value"
+"""The type of a problem, as `gateway.admin.calls.problems` has it."""
 DEADLINE_S = 60.0
 MAX_BYTES = 256 << 20
 """Largest response in bytes; exports are long."""
@@ -123,4 +125,6 @@ def _error(answer: ExternalAnswer, url: str) -> StoreError:
     if fields:
         said = ", ".join(f"{name.removeprefix('body.')}: {what}" for name, what in fields.items())
         return InvalidValue(f"{said}; correct these")
+    if problem.get("type") == INVALID_VALUE:
+        return InvalidValue(detail)
     return _ERRORS.get(answer.status, ControlError)(detail)

@@ -10,6 +10,7 @@ from gateway.database.errors import Duplicate, Invalid, NotFound
 from gateway.identity.keys import ApiKey, parse_key
 from gateway.identity.roles import Actor
 from gateway.limits.limit_kinds import LimitFigures
+from gateway.records.adapters import AdapterRecord, AdapterSetting
 from gateway.records.control import (
     AccessTokenRecord,
     BackendRecord,
@@ -126,6 +127,16 @@ class RemoteControl:
     def delete_model_name(self, tenant: str, project: str, name: str) -> ModelNameRecord:
         path = "tenants", tenant, "projects", project, "models", "delete"
         return self._made(ModelNameRecord, *path, body={"name": name})
+
+    # Adapters
+
+    def create_adapter(self, tenant: str, project: str, name: str, setting: AdapterSetting) -> AdapterRecord:
+        body = {"name": name, **setting.model_dump(mode="json")}
+        return self._made(AdapterRecord, "tenants", tenant, "projects", project, "adapters", body=body)
+
+    def delete_adapter(self, tenant: str, project: str, name: str) -> AdapterRecord:
+        path = "tenants", tenant, "projects", project, "adapters", "delete"
+        return self._made(AdapterRecord, *path, body={"name": name})
 
     # Oversight
 

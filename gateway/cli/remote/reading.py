@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from gateway.cli.remote.api import AdminApi
 from gateway.cli.remote.control import limits_path, no_such_name, people_path, policies_path
 from gateway.database.errors import Invalid, NotFound
+from gateway.records.adapters import AdapterRecord
 from gateway.records.control import (
     AccessTokenRecord,
     BackendRecord,
@@ -20,6 +21,7 @@ from gateway.records.control import (
 from gateway.records.fleet import DeploymentRecord, ReplicaRecord
 from gateway.records.model_names import ModelNameRecord
 from gateway.records.usage import LimitsRecord, PriceRecord
+from gateway.store.adapters import no_such_adapter
 from gateway.store.oversight import StopRecord
 from gateway.store.reports.cost_report import Cost
 from gateway.store.reports.usage_report import Span, Usage
@@ -105,10 +107,7 @@ class RemoteReports:
         return [ReplicaRecord.model_validate(each) for each in found]
 
     def model_names(self, tenant: str, project: str | None) -> Sequence[ModelNameRecord]:
-        projects = [project] if project is not None else [
-            each["id"] for each in self._api.pages("tenants", tenant, "projects")
-        ]  # fmt: skip
-        found = [each for name in projects for each in self._api.get("tenants", tenant, "projects", name, "models")]
+        found = self._of_projects(tenant, project, "models")
         return [ModelNameRecord.model_validate(each) for each in found]
 
     def model_name(self, tenant: str, project: str, name: str) -> ModelNameRecord:
@@ -116,6 +115,22 @@ class RemoteReports:
         if not found:
             raise NotFound(no_such_name(project))
         return ModelNameRecord.model_validate(found[0])
+
+    def adapters(self, tenant: str, project: str | None) -> Sequence[AdapterRecord]:
+        return [AdapterRecord.model_validate(each) for each in self._of_projects(tenant, project, "adapters")]
+
+    def adapter(self, tenant: str, project: str, name: str) -> AdapterRecord:
+        named = [each for each in self.adapters(tenant, project) if each.name == name]
+        if not named:
+            raise NotFound(no_such_adapter(project))
+        return named[0]
+
+    def _of_projects(self, tenant: str, project: str | None, what: str) -> list[Any]:
+        """What one project has, or each of the tenant's, by the name of the project."""
+        projects = [project] if project is not None else sorted(
+            each["id"] for each in self._api.pages("tenants", tenant, "projects")
+        )  # fmt: skip
+        return [each for name in projects for each in self._api.get("tenants", tenant, "projects", name, what)]
 
     def stops(self, tenant: str) -> Sequence[StopRecord]:
         return [StopRecord.model_validate(each) for each in self._api.get("tenants", tenant, "oversight")]

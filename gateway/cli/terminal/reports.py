@@ -6,6 +6,7 @@ Here it comes from the control database; `gateway.cli.remote.reading` has the sa
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.store.adapters import adapter_at, adapters_in
 from gateway.store.model_names import model_name_at, model_names_in
 from gateway.store.oversight import stops_in
 from gateway.store.reports.cost_report import cost
@@ -15,6 +16,7 @@ from gateway.store.reports.usage_report import usage
 
 if TYPE_CHECKING:
     from gateway.database.database import Database
+    from gateway.records.adapters import AdapterRecord
     from gateway.records.fleet import DeploymentRecord, ReplicaRecord
     from gateway.records.model_names import ModelNameRecord
     from gateway.records.usage import LimitsRecord, PriceRecord
@@ -53,6 +55,12 @@ class Reports:
 
     def model_name(self, tenant: str, project: str, name: str) -> "ModelNameRecord":
         return model_name_at(self._database, tenant, project, name)
+
+    def adapters(self, tenant: str, project: str | None) -> "Sequence[AdapterRecord]":
+        return adapters_in(self._database, tenant, project)
+
+    def adapter(self, tenant: str, project: str, name: str) -> "AdapterRecord":
+        return adapter_at(self._database, tenant, project, name)
 
     def stops(self, tenant: str) -> "Sequence[StopRecord]":
         return stops_in(self._database, tenant)

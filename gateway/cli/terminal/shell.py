@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -95,6 +96,23 @@ def _remote_api(url: str, deadline_s: float | None = None) -> "AdminApi":
         return AdminApi(fresh(base_of(url)), deadline_s or DEADLINE_S)
     except CredentialsError as error:
         fail(str(error))
+
+
+def catalogue_elsewhere(data: Path | None) -> "Callable[..., Any] | None":
+    """GET of the admin API of the installation that a command is for; None where that is here."""
+    if (api := opened_api(data or Path(os.environ.get("DOMICILE_DATA") or DEFAULT_DATA))) is None:
+        return None
+
+    def ask(*path: str, **query: str | None) -> Any:
+        with plain_errors():
+            return api.get(*path, **query)
+
+    return ask
+
+
+def opened_api(data: Path) -> "AdminApi | None":
+    """Of the installation elsewhere that a command is for; None where it is for the data folder."""
+    return None if (url := remote_url(data)) is None else _remote_api(url)
 
 
 def needs_folder(data: Path) -> None:
@@ -186,7 +204,9 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except InvalidValue as error:
-        fail(str(error), USAGE)
+        from gateway.cli.terminal.flags import by_flags
+
+        fail(by_flags(str(error)), USAGE)
     except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
         fail(str(error))
     except OSError as error:
@@ -285,6 +305,17 @@ def given_day(text: str) -> datetime:
         return datetime.strptime(text, "%Y-%m-%d")
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no day of the calendar; write 2026-11-30") from None
+
+
+def given_euros(text: str | Decimal) -> Decimal:
+    """The parser of options that name an amount in euros."""
+    try:
+        euros = Decimal(text)
+    except InvalidOperation:
+        euros = Decimal("nan")
+    if not euros.is_finite():
+        raise typer.BadParameter(f"{text!r} is no amount in euros; write it as 2.50")
+    return euros
 
 
 def confirm(

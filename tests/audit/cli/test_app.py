@@ -159,6 +159,36 @@ def test_the_latest_events_are_listed_oldest_first(data: Path) -> None:
     assert "r1" not in done.output
 
 
+def test_the_events_of_a_period_are_listed_and_only_they_are_said_to_have_been_read(home: Home) -> None:
+    async def record() -> None:
+        now = [0.0]
+        async with await home.open(clock=lambda: now[0]) as log:
+            for number, now[0] in enumerate((1.0e9, 1.0e9, 1.2e9, 1.3e9)):  # in 2001, 2001, 2008 and 2011
+                await log.append(accepted(f"r{number}"))
+
+    asyncio.run(record())
+    data = home.path.parent.parent
+
+    def shown(*words: str) -> list[str]:
+        lines = run("show", "--data", data, "acme", "--json", *words).output.splitlines()
+        return [record["request_id"] for record in map(json.loads, lines) if "request_id" in record]
+
+    assert shown("--until", "2008") == ["r0", "r1"]
+    assert shown("--since", "2008", "--until", "2009") == ["r2"]
+    assert shown("--since", "2001-09-09", "--until", "2011-01-01", "--limit", "1") == ["r2"]
+    assert shown("--until", "2000") == []
+    reads = [event for event in home.events("acme") if event["type"] == "log.read"]
+    assert [(one["first"], one["end"]) for one in reads] == [(0, 2), (2, 3), (2, 3), (0, 0)]
+
+
+def test_a_period_that_is_none_is_named_by_its_option(data: Path, home: Home) -> None:
+    before = home.events("acme")
+    done = run("show", "--data", data, "acme", "--until", "yesterday")
+    assert done.exit_code == 2
+    assert "--until 'yesterday' is no moment; write 2026-03" in done.output
+    assert home.events("acme") == before
+
+
 def test_a_machine_reads_one_record_a_line_as_it_was_hashed(data: Path, home: Home) -> None:
     lines = run("show", "--data", data, "acme", "--json").output.splitlines()
     records = [json.loads(line) for line in lines]

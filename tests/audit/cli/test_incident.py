@@ -63,6 +63,9 @@ def test_an_incident_from_the_command_line(data: Path, home: Home) -> None:
     assert "severity significant" in run(data, "incident", "update", "acme", known, "--severity", "significant").stdout
     assert run(data, "incident", "close", "acme", known, "--release").exit_code == 0
     assert "closed since" in run(data, "incident", "list", "acme").stdout
+    assert "No incident" in run(data, "incident", "list", "acme", "--open").stdout
+    assert run(data, "incident", "create", "acme", "--severity", "risk").exit_code == 0
+    assert len(said(run(data, "incident", "list", "acme", "--open", "--json"))["incidents"]) == 1
     assert "No incident" in run(data, "incident", "list", "globex").stdout
     assert "legal_hold.released" in home.types("acme")
 

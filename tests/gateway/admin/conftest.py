@@ -16,6 +16,8 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import AdminContext
 from gateway.identity.keys import KeyHasher
 from gateway.policies.study import PolicyStudy
+from gateway.records.batches import BatchRecord, Owner, Sealed
+from gateway.store.batches.batches import StoredBatches
 from gateway.store.control.adapters import adapter_setting
 from gateway.store.control.models import named
 from regions.catalogue.catalogue import Catalogue
@@ -124,7 +126,7 @@ def operator(acme, login):
 
 
 @pytest.fixture
-def objects(acme, recorded):
+def objects(acme, recorded, database):
     """One of everything in tenant acme, by the name of its path parameter."""
     key, _ = acme.create_key("acme", "support")
     person = acme.create_person("acme", "Ada", ["developer"])
@@ -142,7 +144,13 @@ def objects(acme, recorded):
     )
     acme.create_model_name("acme", "support", "assistant", named(targets=["small"]))
     acme.create_adapter("acme", "support", "legal", adapter_setting(model="small", path="legal", sha256="a" * 64))
+    batch = BatchRecord(
+        id="batch_0f", owner=Owner("acme", "support"), key_id=key.id, endpoint="/v1/embeddings", input_file="file-0f",
+        status="validating", created_at=1.0, expires_at=2.0, kept_until=3.0, sealed=Sealed("0" * 16, b"sealed"),
+    )  # fmt: skip
+    assert StoredBatches(database, "demo").add(batch, 1)
     return {
+        "batch": batch.id,
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
         "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par", "deployment": deployment.id,
         **recorded,

@@ -185,6 +185,55 @@ def test_a_value_that_no_installation_accepts_is_a_usage_mistake(run, line):
     assert "pydantic" not in result.stderr and "Errno" not in result.stderr
 
 
+NAMED = [
+    (("limit", "update", "acme", "--rpm", "-5"), "--rpm -5: "),
+    (("limit", "update", "acme", "--tpm", NONSENSE), "--tpm ?? no: "),
+    (("limit", "update", "acme", "--concurrent", "-1"), "--concurrent -1: "),
+    (("limit", "update", "acme", "--eur-per-day", "1,50"), "--eur-per-day 1,50: "),
+    (("limit", "update", "acme", "--eur-per-month", "-0.01"), "--eur-per-month -0.01: "),
+    (("key", "create", "acme", "support", "--network", "10.0.0.1/8"), "--network '10.0.0.1/8': "),
+    (("adapter", "create", "acme", "support", "legal", "--model", "m", "--path", "a", "--sha256", "x"), "--sha256: "),
+    (("adapter", "create", "acme", "support", "legal", "--model", "", "--path", "a", "--sha256", "x"), "--model: "),
+    (("model", "create", "acme", "support", "a", "--target", "nothing"), "--target: "),
+    (("model", "create", "acme", "support", "a", "--target", "m", "--replacement", ""), "--replacement: "),
+    (
+        ("model", "create", "acme", "support", "a", "--target", "m", "--sunset", "2027-02-30"),
+        "'--sunset': '2027-02-30'",
+    ),
+    ((*DEPLOYMENT, "--region", NONSENSE), "--region: "),
+    ((*DEPLOYMENT, "--region", "eu-fr-par", "--min", "-5"), "--min: "),
+    ((*DEPLOYMENT, "--region", "eu-fr-par", "--max", "0"), "--max: "),
+    ((*DEPLOYMENT, "--region", "eu-fr-par", "--ttft-ms", "0"), "--ttft-ms: "),
+    ((*DEPLOYMENT, "--region", "eu-fr-par", "--weights-sha256", "x"), "--weights-sha256: "),
+    ((*DEPLOYMENT, "--region", "eu-fr-par", "--eur-per-hour", "-1"), "'--eur-per-hour': '-1'"),
+    ((*SERVER, "--eur-per-million", NONSENSE), "'--eur-per-million': '?? no'"),
+    (("usage", "create-price", "m", "--input", "x", "--output", "1"), "'--input': 'x'"),
+    (("usage", "create-price", "m", "--input", "1", "--output", "nan"), "'--output': 'nan'"),
+    (("region", "create", "x", "--country", "XX", "--operator", "o", "--source", "s"), "--country: "),
+    (("region", "create", "x", "--country", "DE", "--operator", "o", "--source", ""), "--source: "),
+    (("audit", "export", "acme", "-o", "out", "--since", NONSENSE), "--since '?? no' "),
+    (("audit", "show", "acme", "--until", NONSENSE), "--until '?? no' "),
+    (("audit", "breach", "acme", "--until", NONSENSE), "--until '?? no' "),
+    (("audit", "verify", "--as-of", NONSENSE), "--as-of '?? no' "),
+    (("audit", "verify", "--log", ""), "--log names no file"),
+    (("audit", "incident", "create", "acme", "--aware", NONSENSE), "--aware '?? no' "),
+    (("audit", "incident", "create", "acme", "--system", ""), "--system is not valid"),
+    (
+        ("audit", "request", "create", "acme", "--right", "access", "--subject", "7", "--received", "x"),
+        "--received 'x' ",
+    ),
+    (("audit", "hold", "create", "acme", "--records", "1", "--reason", NONSENSE), "--reason '?? no' "),
+]
+
+
+@pytest.mark.parametrize(("line", "named"), NAMED, ids=[" ".join(line) for line, _ in NAMED])
+def test_an_error_names_the_option_that_was_typed_and_not_the_field_that_it_sets(run, line, named):
+    result = run(*line)
+    assert result.exit_code in (1, 2)
+    assert named in result.stderr, result.output
+    assert not re.search(r"\b[a-z0-9]+_[a-z0-9_]+(\.\d+)?: ", result.stderr), result.stderr
+
+
 REFUSED = [
     ("tenant", "show", "nobody"),
     ("tenant", "create", "acme"),

@@ -64,11 +64,11 @@ def test_a_place_that_the_catalogue_does_not_have_is_refused(run):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--max", "0"), "max_replicas"),
+        (("--max", "0"), "--max: "),
         (("--min", "3", "--max", "2"), "cannot both hold"),
         (("--eur-per-hour", "free"), "no amount in euros"),
         (("--eur-per-hour", "-1"), "no price of an hour"),
-        (("--wait-s", "0"), "wait_s"),
+        (("--wait-s", "0"), "--wait-s: "),
     ],
 )
 def test_what_cannot_be_is_told_by_its_name(run, more, said):

@@ -195,7 +195,7 @@ def test_a_key_is_bound_to_networks_and_regions(acme):
 
 
 def test_what_is_no_network_is_refused_in_a_sentence(acme):
-    refused(acme("key", "create", "acme", "support", "--network", "office"), "networks: 'office'", status=2)
+    refused(acme("key", "create", "acme", "support", "--network", "office"), "--network 'office'", status=2)
 
 
 def test_the_old_pepper_goes_only_when_no_living_key_needs_it(acme):

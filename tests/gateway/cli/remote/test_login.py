@@ -183,7 +183,7 @@ def test_one_that_nobody_logged_in_to_says_how():
 
 @pytest.mark.parametrize(
     "words", [["doctor"], ["audit", "verify"], ["backup", "check", "x"], ["secrets", "status"], ["key", "rekey"],
-              ["policy", "diff", "acme", "x.yaml"], ["batch", "list"], ["person", "bootstrap"]],
+              ["retention", "run"], ["region", "check"], ["audit", "show"], ["person", "bootstrap"]],
     ids=" ".join,
 )  # fmt: skip
 def test_a_command_on_files_says_so_by_its_name(words, tmp_path):

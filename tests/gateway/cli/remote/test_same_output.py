@@ -7,27 +7,36 @@ import asyncio
 import json
 import re
 import shlex
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from gateway.cli.app import app
+from regions.catalogue.own_places import with_place
 from regions.fleet.deployment import Deployment
 from tests.backend.certificates import Authority
 from tests.fakes.lab import lab, open_control
 
-NAMED_GROUPS = ("tenant", "project", "key", "model", "policy", "limit", "person", "oversight", "usage", "backend",
-                "deployment")  # fmt: skip
+NAMED_GROUPS = ("tenant", "project", "key", "model", "adapter", "region", "policy", "limit", "person", "oversight",
+                "usage", "batch", "backend", "deployment")  # fmt: skip
 ON_THE_HOST = {
     "backend enrol", "backend create-token", "backend fetch", "backend replay", "backend serve", "backend scrub",
-    "deployment create", "key rekey", "person bootstrap", "policy diff", "policy explain", "policy simulate",
-    "policy new", "policy check", "policy test", "tenant update", "usage export",
+    "deployment create", "key rekey", "person bootstrap", "region check", "region create", "policy new",
+    "policy check", "policy test", "tenant update", "usage export",
 }  # fmt: skip
 """Of those groups, what reads files of the installation, or is of no installation; and `deployment create`, whose
 check of weights differs where the gateway's settings do."""
 DOCUMENT = "policy: acme\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
+CATALOGUE = with_place(
+    None,
+    {"id": "eu-office", "name": "Office", "compute_country": "DE", "storage_country": "DE", "operator": "acme-it",
+     "valid_from": date(2026, 11, 1), "source": "HRB 1 Bonn"},
+    {"id": "acme-it", "entity": "Acme IT GmbH", "head_office": "DE", "ultimate_parent": "Acme IT GmbH",
+     "parent_country": "DE", "valid_from": date(2026, 11, 1), "source": "HRB 1 Bonn"},
+    date(2026, 11, 1),
+)  # fmt: skip
 TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?")
 ACTOR = re.compile(r"\b(cli|key:\w+)\b")
 SECRET = re.compile(r"dom_(live|admin)_\w+")
@@ -62,6 +71,23 @@ model update acme support assistant --target small --deprecated 2027-01-01 --sun
 model list acme
 model show acme support assistant --json
 model delete acme support assistant --yes
+adapter create acme support legal --model large --path legal/v2 --sha256 {sha}
+!adapter create acme support legal --model large --path legal/v2 --sha256 {sha}
+!adapter create acme support other --model nothing --path x --sha256 {sha}
+adapter create acme other tax --model small --path tax --sha256 {sha} --json
+adapter list acme
+adapter list acme --project support --json
+!adapter list acme --project nope
+adapter show acme support legal --json
+!adapter show acme support nobody
+adapter delete acme support legal --yes
+!adapter delete acme support legal --yes
+region list
+region list --on 2026-11-27 --json
+region show eu-fr-par
+region show eu-fr-par --json
+region show eu-office
+!region show atlantis
 limit update acme --rpm 60 --eur-per-month 5.5
 limit update acme --project support --tpm 1000 --json
 limit update acme --rpm none
@@ -86,6 +112,16 @@ policy submit acme {file} @graces
 policy approve acme 1 @graces
 !policy approve acme 2 @graces
 policy activate acme --proposal 1 @adas
+policy diff acme {file}
+policy diff acme {tight}
+policy diff acme {tight} --json
+~policy diff acme {ca}
+policy simulate acme {tight}
+policy simulate acme {tight} --since 2026-11-01 --json
+policy simulate acme --no-dpf-accepted --json
+policy explain acme support --model large
+policy explain acme support --model large --file {tight} --json
+!policy explain acme nope --model large
 policy list acme
 policy show acme --json
 policy show acme
@@ -110,6 +146,11 @@ deployment sleep acme small --json
 deployment wake acme small --json
 deployment drain acme small --json
 deployment delete acme small --yes
+batch list
+batch list acme --json
+!batch list nope
+!batch show batch_nope
+!batch cancel batch_nope
 usage show
 usage show acme --by day --json
 usage cost
@@ -163,7 +204,7 @@ class Shell:
     def plain(self, text):
         text = SECRET.sub("<secret>", text)
         for name, value in sorted(self.values.items(), key=lambda item: -len(item[1])):
-            if name not in ("file", "ca", "sha"):
+            if name not in ("file", "tight", "ca", "sha"):
                 text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", f"<{name}>", text)
         return re.sub(r" +", " ", ACTOR.sub("<actor>", TIME.sub("<time>", text)))
 
@@ -182,7 +223,9 @@ def deployed(control):
 def given(tmp_path):
     file = tmp_path / "acme.yaml"
     file.write_text(DOCUMENT)
-    return {"file": str(file), "ca": str(Authority(tmp_path / "ca").cert), "sha": "0" * 64}
+    tight = tmp_path / "tight.yaml"
+    tight.write_text(DOCUMENT.replace("version: 1", "version: 2").replace("store_in: EEA", "store_in: [FR]"))
+    return {"file": str(file), "tight": str(tight), "ca": str(Authority(tmp_path / "ca").cert), "sha": "0" * 64}
 
 
 def test_every_command_is_compared_or_named_as_one_for_the_host():
@@ -199,6 +242,8 @@ async def test_each_command_says_the_same_on_a_folder_and_over_the_api(tmp_path,
     local = await asyncio.to_thread(open_control, here.folder)
     async with lab(tmp_path / "served", set_up=lambda made: None, backends={}, approvals={"wait_hours": 0}) as made:
         there.url = made.base
+        for folder in (here.folder, made.data):  # one of their own: that of the package is on every host
+            (folder / "catalogue.yaml").write_text(CATALOGUE)
         operator = made.control.create_person(None, "Operator", ["operator"])
         here.values["operator"] = local.create_person(None, "Operator", ["operator"]).id
         there.values["operator"] = operator.id
