@@ -185,7 +185,8 @@ class Cell:
             "--region", REGION, "--cert", str(files.certificate), "--key", str(files.key), "--ca", str(files.root),
             "--peer-uri", GatewayIdentity(CELL, TENANT).uri, "--request-key", str(self.public), *self.options, *more,
         ]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": str(card)}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": str(card)}
         log = self.folder / f"{name}.log"
         with (
             log.open("w") as errors,
