@@ -2,7 +2,7 @@
 
 The prompt is rendered as the server renders it, and the text is read as tokens. Digests in the commitment say whether
 both are those of the call; only where they are does a distance say anything about the model. Who computes the states
-again is not this module's affair: `backend.cli.challenge` does on the CPU, `backend.server.challenges` by an engine
+again is not this module's affair: `backend.cli.challenge` does on the CPU, `backend.answer.recomputation` by an engine
 that runs.
 """
 

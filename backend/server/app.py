@@ -21,6 +21,7 @@ from backend.answer.chat_answer import chat_answer
 from backend.answer.error_bodies import JSON
 from backend.answer.generation import GenerationResponse
 from backend.answer.mark_report import tested
+from backend.answer.recomputation import Challenges
 from backend.apart.fetch import Fetcher, PrefillGrant
 from backend.chat.conversation import ChatModel
 from backend.chat.interpreter import Interpreter
@@ -46,7 +47,6 @@ from backend.process.grammar_check import GrammarCheck
 from backend.process.replicas import Engines
 from backend.server.adapters import AdapterApi
 from backend.server.base_api import BaseApi, Identity, project_of, request_id
-from backend.server.challenges import Challenges
 from backend.server.request_lock import COMMITS, MARK_KEY, PREFILL_KEY
 from backend.server.tokenization import Tokenization
 from backend.wire import (

@@ -53,6 +53,7 @@ SUITES = [
     "tests/backend/engine/drafting/test_head_drafter.py",
     "tests/backend/engine/drafting/test_model_drafter.py",
     "tests/backend/engine/test_marks.py",
+    "tests/backend/engine/test_windows.py",
     "tests/backend/models/decoders/test_exposure.py",
 ]
 ALONE = [

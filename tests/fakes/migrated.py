@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from audit.files.new_file import make_private_folder
@@ -25,9 +26,13 @@ def copied(store: Any, folder: Path) -> Iterator[None]:
                 made.append((folder / "control.db").read_bytes())
             with suppress(OSError):  # where there can be no file, the program is to say so
                 make_private_folder(data)
-                with open(data / "control.db", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                new = data / f"new-{os.getpid()}-{get_ident()}"  # whole before another thread or process can see it
+                with open(new, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                     file.write(made[0])
                     os.fchmod(file.fileno(), 0o600)
+                with suppress(FileExistsError):
+                    os.link(new, data / "control.db")
+                new.unlink()
         return real(cls, data, url=url, **more)
 
     opened.__wrapped__ = real  # type: ignore[attr-defined]

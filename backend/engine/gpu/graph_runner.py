@@ -474,36 +474,39 @@ class GraphRunner:
     ) -> tuple[list[Scheduled], Tensor]:
         """The batch in the order that it runs in, and the tokens drawn, or, unless it ``draws``, the logits: of tokens
         of prompts that are asked for, then of each sequence's last."""
+        ordered, chunks, shape = self._arranged(longest_first(decodes), prefills)
+        self._place(ordered)
+        pieces = self._captured_pieces(shape.rows)
+        tables = self.tables
+        tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
+        tables.describe("query_start", _starts(ordered))
+        tables.describe("prefill_start", _starts(chunks))
+        tables.flush()
+        count = len(ordered)
+        step = self._step(
+            tables.query_start[: count + 1], shape, pieces.size if pieces else shape.rows,
+            tables.prefill_start[: len(chunks) + 1], pieces, draws=draws, also=prompt_places(ordered, self.device),
+            commits=commits,
+        )  # fmt: skip
+        return ordered, step()
+
+    def _arranged(
+        self, decodes: list[Scheduled], prefills: list[Scheduled]
+    ) -> tuple[list[Scheduled], list[Scheduled], StepShape]:
+        """The batch in the order that it runs in; those of it that are chunks; its shape."""
         whole = [s for s in prefills if not s.sequence.num_computed and self._has_dense]
         lengths = dense_lengths([s.num_tokens for s in whole])
         dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
         resumed = [s for s in prefills if self._is_resumed(s)]
         chunks = [s for s in prefills if s not in dense and s not in resumed]
-        decodes = longest_first(decodes)
-        ordered = decodes + chunks + resumed + dense
-        self._place(ordered)
-        starts = _starts(ordered)
-        chunk_rows = sum(s.num_tokens for s in chunks)
-        parts = resumed_prompts(
-            len(decodes) + chunk_rows, [(s.num_tokens, s.sequence.num_computed) for s in resumed]
+        chunk_rows = _tokens(chunks)
+        begin = len(decodes) + chunk_rows
+        shape = StepShape(
+            len(decodes), chunks=len(chunks), chunk_rows=chunk_rows,
+            resumed=resumed_prompts(begin, [(s.num_tokens, s.sequence.num_computed) for s in resumed]),
+            dense=dense_prompts(begin + _tokens(resumed), [s.num_tokens for s in dense]),
         )  # fmt: skip
-        prompts = dense_prompts(int(starts[len(ordered) - len(dense)]), [s.num_tokens for s in dense])
-        padded = [p.start + p.padded for p in prompts if p.count == 1] + [p.start + p.padded for p in parts]
-        tokens = max([int(starts[-1]), *padded])
-        shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, resumed=parts, dense=prompts)
-        pieces = self._captured_pieces(tokens)
-        tables = self.tables
-        tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
-        tables.describe("query_start", starts)
-        tables.describe("prefill_start", _starts(chunks))
-        tables.flush()
-        count = len(ordered)
-        step = self._step(
-            tables.query_start[: count + 1], shape, pieces.size if pieces else tokens,
-            tables.prefill_start[: len(chunks) + 1], pieces, draws=draws, also=prompt_places(ordered, self.device),
-            commits=commits,
-        )  # fmt: skip
-        return ordered, step()
+        return decodes + chunks + resumed + dense, chunks, shape
 
     @property
     def _has_dense(self) -> bool:
@@ -567,6 +570,10 @@ class GraphRunner:
         drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold, draws.marks)
         kernels.commit_step(rows, query_start, drawn, self.tables.state)
         return drawn
+
+
+def _tokens(batch: list[Scheduled]) -> int:
+    return sum(s.num_tokens for s in batch)
 
 
 def _starts(batch: list[Scheduled]) -> Words:

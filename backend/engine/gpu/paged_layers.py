@@ -119,6 +119,13 @@ class StepShape:
         last = self.dense[-1:] or self.resumed[-1:]
         return last[0].end if last else self.decodes + self.chunk_rows
 
+    @property
+    def rows(self) -> int:
+        """That the step computes: those that the dense kernel's padding reaches are among them."""
+        ends = [each.start + each.padded for each in self.resumed]
+        ends += [each.start + each.padded for each in self.dense if each.count == 1]
+        return max([self.tokens, *ends])
+
 
 class PagedLayers:
     """`models.paged_decoder.CachedAttention` of one step.

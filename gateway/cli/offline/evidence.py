@@ -88,7 +88,9 @@ def _configured(config: Path | None) -> dict[Any, Any]:
     except ValidationError as error:
         fail(f"{config}: {invalid_value(error.errors()[0])}; correct its section `attestation`", USAGE)
     except OSError as error:
-        fail(describe_os_error(error), USAGE)
+        if error.filename == str(config):
+            fail(describe_os_error(error), USAGE)
+        fail(f"{config} names a file that cannot be read ({error.strerror}); correct its section `attestation`", USAGE)
     except (ValueError, AttributeError, yaml.YAMLError, EvidenceRefused) as error:
         fail(f"{config} cannot be used: {type(error).__name__}: {error}; correct its section `attestation`", USAGE)
 

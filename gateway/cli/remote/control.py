@@ -240,9 +240,8 @@ class RemoteControl:
         return self._made(BackendRecord, "tenants", tenant, "backends", backend, "revoke")
 
     def create_deployment(self, wanted: Deployment) -> DeploymentRecord:
-        kept = wanted.model_dump(
-            mode="json", exclude={"tenant", "micro_eur_per_hour", "draining", "failures", "failure"}
-        )
+        state = {"tenant", "micro_eur_per_hour", "draining", "asked", "failures", "failure"}
+        kept = wanted.model_dump(mode="json", exclude=state)
         body = {**kept, "eur_per_hour": wanted.micro_eur_per_hour / MICRO}
         return self._made(DeploymentRecord, "tenants", wanted.tenant, "deployments", body=body)
 

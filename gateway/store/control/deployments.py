@@ -4,7 +4,7 @@ import re
 
 from sqlmodel import Session, col, select
 
-from gateway.database.errors import Duplicate, Invalid, InvalidValue, NotFound
+from gateway.database.errors import Duplicate, Invalid, InvalidValue, NotFound, NotReady
 from gateway.database.tables.fleet import DeploymentRow
 from gateway.records.fleet import DeploymentRecord, deployment_record
 from gateway.store import lookup
@@ -77,11 +77,13 @@ class DeploymentControl(Administration):
         return record
 
     def put_deployment_to_sleep(self, tenant: str, deployment: str) -> DeploymentRecord:
-        """Running answers end, then its replicas sleep until a call waits or it is woken. Raises Invalid, NotFound."""
+        """Running answers end, then its replicas sleep until a call waits or it is woken. Raises Invalid, NotFound,
+        NotReady for one that was drained."""
         return self._ask(tenant, deployment, "asleep", "deployment.put_to_sleep")
 
     def wake_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
-        """A replica comes up without a call, and goes as its figures say. Raises Invalid, NotFound."""
+        """A replica comes up without a call, and goes as its figures say. Raises Invalid, NotFound,
+        NotReady for one that was drained."""
         return self._ask(tenant, deployment, "awake", "deployment.woken")
 
     def _ask(self, tenant: str, deployment: str, asked: Asked, action: str) -> DeploymentRecord:
@@ -89,7 +91,7 @@ class DeploymentControl(Administration):
             lookup.living_tenant(change.session, tenant)
             row = living(change.session, tenant, deployment)
             if row.draining:
-                raise Invalid(f"deployment {deployment!r} was drained, so none of it runs; scale it first")
+                raise NotReady(f"deployment {deployment!r} was drained, so none of it runs; scale it first")
             before = deployment_record(row)
             if row.asked == asked:
                 return before

@@ -98,6 +98,7 @@ def app(database, events, clock, tmp_path, record):
             backend_keys=tmp_path / "backends",
             audit=record,
             packs=PackShelf(tmp_path / "packs", record),
+            plan=planned,
         )
     )
 
@@ -212,12 +213,27 @@ BODIES = {
     "stop_system": {"project": "support", "reason": "judgement"},
     "resume_system": {"project": "support", "reason": "corrected"},
     "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},
+    "update_incident": {"severity": "high_risk"},
+    "plan_deployment": {"weights": "m.gguf", "gpu": "h100"},
     "check_deployment": {"weights": "m.gguf", "replicas": 2},
     "scale_deployment": {"min_replicas": 1, "max_replicas": 3},
     "pin_weights": {"weights_sha256": "0" * 64},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""
+
+
+def planned(weights, cards, more):
+    """In the place of the planner: one card is too few."""
+    fits = cards.count > 1
+    memory = {"weights": 10, "cache": 20 * fits, "peak": 40, "graphs": 1}
+    rate = 1000.0 * fits
+    return {
+        "card": cards.name, "cards": cards.count, "calibrated": True, "context": more["context"] or 4096,
+        "concurrency": more["calls"], "prompt": 512, "answer": 256, "parameters": 10**9, "memory": memory,
+        "max_concurrency": 9, "first_token_ms": 12.5, "step_ms": 3.0, "tokens_per_s": rate, "fewest_cards": 2,
+        "refusal": None if fits else "on 2 cards it fits", "kv_bytes_per_token": 5,
+    }  # fmt: skip
 
 
 def counted(reasons):

@@ -11,6 +11,7 @@ from regions.fleet.deployment import Deployment
 from regions.fleet.engine_figures import EngineFigures
 from regions.fleet.fleet import Backend, EngineReport, Fleet
 from regions.identity.identity import BackendIdentity
+from tests.gateway.admin.conftest import planned
 
 WISH = Deployment(tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par",))
 
@@ -47,15 +48,7 @@ def asked(app, fleet):
 
     def plan(weights, cards, more):
         wanted.append((weights, str(cards), more))
-        fits = cards.count > 1
-        memory = {"weights": 10, "cache": 20 * fits, "peak": 40, "graphs": 1}
-        rate = 1000.0 * fits
-        return {
-            "card": cards.name, "cards": cards.count, "calibrated": True, "context": more["context"] or 4096,
-            "concurrency": more["calls"], "prompt": 512, "answer": 256, "parameters": 10**9, "memory": memory,
-            "max_concurrency": 9, "first_token_ms": 12.5, "step_ms": 3.0, "tokens_per_s": rate, "fewest_cards": 2,
-            "refusal": None if fits else "on 2 cards it fits", "kv_bytes_per_token": 5,
-        }  # fmt: skip
+        return planned(weights, cards, more)
 
     context = replace(app.state.context, fleet=fleet, check_deployment=check, plan=plan)
     with TestClient(build_admin(context), raise_server_exceptions=False) as client:
@@ -141,4 +134,4 @@ def test_a_deployment_is_put_to_sleep_and_woken_by_its_managers_alone(asked, acm
     assert asked.post(url.format("acme")).status_code == 401
     control.drain_deployment("acme", "small")
     refused = asked.post(url.format("acme"), headers=operator)
-    assert refused.status_code == 422 and "scale it first" in refused.json()["detail"]
+    assert refused.status_code == 409 and "scale it first" in refused.json()["detail"]

@@ -273,7 +273,7 @@ async def test_of_an_incident_new_facts_start_its_clocks(made, guest):
     future = await dpo.send(update, "/t/acme/incidents", aware_at="2999-01-01T00:00")
     assert future.status_code == 422 and "in the future" in future.text
     other = await dpo.send(update, "/t/acme/incidents", severity="death")
-    assert other.status_code == 422 and "name one of" in other.text
+    assert other.status_code == 422 and "use one of" in other.text
     facts = {"aware_at": "2026-01-10T09:00", "classified_at": "2026-01-10T10:00", "severity": "major"}
     done = await dpo.send(update, "/t/acme/incidents", **facts, **{"law-nis2": "1"})
     assert done.headers["location"].endswith("done=incident.updated")

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import sqlalchemy
 
-from gateway.database.errors import Duplicate, Invalid, NotFound
+from gateway.database.errors import Duplicate, Invalid, NotFound, NotReady
 from gateway.store.fleet.demand import write_demand
 from gateway.store.fleet.fleet_store import FleetStore
 from gateway.store.fleet.uptime import _by_day, meter
@@ -103,7 +103,7 @@ def test_one_is_put_to_sleep_and_woken_and_the_same_again_is_not_told(acme, even
     ]  # fmt: skip
     assert acme.drain_deployment("acme", "small").asked is None
     for act in (acme.put_deployment_to_sleep, acme.wake_deployment):
-        with pytest.raises(Invalid, match="scale it first"):
+        with pytest.raises(NotReady, match="scale it first"):
             act("acme", "small")
 
 
