@@ -33,6 +33,16 @@ async def test_tokens_behind_a_stop_string_in_the_same_step_are_dropped_and_the_
     assert call.done
 
 
+async def test_one_event_at_a_time_in_order_and_then_the_error() -> None:
+    call = call_of(1)
+    for token in range(2):
+        call.deliver(Progress(1, token, None, 0))
+    call.fail(ValueError("gone"))
+    assert [(await call.next_event())[1].token for _ in range(2)] == [0, 1]
+    with pytest.raises(ValueError, match="gone"):
+        await asyncio.wait_for(call.next_event(), 1)
+
+
 async def test_an_error_behind_dropped_tokens_is_still_raised() -> None:
     call = call_of(1)
     call.deliver(Progress(1, 1, None, 0))
