@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.terminal.lazy_group import WORDS, LazyCommand, lazy_group
+from gateway.cli.terminal.lazy_group import LazyCommand, lazy_group
 
 if TYPE_CHECKING:
     from audit.cli.frame import KeysAndSigner
@@ -139,11 +139,7 @@ def _print_version(wanted: bool) -> None:
 
 ON_FILES = frozenset({"init", "up", "doctor", "config", "database", "secrets", "backup", "cell", "retention"})
 """Commands that have no route of the admin API, or not all of theirs."""
-OVER_THE_API = frozenset({("audit", "challenge")})
-"""Of these the ones that have."""
-
-
-OF_AUDIT_OVER_THE_API = frozenset({"find-answer"})
+OF_AUDIT_OVER_THE_API = frozenset({"challenge", "find-answer"})
 """Commands of `audit` that have a route."""
 
 
@@ -162,9 +158,7 @@ def domicile(
     ] = False,
 ) -> None:
     """Sovereign, multi-tenant inference: a gateway that enforces policies, answers and records."""
-    named = next((word for word in ctx.meta[WORDS][1:] if not word.startswith("-")), "")
-    on_files = ctx.invoked_subcommand in ON_FILES and (ctx.invoked_subcommand, named) not in OVER_THE_API
-    if on_files and ctx.invoked_subcommand and (url := os.environ.get("DOMICILE_URL")):
+    if ctx.invoked_subcommand in ON_FILES and (url := os.environ.get("DOMICILE_URL")):
         from gateway.cli.terminal.shell import refuse_elsewhere
 
         refuse_elsewhere(ctx.invoked_subcommand, url)

@@ -10,8 +10,6 @@ from typer.core import TyperCommand, TyperGroup
 from gateway.cli.terminal.old_spellings import accept_old_spellings
 
 Command = TyperCommand | TyperGroup
-WORDS = "domicile.words"
-"""In a context's `meta`: the words of the command line."""
 
 
 class LazyCommand(NamedTuple):
@@ -83,10 +81,6 @@ def lazy_group(parts: Mapping[str, LazyCommand], prepare: Callable[[Any], None])
             names = [name for name in self.commands if name not in parts]
             given = {name: self.commands[name] for name in names}
             self.commands: Any = _Commands(given, parts)
-
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            ctx.meta[WORDS] = list(args)
-            return super().parse_args(ctx, args)
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)

@@ -203,6 +203,7 @@ LOW_LEVEL_OPENS = {
     "backend/process/grammar_sandbox.py": 1,  # /dev/null
     "backend/server/heartbeat.py": 1,  # the file that a probe looks at
     "backend/models/checkpoints/direct.py": 1,  # weights
+    "backend/engine/cache/windows.py": 1,  # memory of another backend, in a process that opens no database
     "backend/fetch/cache.py": 2,  # in the cache of models: a lock, and the folder, to make names durable
     "backend/fetch/download.py": 1,  # a part of a file on its way into that cache
 }

@@ -34,8 +34,8 @@ def test_what_the_server_relays_is_counted_for_each_number_of_clients(tmp_path: 
     assert all(cost > 0 for cost in report["stages_us"].values())
     for row, clients in zip(report["rows"], (2, 8), strict=True):
         assert (row["clients"], row["tokens"]) == (clients, 16 * 20)
-        assert 0 < row["tok_s"] <= 4000 * 1.1
-        assert row["server_cpu_us"] > 0 and row["between_ms"]["p50"] > 0
+        assert row["tok_s"] > 0
+        assert row["server_cpu_us"] > 0 and row["first_token_ms"]["p50"] > 0
 
 
 def test_over_http_and_alone_the_same_work_is_compared(tmp_path: Path) -> None:
