@@ -5,6 +5,7 @@ Two classes of the same face, one an endpoint. Source: OpenAI API reference, "ch
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -61,7 +62,7 @@ PLACE = "\0"  # of a text in a frame; nothing that may have one comes behind it
 ENCODED_PLACE = msgspec.json.encode(PLACE)
 
 
-class _Envelope:
+class _Envelope(ABC):
     """What all chunks and bodies of one answer share."""
 
     chunk_object: str
@@ -84,9 +85,9 @@ class _Envelope:
             around = self._around[index] = before, behind
         return around[0] + msgspec.json.encode(text) + around[1]
 
+    @abstractmethod
     def _content(self, text: str) -> JsonObject:
         """What a chunk of the endpoint has of a text."""
-        raise NotImplementedError
 
     def _frame(self, choices: list[JsonObject], usage: JsonObject | None = None) -> bytes:
         chunk: JsonObject = {

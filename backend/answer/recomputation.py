@@ -2,8 +2,8 @@
 
 No token is generated: for each token of the answer, a sequence of prompt and the tokens before it is prefilled, and the
 state behind it is what its one draw reports; the draw is dropped. The first of them is the longest, so that all others
-find their blocks in the prefix cache, under a root that nobody else has. They share the engine with the calls that are
-running, a few at a time and one challenge after the other.
+find their blocks in the prefix cache, under a root that no other call has. They share the engine with the calls that
+are running, a few at a time and one challenge after the other.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Challenges:
             raise InvalidRequest(f"a token id is outside the vocabulary; send ids from 0 to {ready.vocab_size - 1}")
 
     async def _rows(self, challenge: Challenge, request: Request) -> list[Words]:
-        """Raises what `Engines.submit` does, ModelFailed, and ClientDisconnect once nobody waits for them."""
+        """Raises what `Engines.submit` does, ModelFailed, and ClientDisconnect if the client has left."""
         root = token_bytes(16)
 
         def behind(at: int) -> AddSequence:
@@ -106,7 +106,7 @@ class Challenges:
             while not call.done:
                 index, progress = await call.next_event()
                 if progress.activations is None:
-                    raise ModelFailed("the model's output is not made of numbers; try again, or start the backend anew")
+                    raise ModelFailed("the model gave values that are not numbers; try again, or restart the backend")
                 found[index] = row_of(progress.activations)
         finally:
             call.close()

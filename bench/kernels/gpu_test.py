@@ -121,7 +121,7 @@ def run(arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:
 def outcome(case: ElementTree.Element) -> dict[str, Any]:
     kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}
     found = [(kinds[child.tag], child.get("message") or "") for child in case if child.tag in kinds]
-    told = {"why": found[0][1][:WHY]} if found else {}
+    told = {"why": found[0][1].replace(f"{ROOT}/", "")[:WHY]} if found else {}  # the report is committed
     return {
         "name": f"{case.get('classname')}::{case.get('name')}",
         "outcome": found[0][0] if found else "passed",

@@ -1,7 +1,7 @@
 """How many sequences fit at once where layers with a window keep what it reaches: the engine's own scheduler and block
 manager, with the memory of a card, run without a model.
 
-    python bench/engine/windows.py bench/results/window-tables.json
+    python bench/engine/memory/windows.py bench/results/window-tables.json
 
 For each model whole contexts are run, the last tokens one by one as an engine decodes them. `most at once` is the
 largest number of them that were all in their answers at the same time, none of them preempted; `predicted` is the

@@ -1,0 +1,1 @@
+"""What fits into the memory of a KV cache. Imported by nothing."""
