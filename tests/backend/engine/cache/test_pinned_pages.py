@@ -15,7 +15,7 @@ from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.gpu.test_graph_runner import DEVICE, GRAPHS, SHAPES, ahead, assert_idle
 from tests.backend.tiny import generate, greedy, tiny_engine, tiny_model
 
-BLOCKS, SLOTS = 12, 9
+BLOCKS, SLOTS = 12, 12
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2 with a window above"])
@@ -30,12 +30,12 @@ def cache(widths: tuple[int, int], device: torch.device) -> SimpleNamespace:
 
 
 def operations(draw: random.Random, number: int) -> list[HostOperation]:
-    """Any; a load's blocks and slots are its own until it is settled."""
-    blocks, slots = draw.sample(range(BLOCKS), 6), draw.sample(range(SLOTS), 6)
-    stored = list(zip(blocks[:3], slots[:3], strict=True))
-    others = list(zip(blocks[3:4], slots[3:4], strict=True))
-    load = HostLoad(number, stored, [(slot, block) for block, slot in zip(blocks, slots, strict=True)][3:])
-    return [HostStore(others), load, HostSettle(number), HostClear(draw.sample(range(SLOTS), 2))]
+    """Any; a load's blocks and slots are its own until it is settled, and some of its blocks leave first."""
+    blocks, slots = draw.sample(range(BLOCKS), 7), draw.sample(range(SLOTS), 9)
+    come = list(zip(slots[:5], blocks[:5], strict=True))
+    leave = draw.sample(blocks[:6], draw.randrange(4))
+    load = HostLoad(number, list(zip(leave, slots[5:], strict=False)), come)
+    return [HostStore([(blocks[6], slots[8])]), load, HostSettle(number), HostClear(draw.sample(range(SLOTS), 2))]
 
 
 @pytest.mark.parametrize("widths", [(8, 8), (12, 4)])
@@ -65,6 +65,14 @@ def test_it_keeps_and_brings_what_its_twin_does(
         assert torch.equal(card.values.cpu(), plain.values)
     pinned.forget()
     assert pinned.residue(list(range(SLOTS))) == 0
+
+
+@pytest.mark.parametrize("slots", [[], [3], [3, 4, 5], [5, 4, 3], [0, 1, 7, 8, 2]])
+def test_runs_are_slots_that_follow_one_another(slots: list[int]) -> None:
+    runs = list(pinned_pages._runs(slots))
+    assert [first + step for _, first, count in runs for step in range(count)] == slots
+    assert [at for at, _, _ in runs] == [sum(count for _, _, count in runs[:number]) for number in range(len(runs))]
+    assert all(slots[at] != slots[at - 1] + 1 for at, _, _ in runs if at)
 
 
 def test_a_piece_is_what_other_copies_of_the_cache_take() -> None:
