@@ -112,7 +112,7 @@ def segments(slots: Tensor, adapters: int, *, batch_invariant: bool = False) -> 
     return Segments(slots, Blocks(found.slots, owners, size), batch_invariant)
 
 
-def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
+def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1, *, chain: bool = True) -> Tensor:
     """Multiply each row by A of its adapter.
 
     Args:
@@ -120,6 +120,7 @@ def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
         a: [adapters, groups * rank, width], contiguous, of x's dtype.
         rows: from `segments`.
         groups: modules stacked in one matrix.
+        chain: take part in `launching.chaining`, where what is before it on its stream does.
     Returns:
         float32 [parts, rows, groups * rank]. The sum over the parts is the product; rows without an adapter are not
         written.
@@ -139,12 +140,14 @@ def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
         _shrink[(len(blocks.experts), groups, parts)](
             x, a, blocks.slots, blocks.experts, h, len(x), width, rank, part, GROUPS=groups,
             RANK=max(16, triton.next_power_of_2(rank)), SIZE=blocks.size, BLOCK_K=block_k,
-            num_warps=4, num_stages=3, **chained(),
+            num_warps=4, num_stages=3, **chained(chain),
         )  # fmt: skip
     return h
 
 
-def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, ...]) -> None:
+def expand(
+    y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, ...], *, chain: bool = True
+) -> None:  # fmt: skip
     """Multiply the result of `shrink` by B of each row's adapter and add it to `y`.
 
     Args:
@@ -153,6 +156,7 @@ def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, 
         b: [adapters, outputs, rank], contiguous, scaled.
         rows: from `segments`.
         heights: outputs of each group, in order; all but the first are equal.
+        chain: as for `shrink`.
     Raises:
         KernelArgumentError: shapes or dtypes do not fit.
     """
@@ -165,7 +169,7 @@ def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, 
         _expand[(len(blocks.experts), tiles)](
             y, h, b, blocks.slots, blocks.experts, len(y), y.shape[1], rank, first, other, GROUPS=len(heights),
             PARTS=len(h), RANK=max(16, triton.next_power_of_2(rank)), SIZE=blocks.size, BLOCK_N=block_n,
-            num_warps=4, **chained(),
+            num_warps=4, **chained(chain),
         )  # fmt: skip
 
 

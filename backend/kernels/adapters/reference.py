@@ -38,7 +38,7 @@ def segments(slots: Tensor, adapters: int, *, batch_invariant: bool = False) -> 
     return Segments(slots, batch_invariant=batch_invariant)
 
 
-def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
+def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1, *, chain: bool = True) -> Tensor:
     """See `deltas.shrink`. Rows without an adapter get zeros."""
     require_shrink(x, a, rows, groups)
     h = x.new_zeros(1, len(x), a.shape[1], dtype=torch.float32)
@@ -47,7 +47,7 @@ def shrink(x: Tensor, a: Tensor, rows: Segments, groups: int = 1) -> Tensor:
     return h
 
 
-def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, ...]) -> None:
+def expand(y: Tensor, h: Tensor, b: Tensor, rows: Segments, heights: tuple[int, ...], *, chain: bool = True) -> None:
     """See `deltas.expand`."""
     rank = require_expand(y, h, b, rows, heights)
     found = h.sum(0).to(b.dtype)

@@ -27,9 +27,9 @@ def after_predecessors(CHAINED: tl.constexpr):
 
 
 @cache
-def chained() -> dict[str, Any]:
-    """Arguments of a launch that takes part, where the card can; of an ordinary one elsewhere."""
-    if triton.knobs.runtime.interpret:
+def chained(wanted: bool = True) -> dict[str, Any]:
+    """Arguments of a launch that takes part, if it is wanted and the card can; of an ordinary one elsewhere."""
+    if not wanted or triton.knobs.runtime.interpret:
         return {"CHAINED": False}
     target = driver.active.get_current_target()
     if target.backend != "cuda" or int(target.arch) < HOPPER:

@@ -4,6 +4,8 @@ The steps that a format fuses into a product (norm before, gate and residual aft
 outside of it here: an adapter multiplies the unquantised activations and is added before the gate.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from backend.models.adapters.bank import AdapterBank
@@ -27,24 +29,22 @@ class AdaptedLinear(Linear):
         residual: Tensor | None = None, gated: bool = False,
     ) -> Tensor:  # fmt: skip
         x = x if norm is None else self.kernels.rms_norm(x, norm, eps)
-        y = self._added(x, self.base.one_row(x, bias=bias))
+        y = self._added(x, lambda: self.base.one_row(x, bias=bias))
         y = self.kernels.silu_mul(y) if gated else y
         return y if residual is None else residual + y
 
     def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
-        y = self._added(x.x, self.base.narrow(self.base.operand(x.x), bias=bias))
+        y = self._added(x.x, lambda: self.base.narrow(self.base.operand(x.x), bias=bias))
         return self.kernels.silu_mul(y) if gated else y
 
     def narrow_parts(self, x: Operand) -> Tensor:
-        parts = self.base.narrow_parts(self.base.operand(x.x))
-        self._added(x.x, parts[0])
-        return parts
+        return self._added(x.x, lambda: self.base.narrow_parts(self.base.operand(x.x)), parts=True)
 
     def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
-        return self._added(x.x, self.base.many(self.base.operand(x.x), bias))
+        return self._added(x.x, lambda: self.base.many(self.base.operand(x.x), bias))
 
     def invariant(self, x: Operand, bias: Tensor | None = None) -> Tensor:
-        return self._added(x.x, self.base.invariant(self.base.operand(x.x), bias))
+        return self._added(x.x, lambda: self.base.invariant(self.base.operand(x.x), bias))
 
-    def _added(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.bank.add(self.layer, self.matrix, x, y)
+    def _added(self, x: Tensor, product: Callable[[], Tensor], *, parts: bool = False) -> Tensor:
+        return self.bank.added(self.layer, self.matrix, x, product, parts=parts)

@@ -4,6 +4,7 @@ The number of slots is fixed and all have one rank; an adapter of a lower rank i
 is data, so loading or unloading an adapter allocates no memory and needs no new capture of a CUDA graph.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +38,11 @@ class AdapterBank:
         self._batch_invariant = batch_invariant
         self._rows: Segments | None = None
         self._ops: Any = reference
+        self._beside: Any = None  # a stream
         if device.type == "cuda":
             from backend.kernels.adapters import deltas
 
-            self._ops = deltas
+            self._ops, self._beside = deltas, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
         def pages(place: Place) -> Pages:
             modules, outputs = len(place.heights), sum(place.heights)
@@ -101,6 +103,28 @@ class AdapterBank:
         heights = pages.place.heights
         h = self._ops.shrink(x.contiguous(), pages.a, self._rows, len(heights))
         self._ops.expand(y, h, pages.b, self._rows, heights)
+        return y
+
+    def added(
+        self, layer: int, matrix: str, x: Tensor, product: Callable[[], Tensor], *, parts: bool = False
+    ) -> Tensor:
+        """The same for a product that is still to be made, and returned; parts: it is [parts, rows, outputs].
+
+        In a captured step the first of an adapter's two matrices is multiplied beside `product`, which leaves most of
+        the card's processors waiting for memory. The two share nothing but `x`.
+        """
+        if self._beside is None or self._rows is None or not torch.cuda.is_current_stream_capturing():
+            y = product()
+            self.add(layer, matrix, x, y[0] if parts else y)
+            return y
+        pages, steps, x = self.layers[layer][matrix], torch.cuda.current_stream(x.device), x.contiguous()
+        heights = pages.place.heights
+        self._beside.wait_stream(steps)
+        with torch.cuda.stream(self._beside):
+            h = self._ops.shrink(x, pages.a, self._rows, len(heights), chain=False)
+        y = product()
+        steps.wait_stream(self._beside)
+        self._ops.expand(y[0] if parts else y, h, pages.b, self._rows, heights, chain=False)
         return y
 
     def adapts(self, layer: int, matrix: str) -> bool:
