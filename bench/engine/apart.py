@@ -86,6 +86,14 @@ class Seen:
         }
 
 
+BEGUN = time.perf_counter()
+
+
+def told(what: str) -> None:
+    """How far it is, for people who wait."""
+    print(f"{time.perf_counter() - BEGUN:7.1f} s  {what}", file=sys.stderr, flush=True)
+
+
 def quantile(values: list[float], share: float) -> float:
     """The nearest value at or above that share; 0 of none."""
     ordered = sorted(values)
@@ -199,6 +207,7 @@ class Cell:
                 if not said:
                     raise SystemExit(f"{name} did not start:\n{log.read_text()[-2000:]}")
                 ready = json.loads(said)
+                told(f"{name} is ready")
                 return Served(identity, ready["port"], ready.get("transfer_port"))
 
             try:
@@ -313,6 +322,7 @@ async def moved(cell: Cell, decode: Served, prefill: Served, load: Load, vocabul
     """One prompt, fetched `load.requests` times behind a first one that is computed."""
     for each in (prefill, decode):
         await measured_weights(cell, each)
+    told("the weights are measured")
     prompt = [random.Random(11).randrange(1, vocabulary) for _ in range(load.prompt)]
     seen, gb_per_s, before = Seen(), list[float](), await transferred(cell, decode)
     computed: dict[str, float] = {}
@@ -326,6 +336,7 @@ async def moved(cell: Cell, decode: Served, prefill: Served, load: Load, vocabul
             gb_per_s.append(size / max(seconds, 1e-9) / 1e9)
         else:
             computed = {"kv_bytes": size, "first_seconds": round(seconds, 4)}
+        told(f"transfer {number} of {load.requests}: {size / 1e6:.0f} MB in {seconds:.3f} s")
         before = now
     return {
         **computed,
