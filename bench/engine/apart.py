@@ -100,8 +100,8 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def write_checkpoint(folder: Path, shape: dict[str, Any], dtype: str) -> Path:
-    """A Llama with random weights and without a tokenizer's use: prompts are token ids."""
+def write_checkpoint(folder: Path, shape: dict[str, Any], dtype: str, device: str = "cpu") -> Path:
+    """A Llama with random weights, drawn on `device`, and without a tokenizer's use: prompts are token ids."""
     import torch
     from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -112,7 +112,8 @@ def write_checkpoint(folder: Path, shape: dict[str, Any], dtype: str) -> Path:
     heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
 
     def drawn(*size: int) -> torch.Tensor:
-        return (torch.randn(*size) * size[-1] ** -0.5).to(kind)
+        weight: torch.Tensor = torch.randn(*size, device=device) * size[-1] ** -0.5
+        return weight.to(kind).cpu()
 
     def saved(tensors: dict[str, torch.Tensor], file: str) -> dict[str, str]:
         save_file(tensors, folder / file)
@@ -176,11 +177,6 @@ class Cell:
         place = self.folder / name
         place.mkdir(exist_ok=True)
         return self.authority.issue(identity, place)
-
-    @contextmanager
-    def backend(self, name: str, role: str, card: int, *more: str) -> Iterator[Served]:
-        with self.starting(name, role, card, *more) as served:
-            yield served()
 
     @contextmanager
     def starting(self, name: str, role: str, card: int, *more: str) -> Iterator[Callable[[], Served]]:
@@ -367,12 +363,17 @@ def transfers(folder: Path, model: Path, options: list[str], load: Load, vocabul
 def measured(folder: Path, model: Path, options: list[str], load: Load, vocabulary: int) -> dict[str, Any]:
     cell = Cell(folder, model, options)
     with ExitStack() as stack:
-        prefill = stack.enter_context(cell.backend("prefill-1", "prefill", 0, "--transfer-memory"))
-        decode = stack.enter_context(cell.backend("decode-1", "decode", 1, "--transfer-memory"))
+        starting = [
+            stack.enter_context(cell.starting(name, role, card, "--transfer-memory"))
+            for name, role, card in (("prefill-1", "prefill", 0), ("decode-1", "decode", 1))
+        ]
+        prefill, decode = (served() for served in starting)
         apart = asyncio.run(run(cell, [(decode, prefill)], load, vocabulary)).row()
         apart |= asyncio.run(transferred(cell, decode))
     with ExitStack() as stack:
-        mixed = [stack.enter_context(cell.backend(f"mixed-{n + 1}", "mixed", n)) for n in range(2)]
+        starting = [stack.enter_context(cell.starting(f"mixed-{n + 1}", "mixed", n)) for n in range(2)]
+        mixed = [served() for served in starting]
+        told("both mixed replicas are ready")
         together = asyncio.run(run(cell, [(each, None) for each in mixed], load, vocabulary)).row()
     return {"apart": apart, "mixed": together}
 
@@ -408,7 +409,7 @@ def main() -> None:
         options += ["--no-self-tuning"]
     options += given.options.split()
     with tempfile.TemporaryDirectory() as folder:
-        model = given.model or write_checkpoint(Path(folder) / "model", SHAPES[given.shape], dtype)
+        model = given.model or write_checkpoint(Path(folder) / "model", SHAPES[given.shape], dtype, given.device)
         vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
         run_all = transfers if given.transfers else measured
         rows = run_all(Path(folder), model, options, load, vocabulary)
