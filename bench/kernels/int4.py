@@ -133,8 +133,8 @@ def others(product: Product, dtype: torch.dtype, sets: int) -> Callable[[int], A
     return library
 
 
-def products() -> Iterator[Product]:
-    for rows in ROWS:
+def products(counts: tuple[int, ...]) -> Iterator[Product]:
+    for rows in counts:
         for name, (outputs, width) in PRODUCTS.items():
             yield Product(name, rows, outputs, width)
 
@@ -197,10 +197,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tune", type=Path, help="time the candidates and keep the winners here")
+    parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="of x")
     options = parser.parse_args()
+    counts = tuple(int(rows) for rows in options.rows.split(","))
     torch.manual_seed(int(time.time()))
     begin = time.monotonic()
-    wanted = list(products())
+    wanted = list(products(counts))
     if options.tune:
         jobs = list(dict.fromkeys(
             (replace(p, outputs=256), replace_splits(choice)) for p in wanted for choice in p.candidates()
@@ -214,7 +216,7 @@ def main() -> int:
         rows.append(measure(product, choices, options.tune is not None))
         print(rows[-1], flush=True)
         options.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
-    for count in ROWS:
+    for count in counts:
         mine = [row for row in rows if row["rows"] == count]
         total = {name: sum(row[name] for row in mine) for name in ("us", "bf16_us", "fp8_us")}
         print(f"{count:4d} rows, a layer: " + ", ".join(f"{name} {value:.1f}" for name, value in total.items()))

@@ -283,8 +283,8 @@ def candidates(padded: int, outputs: int, width: int, *, gated: bool, parts: boo
     Folding the scale into the weights rounds them, and pays only where the sums of a group would take the registers.
     """
     if padded <= 16:
-        tiles = [(padded, 32, 1, 0), (padded, 32, 2, 0), (padded, 64, 2, 0), (padded, 64, 4, 0)]
-        depths = [(1, 4), (1, 6), (2, 3), (4, 2)]
+        tiles = [(padded, 16, 1, 0), (padded, 32, 1, 0), (padded, 32, 2, 0), (padded, 64, 2, 0), (padded, 64, 4, 0)]
+        depths = [(1, 4), (1, 6), (1, 8), (2, 3), (2, 4), (4, 2)]
     elif padded <= 64:
         tiles = [(padded, 64, 4, 0), (padded, 128, 4, 0), (padded, 128, 8, 0)]
         depths = [(1, 4), (2, 3)]
