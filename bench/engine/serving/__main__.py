@@ -3,6 +3,8 @@
     python bench/engine/serving --out serving-cpu.json                       an engine without a model, on any machine
     python bench/engine/serving --out serving-h200.json --device cuda --shape qwen3-0.6b     or llama-8b, on a card
     python bench/engine/serving --out serving-tiny.json --device cpu --shape tiny            a model of two layers
+    python bench/engine/serving --out FOLDER --write --shape llama-8b                        a folder for another server
+    python bench/engine/serving --out other.json --other 8000 --device cuda --shape llama-8b    that server, as it runs
 
 Clients stream chat completions in a closed loop (`load`) from the server that `backend serve` starts, with an engine
 process of its own. With `--device none` this process has no model and gives tokens at --rate (`stand_in`), and the
@@ -10,6 +12,9 @@ model's name, template and tokenizer are those of the demonstration model; what 
 is measured besides (`stages`). Otherwise the model has random weights, and a tokenizer of as many words as it has token
 ids; then the same numbers of prompts and answers run through the engine alone, in one process and as many at a time:
 `ratio` is output tokens a second over HTTP by those.
+
+Another server that has OpenAI's API is measured by the same load where it runs already, on `--write`'s folder under the
+name "measured", with random weights of its own.
 
 No network but loopback. CPU times are those of all threads of a process, in microseconds for each token of an answer.
 """
@@ -23,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +65,8 @@ def main() -> None:
     parser.add_argument("--http-processes", type=int, default=1, help="as of `backend serve`")
     parser.add_argument("--load-processes", type=int, default=max(1, min(4, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--settle", type=float, default=8, help="seconds that a model may capture graphs in before")
+    parser.add_argument("--other", type=int, metavar="PORT", help="of loopback, where another server runs")
+    parser.add_argument("--write", action="store_true", help="write a model's folder to --out, without weights")
     parser.add_argument("--serve", help="(internal) run the server")
     parser.add_argument("--offline", help="(internal) run the engine alone")
     options = parser.parse_args()
@@ -67,6 +75,9 @@ def main() -> None:
         return
     if options.offline:
         options.out.write_text(json.dumps(offline(json.loads(options.offline))))
+        return
+    if options.write:
+        write_folder(options)
         return
     report = measured(options)
     options.out.write_text(json.dumps(report, indent=1) + "\n")
@@ -78,6 +89,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device, "cores": os.cpu_count(),
         "answer_tokens": options.answer, "rows": [], "http_processes": options.http_processes,
     }  # fmt: skip
+    if options.other:
+        warm_up(options.other, options)
+        report |= {"server": "another", "shape": options.shape, "dtype": options.dtype}
+        report["rows"] = [over_http(Running(options.other), clients, options) for clients in numbers(options.clients)]
+        return report
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         settings = engine_settings(options, folder)
@@ -134,11 +150,24 @@ def engine_settings(options: argparse.Namespace, folder: Path) -> dict[str, Any]
         settings["step_latency_ms"] = options.step_latency_ms
     if options.device == "none":
         return settings | {"model": "demo", "max_num_seqs": 256}
+    write_model(options, folder)
+    settings |= {"model": str(folder), "load_format": "dummy", "max_model_len": 8192, **DTYPES[options.dtype]}
+    return settings | ({} if cuda else {"max_model_len": 1024, "num_blocks": 4096})
+
+
+def write_folder(options: argparse.Namespace) -> None:
+    """As `write_model`, with what other servers ask for."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_model(options, options.out)
+    settings = options.out / "tokenizer_config.json"
+    told = {**json.loads(settings.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(told))
+
+
+def write_model(options: argparse.Namespace, folder: Path) -> None:
     shape = SHAPES[options.shape] | STORED.get(options.dtype, {})
     (folder / "config.json").write_text(json.dumps(shape))
     write_tokenizer(folder, shape["vocab_size"])
-    settings |= {"model": str(folder), "load_format": "dummy", "max_model_len": 8192, **DTYPES[options.dtype]}
-    return settings | ({} if cuda else {"max_model_len": 1024, "num_blocks": 4096})
 
 
 def write_tokenizer(folder: Path, vocabulary: int) -> None:
@@ -157,6 +186,16 @@ def write_tokenizer(folder: Path, vocabulary: int) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server of somebody else, whose processes are not looked at."""
+
+    port: int
+
+    def cpu_s(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
 
 class Server:
@@ -236,7 +275,7 @@ def bodies(count: int, words: int, answer: int, seed: int) -> list[bytes]:
     ]
 
 
-def over_http(server: Server, clients: int, options: argparse.Namespace) -> dict[str, Any]:
+def over_http(server: "Server | Running", clients: int, options: argparse.Namespace) -> dict[str, Any]:
     requests = options.requests or 3 * clients
     asked = bodies(requests, options.prompt, options.answer, seed=clients)
     engine, http = server.cpu_s()

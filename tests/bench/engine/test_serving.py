@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer
 
 from backend.models.checkpoints.tokenizer import from_folder
 from bench.engine.serving import load
-from bench.engine.serving.__main__ import WORDS, write_tokenizer
+from bench.engine.serving.__main__ import WORDS, Server, engine_settings, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,3 +58,38 @@ def test_each_word_of_a_prompt_is_one_token_and_all_ids_have_text(tmp_path: Path
 def test_clients_of_a_server_that_is_not_there_measure_nothing() -> None:
     with pytest.raises(OSError):
         load.drive(1, [b"{}"], 1, 1)
+
+
+@pytest.mark.model
+def test_another_server_is_measured_where_it_runs_and_its_processes_are_left_alone(tmp_path: Path) -> None:
+    options = Namespace(
+        device="none", clients="2", prompt=20, rate=4000.0, http_processes=1, load_processes=1, step_latency_ms=None
+    )
+    with Server(engine_settings(options, tmp_path), options) as server:
+        report = measured(
+            tmp_path,
+            "--other",
+            str(server.port),
+            "--clients",
+            "2",
+            "--requests",
+            "4",
+            "--prompt",
+            "20",
+            "--answer",
+            "9",
+        )
+        assert server.process.poll() is None
+    (row,) = report["rows"]
+    assert (row["clients"], row["tokens"], row["server_cpu_us"]) == (2, 4 * 9, 0)
+    assert report["server"] == "another"
+
+
+def test_a_folder_for_another_server_is_one_that_transformers_reads(tmp_path: Path) -> None:
+    line = ["--write", "--shape", "tiny", "--out", str(tmp_path / "m")]
+    subprocess.run([sys.executable, str(ROOT / "bench/engine/serving"), *line], check=True, capture_output=True)
+    words = Tokenizer.from_file(str(tmp_path / "m" / "tokenizer.json"))
+    assert len(words.encode(" ".join(WORDS)).ids) == len(WORDS)
+    told = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
+    assert told["tokenizer_class"] == "PreTrainedTokenizerFast" and "messages" in told["chat_template"]
+    assert not list((tmp_path / "m").glob("*.safetensors"))
