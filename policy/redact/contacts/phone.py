@@ -45,6 +45,8 @@ _FILE = re.compile(
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")
+_COORDINATES = re.compile(r"[+-][0-9]{4}(?:[0-9]{2})?[+-][0-9]{5}(?:[0-9]{2})?")  # ISO 6709
+_OFFSET = re.compile(r"[+-]0[0-9][0-5][0-9](?: .*)?")  # from UTC: `+0230 1957`
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255, one with three digits: phones are not grouped like this.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
@@ -62,6 +64,7 @@ _AMERICAN = re.compile(
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
+_SHORTEST_NATIONAL = 5  # digits behind a calling code
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _AMERICA = "1"  # calling code of North America
 _FIXED_OR_MOBILE = _USES[:2]
@@ -130,6 +133,8 @@ def _is_written_otherwise(it: _Candidate) -> bool:
         or _FILE.fullmatch(it.span) is not None
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
         or _ANGLE.fullmatch(it.span) is not None
+        or _COORDINATES.fullmatch(it.span) is not None
+        or _OFFSET.fullmatch(it.span) is not None
         or (it.bare.startswith("00") and (is_hours(it.span) or is_hex_dump(it.reading, it.begin, it.end)))
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
@@ -153,6 +158,8 @@ def _is_phone(it: _Candidate) -> bool:
     if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
         if it.bare[0] == "+":
             return True
+        if "  " in it.bare and not is_called_phone(it.reading, it.begin):  # cells of a table
+            return False
         return not is_another and not _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin)
     if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
@@ -239,7 +246,10 @@ def _is_international(bare: str) -> bool:
     for width in (2, 3, 1):
         if lengths := _lengths(digits[:width]):
             national = digits[width:]
-            return len(national) in lengths or len(national.lstrip("0")) in lengths
+            trimmed = national.lstrip("0")
+            if len(trimmed) < _SHORTEST_NATIONAL or len(national) > len(trimmed) + 1:  # one trunk 0 at most
+                return False
+            return len(national) in lengths or len(trimmed) in lengths
     return False
 
 
@@ -255,7 +265,7 @@ def _lengths(code: str) -> frozenset[int]:
             else phonenumbers.PhoneMetadata.metadata_for_region(region)
         )
         if metadata is not None and metadata.general_desc is not None:
-            lengths.update(metadata.general_desc.possible_length, metadata.general_desc.possible_length_local_only)
+            lengths.update(metadata.general_desc.possible_length)
     return frozenset(lengths - {-1})
 
 

@@ -37,6 +37,11 @@ _ONE_DECIMAL = re.compile(r"(?<![0-9.])[0-9]{1,6}\.[0-9]{1,6}(?![0-9.])")
 _RATIO_FIRST = re.compile(r"0\.[0-9]{2,9} ")  # `0.969 9850`
 _ALIGNED = re.compile(r"[0-9)] {3}|[0-9)] {2}[^ ].*[0-9)] {2}")  # numbers of several columns
 _COMPANY = re.compile(r"[0-9]{7}-[0-9]")  # the number of a Finnish company
+_OF_A_FILE = re.compile(r" \.{0,2}/[A-Za-z._]")  # `4839109 8669 /usr/bin/dpkg`, a checksum or a size and its file
+_STANDARD = re.compile(r"[0-9]{4}-(?:19|20)[0-9]{2}")  # `0208-1983`, its number and year
+_REVISION = re.compile(
+    r"[0-9]{1,2}(?:\.[0-9]{1,3}){1,3}-[0-9](?:\.[0-9]{1,2})?(?: .*)?"
+)  # a version of a package: `2.13.1-4.5`
 _HOURS = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9]-(?:[01][0-9]|2[0-4])[0-5][0-9]")  # `0900-1730`
 _SETS = re.compile(r"(?:[0-7]-[0-7](?:\([0-9]{1,2}\))?(?: |\Z)){2,5}")  # of tennis
 _SHARE_BEFORE = "% ("  # `66% (93610/140759)`, progress of git
@@ -58,9 +63,19 @@ _NUMERIC_CELL_BEFORE = re.compile(
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
 )
+_FIGURES_LINE = re.compile(r"[-+0-9.eE \t]{0,200}[0-9]\.[0-9]{3,17}[-+0-9.eE \t]{0,200}")
 _KERNEL_TIME = re.compile(r"[0-9]{1,9}\.[0-9]{6}")
 _BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2} {1,2}\Z")
 _BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2}(?![A-Za-z0-9])")
+# A line of `xxd`, `hexdump` or `objdump`: an address, then bytes in groups of one, two or four.
+_DUMP_LINE = re.compile(
+    r"[ \t]{0,8}(?:0x)?(?P<zeros>000)?[0-9a-fA-F]{4,16}(?::(?P<tab>(?=\t))?|(?= {2}))[ \t]+(?:(?:[0-9a-fA-F]{2}|[0-9a-fA-F]{4}|[0-9a-fA-F]{8})[ \t]{1,2})*"
+)
+_DUMPED = re.compile(
+    r"[0-9a-fA-F]{2}(?: {1,2}[0-9a-fA-F]{2})+|[0-9a-fA-F]{4}(?: {1,2}[0-9a-fA-F]{4})+|[0-9a-fA-F]{8}(?: {1,2}[0-9a-fA-F]{8})+"
+)
+_DUMP_REACH = 90
+_NO_HEX_LETTERS = str.maketrans("", "", "abcdefABCDEF")
 _KEY_BEFORE = re.compile(
     r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
 )
@@ -93,6 +108,9 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
         or _COMPACT_DAY.fullmatch(written) is not None
         or _EPOCH_SECONDS.fullmatch(written) is not None
         or _POSTAL_CODE.fullmatch(written) is not None
+        or _STANDARD.fullmatch(written) is not None
+        or _OF_A_FILE.match(reading, end) is not None
+        or _REVISION.fullmatch(written) is not None
         or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
         or _is_several(written)
         or is_progress(reading, begin)
@@ -161,7 +179,11 @@ def is_stamp(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
-    """Return whether hexadecimal bytes are directly before or after it."""
+    """Return whether hexadecimal bytes are directly before or after it, or the line begins as one of a dump."""
+    if _DUMPED.fullmatch(reading, begin, end):
+        line = max(reading.rfind("\n", max(0, begin - _DUMP_REACH), begin) + 1, begin - _DUMP_REACH)
+        if head := _DUMP_LINE.fullmatch(reading, line, begin):
+            return head["zeros"] is not None or head["tab"] is not None or head[0].translate(_NO_HEX_LETTERS) != head[0]
     before = _BYTES_BEFORE.search(reading, max(0, begin - 8), begin)
     if before and not before[0].replace(" ", "").isdigit():
         return True
@@ -180,11 +202,19 @@ def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
     A line with an e-mail address may be a person's record.
     """
     if not (
-        _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
+        _is_line_of_figures(reading, begin, end)
+        or _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
         or _NUMERIC_CELL_AFTER.match(reading, end, end + _REACH)
     ):
         return False
     return not stands_in_a_record(reading, begin, end)
+
+
+def _is_line_of_figures(reading: Reading, begin: int, end: int) -> bool:
+    """Return whether the line holds nothing but numbers, one of them a decimal: `0.0790386 1796079934389 48070282677`."""
+    first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
+    until = reading.find("\n", end, end + _RECORD)
+    return _FIGURES_LINE.fullmatch(reading, first, len(reading) if until < 0 else until) is not None
 
 
 def stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:

@@ -18,6 +18,8 @@ _DATE = re.compile(
     rf"|(?<![{LETTER}]){_MONTH} [0-3]?[0-9](?:st|nd|rd|th)?,? (?:19|20)[0-9]{{2}}{END}"
     rf"|{BEGIN}(?:19|20)[0-9]{{2}}\. {_MONTH} [0-3]?[0-9]{END}"
 )
+# A time with nanoseconds: the birth of a file, as `stat` prints it.
+_OF_A_FILE = re.compile(r" [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{9}")
 _VERBS = frozenset(
     {
         "born",
@@ -59,6 +61,8 @@ def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
         if born is None:
             continue
         date = _DATE.search(reading, max(done, born.end()), born.end() + _REACH + _LONGEST)
+        if date and _OF_A_FILE.match(reading, date.end()):
+            continue
         if date and date.start() <= born.end() + _REACH and _BETWEEN.match(reading, born.end(), date.start()):
             found[date.span()] = None
             done = date.end()

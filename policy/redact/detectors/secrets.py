@@ -53,7 +53,7 @@ _NAME = (
 _PLAIN = r"[^\s\"'`<>,;|\\]"
 _INNER_QUOTE = r"(?:''|\"\"|[\"'`\\])"  # doubled, as SQL and CSV write one inside a value
 _GOES_ON = _INNER_QUOTE + r"(?=[^\s\"'`<>,;|\\}\])(:=/])"
-_NO_CODE = r"(?![\"'`]{0,2}(?:\$[a-z_{(]|[a-z_.]{3,}[(\[{]))"  # a variable, a call
+_NO_CODE = r"(?![\"'`]{0,2}(?:\$[a-z_{(]|[a-z_.]{3,}[(\[{]|(?:[a-z_]\w{2,}\.)+\w{2,}[(\[{]))"  # a variable, a call
 _NAMED = re.compile(
     _NAME
     + rf"(?:[\"'`](?P<quoted>{_NO_CODE}(?:[^\s\"'`<>]|{_GOES_ON}){{6,255}})(?=[\"'`](?![A-Za-z0-9]))"
@@ -71,7 +71,9 @@ _PASSWORD_NAME = re.compile(
     r"|zugang|toegang|code |codes |codice|c[oó]digo|clave(?! p[uú]blica)"
 )
 _CLOSING = {")": "(", "]": "[", "}": "{"}
-_OBJECT = re.compile(r"(?:[A-Za-z_][\w$]*\.)+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?")  # `android.os.BinderProxy@2bd79ce`
+_OBJECT = re.compile(
+    r"(?:[A-Za-z_][\w$]*(?:\.|::|->))+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?"
+)  # `android.os.BinderProxy@2bd79ce`
 # Command options: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. In other programs, `-p` is a port or a path.
 _OPTION_NAME = (
     r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from policy.redact.context.figures import stands_among_figures
+from policy.redact.context.figures import is_hex_dump, stands_among_figures
 from policy.redact.context.harmless import called_otherwise
 from policy.redact.ids.kinds import IDS, UNCHECKED
 from policy.redact.ids.names import named_numbers
@@ -112,6 +112,8 @@ def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -
     """Return whether digits that pass the check are grouped like a card and are no article number or generated id."""
     begin = groups[0][0]
     if not _is_grouped([end - at for at, end in groups]):
+        return False
+    if len(groups) > 1 and is_hex_dump(reading, begin, groups[-1][1]):
         return False
     if len(groups) == 2 and begin and reading[begin - 1] == ":":  # a range of positions: `chr17:24024060-23655714`
         return False

@@ -1,0 +1,62 @@
+# ruff: noqa: E501  # the texts are what programs print
+"""Lines that programs print: dumps, checksums, versions, time zones, counters. None of their numbers is anybody's."""
+
+import pytest
+
+from policy.redact.evaluate import find_labelled
+
+XXD = "00000810: 0000 0000 0000 0000 0504 0000 1200 0000  ................\n00001650: 0300 0300 0300 0300 0300 0300 0300 0800  ................\n000019e0: 5833 0200 0000 0000 0800 0000 0000 0000  X3..............\n00000340: 0500 0000 474e 5500 0280 00c0 0400 0000  ....GNU.........\n"
+HEXDUMP = "000011b0  00 00 00 00 00 00 00 00  00 91 00 00 00 00 00 00  |................|\n00008650  87 00 00 00 04 00 00 00  42 00 00 00 00 00 00 00  |........B.......|\n"
+OBJDUMP = "    2dd8:\tbe 01 00 00 00       \tmov    $0x1,%esi\n    35e4:\t48 63 04 81          \tmovslq (%rcx,%rax,4),%rax\n    1000:\t06 12 34 56          \tadd\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        XXD, HEXDUMP, OBJDUMP,
+        "002700000007 R_X86_64_JUMP_SLO 0000000000000000 exit@GLIB",
+        "  File: /usr/bin/zip\n Birth: 1970-01-01 00:00:00.000000000 +0000\n",
+        "fontconfig (2.13.1-4.5) unstable; urgency=medium",
+        "software-properties-common                0.99.30-4.1~deb12u1                 all",
+        "status unpacked libpthread-stubs0-dev:amd64 0.4-1\n2025-06-24 status",
+        "TLB:     427088   Function call interrupts\nTRM:     516229     427088   TLB shootdowns",
+        "when calling a partial\n2644  9.0.1120  tex filetype",
+        "in a dialog\n604462 gtktoolitem.c: return-value",
+        "and; pass the flag.\n    Closes: #484684.\n",
+        "GY\t+0648-05810\tAmerica/Guyana\nIE\t+5320-00615\tEurope/Dublin\nIL\t+314650+0351326\tAsia/Jerusalem",
+        "3:1:28 - LMT 1893 N\n3 - EAT 1931\n2:30 - +0230 1957\n",
+        "2196897925 4186 /usr/bin/dpkg-realpath\n4839109 8669 /usr/bin/dpkg-scanpackages\n",
+        "mobility grouping on.  Total pages: 6291358\n",
+        "uv: '1.46.0', v8: '11.3.244.8-node.38'",
+        "JIS C 6226, 0201-1976 Roman, 0208-1978, 0208-1983.",
+        "0049 0301 ; [.2090.0021.0008] # LATIN CAPITAL LETTER I",
+        "0.5191400590023256 1796080044897 572050671070\n0.37986629813045725 1796080046131 652456084312\n",
+        "token = uuid.uuid1().hex.encode()",
+        "void add(FSDiscriminatorPass P = FSDiscriminatorPass::Pass1)",
+        '<xsd:extension base="clm61001:DocumentNameCodeContentType"/>',
+        "patient,age\n\"0020980835\",11.5,0,1,0,0,0\n",
+    ],
+)  # fmt: skip
+def test_what_programs_print_holds_no_personal_numbers(text):
+    assert [(text[start:end], label) for start, end, label in find_labelled(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "label"),
+    [
+        ("call 0049 30 901820", "0049 30 901820", "phone"),
+        ("office: 0044 20 7946 0958", "0044 20 7946 0958", "phone"),
+        ("ufficio +39 06 6982 1234", "+39 06 6982 1234", "phone"),
+        ("+49 (0)30 901820", "+49 (0)30 901820", "phone"),
+        ("Tel 0049  30  901820", "0049  30  901820", "phone"),
+        ("reach us by calling the hotline 0800 123 4567", "0800 123 4567", "phone"),
+        ("mobile 0171 2345678", "0171 2345678", "phone"),
+        ('{"birthDate": "1980-05-12 00:00:00.000"}', "1980-05-12", "date_of_birth"),
+        ("born 1980-05-12 07:30:00", "1980-05-12", "date_of_birth"),
+        ("Karte 5833 0200 0000 0000", "5833 0200 0000 0000", "card"),
+        ("login from 84.12.1.34-dsl", "84.12.1.34", "ip"),
+        ("token = ab.c1de2(xyz)x", "ab.c1de2(xyz)x", "secret"),
+    ],
+)
+def test_the_same_shapes_of_a_person_are_found(text, value, label):
+    assert (value, label) in [(text[start:end], found) for start, end, found in find_labelled(text)]
