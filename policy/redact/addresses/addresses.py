@@ -47,6 +47,7 @@ _HOUSE = re.compile(
     rf"[0-9](?<![{LETTER}0-9.,/][0-9])(?![0-9]{{4}}){NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])"
 )
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
+_DAY_OF_A_MAIL = re.compile(r"\w{0,40} ?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [0-9]{1,2}(?![0-9])")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
@@ -149,7 +150,7 @@ def find_addresses(text: str, start: int) -> Iterator[Found]:
     for form in _FORMS:
         for first, last in form(reading, start):
             end = _before_a_quote(text, first, last)
-            if not _FIRST_DIGIT.search(text, first, end):
+            if not _FIRST_DIGIT.search(text, first, end) or _DAY_OF_A_MAIL.match(text, first):
                 continue
             unit = _UNIT_BEFORE.search(text, max(start, first - _LONGEST_UNIT), first)
             yield (unit.start() if unit else first), end

@@ -46,6 +46,7 @@ _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück
 # Date of birth and serial number, as in the Nordic countries
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")
 _COORDINATES = re.compile(r"[+-][0-9]{4}(?:[0-9]{2})?[+-][0-9]{5}(?:[0-9]{2})?")  # ISO 6709
+_LONGITUDE = re.compile(r"[+-][0-9]{5,7}(?![0-9])")
 _OFFSET = re.compile(r"[+-]0[0-9][0-5][0-9](?: .*)?")  # from UTC: `+0230 1957`
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255, one with three digits: phones are not grouped like this.
@@ -60,11 +61,12 @@ _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} )
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x + 5.00032159`
 _ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
 _AMERICAN = re.compile(
-    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
+    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[.-]|[2-9][0-9]{2}(?P<sign>[.-])[2-9][0-9]{2}(?P=sign))[0-9]{4}(?: ?x[0-9]{1,6})?"
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
 _SHORTEST_NATIONAL = 5  # digits behind a calling code
+_LONE_ZERO = re.compile(r"(?:\A| )0 ")  # a column of a table: `31 0 714 599`
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _AMERICA = "1"  # calling code of North America
 _FIXED_OR_MOBILE = _USES[:2]
@@ -135,6 +137,7 @@ def _is_written_otherwise(it: _Candidate) -> bool:
         or _ANGLE.fullmatch(it.span) is not None
         or _COORDINATES.fullmatch(it.span) is not None
         or _OFFSET.fullmatch(it.span) is not None
+        or (it.bare[0] == "+" and _LONGITUDE.match(it.reading, it.end) is not None)
         or (it.bare.startswith("00") and (is_hours(it.span) or is_hex_dump(it.reading, it.begin, it.end)))
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
@@ -190,7 +193,7 @@ def _is_planned(it: _Candidate) -> bool:
     With a trunk 0, the plan of any country counts; otherwise only those of the text's countries. An unbroken number may
     as well be a count, a size or a key, and needs a name or a position that indicates a phone.
     """
-    if _PERSONAL.fullmatch(it.span) or not it.is_grouped or it.bare.startswith("0 "):
+    if _PERSONAL.fullmatch(it.span) or not it.is_grouped or _LONE_ZERO.search(it.bare):
         return False
     if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
         return _plans(REGIONS, _USES).fullmatch(it.number) is not None

@@ -10,7 +10,7 @@ import re
 
 from policy.redact.text.reading import Reading
 
-_DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,9})\.[0-9]{1,17}\)?")
+_DECIMAL = re.compile(r"\(?-?(?:(?:0|[1-9][0-9]{0,9})\.[0-9]{1,17}|0[0-9]\.[0-9]{7,17})\)?")
 # A ratio, a score or a percentage. No personal number has this format, whatever label precedes it.
 _SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
 _CELL_SIGNS = frozenset(",;\t")
@@ -38,6 +38,11 @@ _RATIO_FIRST = re.compile(r"0\.[0-9]{2,9} ")  # `0.969 9850`
 _ALIGNED = re.compile(r"[0-9)] {3}|[0-9)] {2}[^ ].*[0-9)] {2}")  # numbers of several columns
 _COMPANY = re.compile(r"[0-9]{7}-[0-9]")  # the number of a Finnish company
 _OF_A_FILE = re.compile(r" \.{0,2}/[A-Za-z._]")  # `4839109 8669 /usr/bin/dpkg`, a checksum or a size and its file
+_ZIP, _STATE_BEFORE = (
+    re.compile(r"[0-9]{5}-[0-9]{4}"),
+    re.compile(r"(?<![A-Za-z])[A-Z]{2}[\s#*]{1,8}\Z"),
+)  # `MA 02110-1301`
+_TWO_YEARS = re.compile(r"(?:1[5-9]|20)[0-9]{2} (?:1[5-9]|20)[0-9]{2}")
 _STANDARD = re.compile(r"[0-9]{4}-(?:19|20)[0-9]{2}")  # `0208-1983`, its number and year
 _REVISION = re.compile(
     r"[0-9]{1,2}(?:\.[0-9]{1,3}){1,3}-[0-9](?:\.[0-9]{1,2})?(?: .*)?"
@@ -64,6 +69,7 @@ _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
 )
 _FIGURES_LINE = re.compile(r"[-+0-9.eE \t]{0,200}[0-9]\.[0-9]{3,17}[-+0-9.eE \t]{0,200}")
+_MAIL_SIGN = re.compile(r"[^\W_]@[^\W_]")
 _KERNEL_TIME = re.compile(r"[0-9]{1,9}\.[0-9]{6}")
 _BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2} {1,2}\Z")
 _BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2}(?![A-Za-z0-9])")
@@ -111,6 +117,11 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
         or _STANDARD.fullmatch(written) is not None
         or _OF_A_FILE.match(reading, end) is not None
         or _REVISION.fullmatch(written) is not None
+        or _TWO_YEARS.fullmatch(written) is not None
+        or (" " in written and _ISO_DAY.search(written) is not None)
+        or (
+            _ZIP.fullmatch(written) is not None and _STATE_BEFORE.search(reading, max(0, begin - 12), begin) is not None
+        )
         or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
         or _is_several(written)
         or is_progress(reading, begin)
@@ -221,7 +232,7 @@ def stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
     """Return whether the line of a number contains an e-mail address."""
     first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
     until = reading.find("\n", end, end + _RECORD)
-    return "@" in reading[first : min(len(reading), end + _RECORD) if until < 0 else until]
+    return _MAIL_SIGN.search(reading, first, min(len(reading), end + _RECORD) if until < 0 else until) is not None
 
 
 def _is_behind_a_comma(reading: Reading, begin: int, end: int) -> bool:

@@ -74,6 +74,8 @@ _CLOSING = {")": "(", "]": "[", "}": "{"}
 _OBJECT = re.compile(
     r"(?:[A-Za-z_][\w$]*(?:\.|::|->))+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?"
 )  # `android.os.BinderProxy@2bd79ce`
+_PLACE = re.compile(r"//[A-Za-z][\w.-]*(?::[0-9]{1,5})?/[\w./-]*")  # `docker://localhost:5000/image`
+_RESULT, _FEW_RESULTS = re.compile(r"^(?:PASS|X?FAIL|XPASS|SKIP|UNTESTED|UNSUPPORTED): ", re.MULTILINE), 2  # of tests
 # Command options: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. In other programs, `-p` is a port or a path.
 _OPTION_NAME = (
     r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
@@ -168,7 +170,9 @@ def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:
     """Return whether a named value is random, and long enough for its name."""
     if last - first < _SHORT and (named["bare"] or not _PASSWORD_NAME.search(named.string, named.start(), first)):
         return False
-    if _OBJECT.fullmatch(text, first, last):
+    if _OBJECT.fullmatch(text, first, last) or _PLACE.fullmatch(text, first, last):
+        return False
+    if text.startswith("PASS: ", named.start()) and len(_RESULT.findall(text)) > _FEW_RESULTS:
         return False
     is_plain = bool(named["bare"]) and not _SIGN.search(text, first, last + 1)
     return _is_random(text[first:last], _SURE if is_plain else _ENTROPY)

@@ -154,6 +154,9 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
     }
 
 
+# `ipp://host`, `Passport Reader`: a scheme, a device, an office.
+_OF_OTHER_THINGS = re.compile(r"://|[ _-](?:reader|scanner|control|office|photo)s?(?![^\W\d_])")
+
 _NAMES = _table()
 _INITIALS = frozenset(_NAMES)
 
@@ -183,6 +186,8 @@ def _find(reading: Reading) -> Iterator[Name]:
         if not found or _CLOSING_TAG.search(small, max(0, start - 16), start):
             continue
         if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
+            continue
+        if any(_OF_OTHER_THINGS.match(small, end) for end, _ in found):
             continue
         end, entry = found[0] if len(found) == 1 else _joined(found)
         is_word = entry.is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
