@@ -14,7 +14,7 @@ _IPV4 = re.compile(
     r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9]|-[A-Za-z]{2,16}\.[0-9])"
 )
 _VERSION = re.compile(
-    r"(?:version|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
+    r"(?:versions?(?: from| to)?|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
     r"|upgraded? to|v)"
     r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
 )

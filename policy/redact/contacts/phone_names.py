@@ -19,8 +19,8 @@ _CONTEXT = re.compile(
 )
 # Phrases that begin like one of these words but do not mean a phone. Text up to the end of one is ignored.
 _OTHER_THINGS = re.compile(
-    r"(?<![^\W_])(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
-    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|(?:function|system|method|procedure|virtual) calls?|calling (?:convention|sequence|(?:an? |the )?(?:partial|function|method|macro|script|routine|constructor|procedure|endpoint|lambda|callback))|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
+    r"(?:(?<![^\W_])|(?=\(\) ))(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
+    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|\(\) calls?|(?:function|system|method|procedure|virtual) calls?|calling (?:convention|sequence|(?:an? |the )?(?:partial|function|method|macro|script|routine|constructor|procedure|endpoint|lambda|callback))|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
     r"|(?:mobile?|phone|fax|handy|cell)s?[ _-]?(?:first|apps?|traffic|share|viewports?|screens?|sales|sold|models?|modell\w*|version\w*"
     r"|counts?|sdk|api|costs?|kosten|users?|machine|gerate?)|(?:tele(?:ph|f)on|phone|mobile?)[_-](?:api|sdk|js|ts|py|app|service|lib)\w*)"
     r"(?![^\W_])"

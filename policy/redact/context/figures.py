@@ -30,6 +30,7 @@ _VERSION_WITH_DAY = re.compile(
     r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}[.-](?:19|20)[0-9]{2}[01][0-9][0-3][0-9](?:[.-][0-9]{1,6})?"
 )
 _ISO_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
+_DAY = re.compile(_ISO_DAY.pattern + r"|(?<![0-9])[01]?[0-9]/[0-3]?[0-9]/(?:19|20)[0-9]{2}(?![0-9])")
 _COMPACT_DAY = re.compile(
     r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])?(?:[0-5][0-9]){0,2}"
 )
@@ -80,6 +81,10 @@ _DUMP_LINE = re.compile(
 _DUMPED = re.compile(
     r"[0-9a-fA-F]{2}(?: {1,2}[0-9a-fA-F]{2})+|[0-9a-fA-F]{4}(?: {1,2}[0-9a-fA-F]{4})+|[0-9a-fA-F]{8}(?: {1,2}[0-9a-fA-F]{8})+"
 )
+# Bytes of a JavaScript buffer, code points of Unicode.
+_CODES_BEFORE = re.compile(
+    r"<Buffer (?:[0-9a-f]{2} ){0,20}\Z|U\+[0-9A-F]{4,5} ?[=;-]>? ?(?:[0-9A-F]{4,5} ){0,4}\Z|(?<![0-9A-Za-z])(?=[0-9]{0,3}[A-F])[0-9A-F]{4} \Z"
+)
 _DUMP_REACH = 90
 _NO_HEX_LETTERS = str.maketrans("", "", "abcdefABCDEF")
 _KEY_BEFORE = re.compile(
@@ -118,7 +123,6 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
         or _OF_A_FILE.match(reading, end) is not None
         or _REVISION.fullmatch(written) is not None
         or _TWO_YEARS.fullmatch(written) is not None
-        or (" " in written and _ISO_DAY.search(written) is not None)
         or (
             _ZIP.fullmatch(written) is not None and _STATE_BEFORE.search(reading, max(0, begin - 12), begin) is not None
         )
@@ -176,8 +180,9 @@ def is_dated(written: str) -> bool:
             return True
     return (
         _ACT.fullmatch(written) is not None
+        or (" " in written and _ISO_DAY.search(written) is not None)
         or _VERSION_WITH_DAY.fullmatch(written) is not None
-        or (_VERSION_FIRST.fullmatch(written) is not None and ("/ " in written or _ISO_DAY.search(written) is not None))
+        or (_VERSION_FIRST.fullmatch(written) is not None and ("/ " in written or _DAY.search(written) is not None))
     )
 
 
@@ -191,6 +196,8 @@ def is_stamp(reading: Reading, begin: int, end: int) -> bool:
 
 def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
     """Return whether hexadecimal bytes are directly before or after it, or the line begins as one of a dump."""
+    if _CODES_BEFORE.search(reading, max(0, begin - _REACH), begin):
+        return True
     if _DUMPED.fullmatch(reading, begin, end):
         line = max(reading.rfind("\n", max(0, begin - _DUMP_REACH), begin) + 1, begin - _DUMP_REACH)
         if head := _DUMP_LINE.fullmatch(reading, line, begin):

@@ -45,7 +45,7 @@ _NAME = (
     + _PAROLA
     + r")"
     r"(?:(?:[\"'`]?\]?\)?|(?:(?:[ ’']|[ -](?=[a-z]))[^\W\d_]{1,14}){1,3}(?=\s{0,2}[:=]))\s{0,2}(?::=|=>|[:=>]|\b(?:"
-    + _JOINTS.replace("|to|", r"|(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
+    + _JOINTS.replace("|to|", r"|(?<!pass )(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
     + r")\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
 )
@@ -74,7 +74,9 @@ _CLOSING = {")": "(", "]": "[", "}": "{"}
 _OBJECT = re.compile(
     r"(?:[A-Za-z_][\w$]*(?:\.|::|->))+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?"
 )  # `android.os.BinderProxy@2bd79ce`
-_PLACE = re.compile(r"//[A-Za-z][\w.-]*(?::[0-9]{1,5})?/[\w./-]*")  # `docker://localhost:5000/image`
+_PLACE = re.compile(
+    r"arn:aws[a-z-]{0,8}:[\w:/*.-]+|//[A-Za-z][\w.-]*(?::[0-9]{1,5})?/[\w./-]*"
+)  # `docker://localhost:5000/image`
 _RESULT, _FEW_RESULTS = re.compile(r"^(?:PASS|X?FAIL|XPASS|SKIP|UNTESTED|UNSUPPORTED): ", re.MULTILINE), 2  # of tests
 # Command options: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. In other programs, `-p` is a port or a path.
 _OPTION_NAME = (
