@@ -29,11 +29,14 @@ Shares = Sequence[tuple[int, int, float]]
 
 _WORD = re.compile(rf"[{LETTER}]+(?:['’-][{LETTER}]+)*")
 _IN_WORD = re.compile(rf"[{LETTER}0-9]")
-_HEAD_BEFORE = re.compile(r"(?:\A|[.!?:;\n\"«»„“(\[*•-]\s*)\Z")
+_HEAD_BEFORE = re.compile(r"(?:\A| {3}|[.!?:;\n\"«»„“(\[*•-]\s*)\Z")
 _JOINT = re.compile(
     r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|van der|van den|de la|von der) "
 )
-_LONGEST_CAPITALS = 3  # a longer word in capitals is an acronym or a heading
+# Words in capitals: one with fewer letters is an acronym unless a name is beside it; minimum probabilities of a listed
+# word alone, and of an unlisted one beside a listed name.
+_SHORT_CAPITALS, _IN_CAPITALS, _BESIDE_A_NAME = 3, 0.8, 0.3
+_BESIDE = re.compile(r",? |, ?|/")
 _NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f\u1f00-\u1fff]")
 # Minimum probabilities: of each word of several, of the best of them; of a single word within a sentence, of a single
 # German noun after an article, of a single word at the start of a sentence; of words in a group with a given name, of a
@@ -303,31 +306,62 @@ def _may_stand_alone(text: str, word: Word) -> bool:
 
 
 def _words(text: str, shares: Shares) -> Iterator[Word]:
-    """Yield capitalised words with the highest probability of their tokens. Acronyms are skipped."""
+    """Yield capitalised words with the highest probability of their tokens. Acronyms and identifiers are skipped."""
     given, families, small = given_names(), surnames(), small_words()
     at = 0
-    for word in _WORD.finditer(text):
+    found = list(_WORD.finditer(text))
+    for index, word in enumerate(found):
         start, end = word.span()
         while at < len(shares) and shares[at][1] <= start:
             at += 1
-        if not text[start].isupper() or (word[0].isupper() and end - start > _LONGEST_CAPITALS):
-            continue
-        if _is_identifier(word[0]):
+        if not text[start].isupper():
             continue
         share, next_token = 0.0, at
         while next_token < len(shares) and shares[next_token][0] < end:
             share = max(share, shares[next_token][2])
             next_token += 1
-        is_given = word[0] in given or word[0].partition("-")[0] in given
-        yield Word(start, end, share, is_given, word[0] in families, word[0].lower() in small, is_place(word[0]))
+        written = word[0]
+        if written.isupper() and end - start > 1:
+            if not _is_in_capitals(text, found, index, share):
+                continue
+            written = written.title()
+        elif _is_identifier(written):
+            continue
+        is_given = written in given or written.partition("-")[0] in given
+        yield Word(start, end, share, is_given, written in families, written.lower() in small, is_place(written))
+
+
+def _is_in_capitals(text: str, words: Sequence[re.Match[str]], index: int, share: float) -> bool:
+    """Return whether a word in capitals is a name rather than an acronym or a heading: `GARCÍA`, `Jean DUPONT`.
+
+    It is listed and likely, or likely beside a listed name. A short one needs such a name beside it.
+    """
+    word = words[index]
+    is_listed = _is_listed(word[0])
+    if is_listed and word.end() - word.start() > _SHORT_CAPITALS and share >= _IN_CAPITALS:
+        return True
+    if share < (_EACH if is_listed else _BESIDE_A_NAME):
+        return False
+    beside = (words[at] for at in (index - 1, index + 1) if 0 <= at < len(words))
+    return any(
+        each[0][0].isupper()
+        and _is_listed(each[0])
+        and _BESIDE.fullmatch(text, min(word.end(), each.end()), max(word.start(), each.start()))
+        for each in beside
+    )
+
+
+def _is_listed(word: str) -> bool:
+    """Return whether a word, or the first of two with a hyphen, is in a list of names whatever its case."""
+    as_name = word.title()
+    return as_name in surnames() or as_name in given_names() or as_name.partition("-")[0] in given_names()
 
 
 def _is_identifier(word: str) -> bool:
-    """Return whether a word that is in no list of names is an acronym or written like an identifier: `SELinux`."""
+    """Return whether a word that is in no list of names has a capital within, like an identifier: `SELinux`."""
     part = _INNER_CAPITAL.sub("", word, count=1)
     has_inner_capital = any(before.isalpha() and after.isupper() for before, after in pairwise(part))
-    lists = (given_names(),) if word.isupper() else (given_names(), surnames())
-    return has_inner_capital and not any(each in names for each in (word, word.title()) for names in lists)
+    return has_inner_capital and not (_is_listed(word) or word in given_names() or word in surnames())
 
 
 def _groups(text: str, words: Iterator[Word]) -> Iterator[list[Word]]:

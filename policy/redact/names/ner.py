@@ -182,13 +182,20 @@ def names_in(text: str, shares: Shares) -> list[Name]:
     """Return the person names in `text`, in order and disjoint. ``shares``: as for `name_words.names_of`."""
     found = [Name(start, end) for start, end in names_of(text, shares)]
     found += [Name(*match.span("name")) for match in _MY_NAME_IS.finditer(text)]
-    found += [Name(*match.span("name")) for match in _TITLED.finditer(text) if match["name"].lower() not in offices()]
+    found += [Name(*match.span("name")) for match in _TITLED.finditer(text) if _is_titled(match, shares)]
     found += [
         Name(*match.span("name"))
         for match in _I_AM.finditer(text)
         if is_person(match["name"], match.span("name"), shares)
     ]
     return [name for name in _joined(text, found) if _may_be_name(text, name)]
+
+
+def _is_titled(match: re.Match[str], shares: Shares) -> bool:
+    """Return whether the words behind a form of address are a name. A title of one letter needs evidence: `M Options`."""
+    if match["name"].lower() in offices():
+        return False
+    return match[0][1:2].isalpha() or is_person(match["name"], match.span("name"), shares)
 
 
 def is_installed() -> bool:

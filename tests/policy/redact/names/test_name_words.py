@@ -66,7 +66,9 @@ def test_of_german_a_noun_behind_an_article_needs_more_than_a_lone_name():
     [
         ("a kernel with SELinux and", {"SELinux": 0.95}),
         ("the GtkTable widget, GVariant", {"GtkTable": 0.9, "GVariant": 0.9}),
-        ("writes to WAL or GPU first", {"WAL": 0.9, "GPU": 0.9}),
+        ("writes to WAL or GPU first, by PAM", {"WAL": 0.9, "GPU": 0.9, "PAM": 0.99}),
+        ("ACME GENERAL TERMS, UNESCO", {"ACME": 0.9, "GENERAL": 0.1, "UNESCO": 0.9}),
+        ("Typ   Flaggen   Zweck   Ausgabe", {"Flaggen": 0.6, "Zweck": 0.6, "Ausgabe": 0.6}),
         ("Korisnička lozinka. Lozinka je dobra", {"Lozinka": 0.9}),
         ("Magyar. Ungherese. Húngaro.", {"Ungherese": 0.9, "Húngaro": 0.9}),
         ("il Lago Alberto è", {"Lago": 0.05, "Alberto": 0.5}),
@@ -84,7 +86,9 @@ def test_identifiers_common_words_places_companies_and_offices_are_no_names(text
     ("text", "shares", "names"),
     [
         ("then McKibbon and DiCaprio and O'Neill left", {"McKibbon": 0.5, "DiCaprio": 0.5, "Neill": 0.5}, ["McKibbon", "DiCaprio", "O'Neill"]),
-        ("so JAN came", {"JAN": 0.5}, ["JAN"]),
+        ("NOMBRE: MARÍA GARCÍA LÓPEZ", {"MARÍA": 0.9, "GARCÍA": 0.9, "LÓPEZ": 0.9}, ["MARÍA GARCÍA LÓPEZ"]),
+        ("hier Jean DUPONNEL habite", {"Jean": 0.5, "DUPONNEL": 0.4}, ["Jean DUPONNEL"]),
+        ("so SCHMIDT, Anna und ANA RUIZ", {"SCHMIDT": 0.9, "Anna": 0.9, "ANA": 0.9, "RUIZ": 0.9}, ["SCHMIDT", "Anna", "ANA RUIZ"]),
         ("Sejdiu kaže da", {"Sejdiu": 0.1}, ["Sejdiu"]),
         ("Plumbus said so", {"Plumbus": 0.1}, ["Plumbus"]),
         ("članovi Đinđićeve obitelji", {}, ["Đinđićeve"]),

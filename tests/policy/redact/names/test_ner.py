@@ -27,6 +27,9 @@ def model():
         ("Je suis Maëlle.", "Maëlle"),
         ("Ik ben Daan de Vries.", "Daan de Vries"),
         ("Frau Özdemir wartet.", "Özdemir"),
+        ("NOMBRE: MARÍA GARCÍA LÓPEZ", "MARÍA GARCÍA LÓPEZ"),
+        ("Cognome e nome: ROSSI MARIO", "ROSSI MARIO"),
+        ("Signé : Claire LEFEBVRE-MOREAU", "Claire LEFEBVRE-MOREAU"),
         ("Клиентът Иван Петров живее в София.", "Иван Петров"),
     ],
 )
@@ -39,7 +42,7 @@ def test_a_name_is_found_whole(model, text, name):
     [
         "", "The committee met on Tuesday.", "Die Rechnung ist bezahlt.", "def total(rows): return sum(rows)",
         "This is Python code.", "This is Debian 12.", "I am French, I am European.", "Ich bin Ingenieur.", "Sono Italiano.",
-        "Jestem Polakiem.", "Je suis Directeur.", "Eu sou Brasileiro.", "I'm CEO here", "lena = tom + anna",
+        "Jestem Polakiem.", "Je suis Directeur.", "Eu sou Brasileiro.", "I'm CEO here", "NATO, UNESCO and INTERPOL", "SELECT NAME FROM USERS", "PAM and MAX(price)", "'M Options' are off", "lena = tom + anna",
         "Frau Präsidentin, Herr Kommissar,", "Signor Presidente, onorevoli colleghi,", "Sr. Presidente, señorías,", "Prof. Dr. phil.",
     ],
 )  # fmt: skip
