@@ -168,7 +168,8 @@ _SURNAME = re.compile(
     r"|ов|ова|ев|ева|ски|ска|ский|ская|ович|овна|евич|евна|чев|чева|енко|чук|ић)\Z"
 )
 _SURNAME_ENDING = re.compile(
-    r"(?:[iI]ćev\w{0,3}|ić[aiue]?|[^aeiou]ič|[^aeiou]sk[iyý]|czyk|enko|escu|quist|sson|dóttir|opoulos|idis|akis)\Z"
+    r"(?:[iI]ćev\w{0,3}|ić[aiue]?|[^aeiou]ič|[^aeiou]sk[iyý]|czyk|wicz|cz?ak|niak|enko|escu|quist|[qk]vist|sson|[a-zæøå]sen|str[öø]m|gren|g(?:aa|å|a)rd|dóttir"
+    r"|opoulos|idis|akis|zzi|etti|ucci|acci|elli|ini|oni|otti|aldi|ardi)\Z"
 )
 # Endings that only names of persons have, and their possessives: `Đinđićeve`, `Ásgeirsdóttir`.
 _PATRONYMIC = re.compile(
