@@ -3,7 +3,7 @@
 The lists are in `name_rules/*.txt`: one word per line, ``#`` starts a comment. Given names and surnames come from the
 locales of Faker (MIT), function words from Stopwords ISO (MIT), words of user interfaces and names of languages from
 the translations of Django (BSD), places from Unicode CLDR (Unicode licence). They list the words of a language; none
-was extracted from texts about persons.
+was extracted from texts about persons. Offices, kinds of places and words of forms are our own.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ def surnames() -> frozenset[str]:
 @cache
 def small_words() -> frozenset[str]:
     """Return words in lower case that are no names and may begin a sentence with a capital."""
-    return _read("small_words.txt") | _read("common_words.txt")
+    return _read("small_words.txt") | _read("common_words.txt") | _read("form_words.txt")
 
 
 @cache

@@ -43,6 +43,7 @@ def test_a_name_is_found_whole(model, text, name):
         "", "The committee met on Tuesday.", "Die Rechnung ist bezahlt.", "def total(rows): return sum(rows)",
         "This is Python code.", "This is Debian 12.", "I am French, I am European.", "Ich bin Ingenieur.", "Sono Italiano.",
         "Jestem Polakiem.", "Je suis Directeur.", "Eu sou Brasileiro.", "I'm CEO here", "NATO, UNESCO and INTERPOL", "SELECT NAME FROM USERS", "PAM and MAX(price)", "'M Options' are off", "lena = tom + anna",
+        "Name ........\nAustrian social insurance number", "Authorization: Bearer rubygems", "Kenncode siehe Einladung.", "Goedemiddag,", "Czy mogą Państwo sprawdzić?",
         "Frau Präsidentin, Herr Kommissar,", "Signor Presidente, onorevoli colleghi,", "Sr. Presidente, señorías,", "Prof. Dr. phil.",
     ],
 )  # fmt: skip
