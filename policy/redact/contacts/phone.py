@@ -61,6 +61,7 @@ _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x + 5.00032159`
 _ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
+_OTHER_FORMS = (_DATE, _FILE, _ANGLE, _COORDINATES, _OFFSET, _VERSION)
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[.-]|[2-9][0-9]{2}(?P<sign>[.-])[2-9][0-9]{2}(?P=sign))[0-9]{4}(?: ?x[0-9]{1,6})?"
 )
@@ -132,17 +133,12 @@ def _is_host(it: _Candidate) -> bool:
 def _is_written_otherwise(it: _Candidate) -> bool:
     """Return whether it has the form of a date, a file number, a sum, a version or a ratio."""
     return (
-        _DATE.fullmatch(it.span) is not None
-        or _FILE.fullmatch(it.span) is not None
+        any(form.fullmatch(it.span) for form in _OTHER_FORMS)
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
-        or _ANGLE.fullmatch(it.span) is not None
-        or _COORDINATES.fullmatch(it.span) is not None
-        or _OFFSET.fullmatch(it.span) is not None
         or (it.bare[0] == "+" and _LONGITUDE.match(it.reading, it.end) is not None)
         or (it.bare.startswith("00") and (is_hours(it.span) or is_hex_dump(it.reading, it.begin, it.end)))
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
-        or _VERSION.fullmatch(it.span) is not None
         or is_share(it.reading, it.begin, it.end)
     )
 
@@ -160,11 +156,7 @@ def _is_phone(it: _Candidate) -> bool:
     named_id = named_numbers(it.reading).get(it.begin)
     is_another = named_id is not None and named_id.is_sure
     if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
-        if it.bare[0] == "+":
-            return True
-        if "  " in it.bare and not is_called_phone(it.reading, it.begin):  # cells of a table
-            return False
-        return not is_another and not _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin)
+        return it.bare[0] == "+" or not (is_another or _stands_in_a_table_or_account(it))
     if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
     if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # the checks below cost more
@@ -174,6 +166,13 @@ def _is_phone(it: _Candidate) -> bool:
         or called_otherwise(it.reading, it.begin, it.end)
         or shaped_otherwise(it.reading, it.begin, it.end)
     )
+
+
+def _stands_in_a_table_or_account(it: _Candidate) -> bool:
+    """Return whether a number that begins with 00 is of several cells of a table, or the rest of an account."""
+    if "  " in it.bare and not is_called_phone(it.reading, it.begin):
+        return True
+    return _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin) is not None
 
 
 def _speaks_for_a_phone(it: _Candidate) -> bool:

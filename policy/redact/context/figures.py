@@ -54,6 +54,7 @@ _SHARE_BEFORE = "% ("  # `66% (93610/140759)`, progress of git
 _TENDER_BEFORE = re.compile(r"20[0-9]{2}/S \Z")  # in the supplement of the Official Journal: `2026/S 213-553208`
 _POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
+_FORMS = (_COMPACT_DAY, _EPOCH_SECONDS, _POSTAL_CODE, _STANDARD, _REVISION, _TWO_YEARS)
 # Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
 _DAY_AND_TIME = re.compile(
     r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
@@ -116,13 +117,8 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
     return (
         is_measured(reading, begin, end)
         or is_dated(written)
-        or _COMPACT_DAY.fullmatch(written) is not None
-        or _EPOCH_SECONDS.fullmatch(written) is not None
-        or _POSTAL_CODE.fullmatch(written) is not None
-        or _STANDARD.fullmatch(written) is not None
+        or any(form.fullmatch(written) for form in _FORMS)
         or _OF_A_FILE.match(reading, end) is not None
-        or _REVISION.fullmatch(written) is not None
-        or _TWO_YEARS.fullmatch(written) is not None
         or (
             _ZIP.fullmatch(written) is not None and _STATE_BEFORE.search(reading, max(0, begin - 12), begin) is not None
         )

@@ -397,19 +397,32 @@ def _is_said(text: str, word: Word) -> bool:
 def _is_name(text: str, group: list[Word], *, is_german: bool) -> bool:
     first, last = group[0], group[-1]
     written = text[last.start : last.end]
-    begin = text[first.start : first.end].lower()
-    if written.lower() in _NO_PERSON or begin in _MONTHS or (begin in place_kinds() and not first.is_given):
+    if _is_no_person(text, group):
         return False
     if _NOT_LATIN.match(text, first.start):
         return len(group) > 1 and (first.is_given or _SURNAME.search(written) is not None)
     if len(group) > 1:
         return first.is_given or _is_likely_name(text, group)
-    if len(written) < 2 or begin in offices() or _BODY_BEHIND.match(text, first.end):
-        return False
     if first.is_common and not _is_said(text, first):
         return first.share >= (_SURE if first.is_given else _CERTAIN)
     is_head = _HEAD_BEFORE.search(text, max(0, first.start - 3), first.start) is not None
     return first.share >= _least(text, first, is_head=is_head, is_german=is_german)
+
+
+def _is_no_person(text: str, group: list[Word]) -> bool:
+    """Return whether the words name a company, a month, a place, an office or a body, or are a single letter."""
+    first, last = group[0], group[-1]
+    begin = text[first.start : first.end].lower()
+    if text[last.start : last.end].lower() in _NO_PERSON or begin in _MONTHS:
+        return True
+    if begin in place_kinds() and not first.is_given:
+        return True
+    is_latin = not _NOT_LATIN.match(text, first.start)
+    return (
+        is_latin
+        and first is last
+        and (len(begin) < 2 or begin in offices() or _BODY_BEHIND.match(text, first.end) is not None)
+    )
 
 
 def _is_likely_name(text: str, group: list[Word]) -> bool:
