@@ -293,7 +293,7 @@ def test_a_bar_between_cells_is_no_digit(text):
 
 
 @pytest.mark.parametrize(("text", "kind"), [
-    ("journalnummer: 552817", "medical_record"), ("Betegazonosító: 552817", "medical_record"), ("număr fișă: 552817", "medical_record"),
+    ("patientjournal nr. 552817", "medical_record"), ("Betegazonosító: 552817", "medical_record"), ("număr fișă: 552817", "medical_record"),
     ("číslo pacienta 552817", "medical_record"), ("αριθμός ασθενούς: 552817", "medical_record"), ("numéro de patient : 552817", "medical_record"),
     ("broj pacijenta: 552817", "medical_record"), ("potilasnumero 552817", "medical_record"), ("номер на пациента: 552817", "medical_record"),
     ("paciento numeris: 552817", "medical_record"), ("codice paziente 552817", "medical_record"), ("HPR-nummer 552817", "professional_licence"),
@@ -306,3 +306,18 @@ def test_patients_files_and_licences_are_named_in_every_language(text, kind):
     assert [(text[start:end], label) for start, end, label in find_labelled(text)] == [
         ("552817", f"national_id.{kind}")
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sagsnummer 39910362, journalnummer 6418846.",
+        "numéro d'ordre 552817",
+        "broj licence: 552817",
+        "törzsszám: 552817",
+    ],
+)
+def test_numbers_of_cases_and_of_licences_to_software_are_no_patients(text):
+    from policy.redact.evaluate import find_labelled
+
+    assert find_labelled(text) == []
