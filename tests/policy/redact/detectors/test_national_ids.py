@@ -321,3 +321,12 @@ def test_numbers_of_cases_and_of_licences_to_software_are_no_patients(text):
     from policy.redact.evaluate import find_labelled
 
     assert find_labelled(text) == []
+
+
+def test_a_british_insurance_number_is_found_behind_its_name_with_points():
+    from policy.redact.evaluate import find_labelled
+
+    text = "N.I. number should be RE14/8864/C not"
+    assert [(text[start:end], label) for start, end, label in find_labelled(text)] == [
+        ("RE14/8864/C", "national_id.gb_nino")
+    ]
