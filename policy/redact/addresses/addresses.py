@@ -47,6 +47,10 @@ _HOUSE = re.compile(
     rf"[0-9](?<![{LETTER}0-9.,/][0-9])(?![0-9]{{4}}){NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])"
 )
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
+_DAY_OF_A_MAIL = re.compile(
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December) [0-9]{1,2}, [0-9]{4} [A-Z]{2,4}(?![A-Za-z])|\w{0,40} ?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [0-9]{1,2}(?![0-9])"
+)
+_COPYRIGHT, _NOTICE_REACH = re.compile(r"[Cc]opyright|©|\([Cc]\)"), 400
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
@@ -149,10 +153,15 @@ def find_addresses(text: str, start: int) -> Iterator[Found]:
     for form in _FORMS:
         for first, last in form(reading, start):
             end = _before_a_quote(text, first, last)
-            if not _FIRST_DIGIT.search(text, first, end):
+            if not _FIRST_DIGIT.search(text, first, end) or _DAY_OF_A_MAIL.match(text, first):
                 continue
             unit = _UNIT_BEFORE.search(text, max(start, first - _LONGEST_UNIT), first)
             yield (unit.start() if unit else first), end
+
+
+def _is_of_a_notice(text: str, at: int) -> bool:
+    """Return whether a number is the year of a copyright notice, which a holder's name follows: `2016 Iain Lane`."""
+    return bool(_YEAR.match(text, at) and _COPYRIGHT.search(text, max(0, at - _NOTICE_REACH), at))
 
 
 def _before_a_quote(text: str, first: int, last: int) -> int:
@@ -172,7 +181,9 @@ def _houses(reading: Reading, start: int) -> Iterator[Found]:
         if reading.taken and reading.is_taken(house.start()):
             continue
         if may_be_english and (english := _ENGLISH.match(text, house.start())):
-            yield house.start(), _with_town(text, english.end(), frozenset({"gb"}))
+            end = _with_town(text, english.end(), frozenset({"gb"}))
+            if end > english.end() or not _is_of_a_notice(text, house.start()):
+                yield house.start(), end
         if not _NAME_ENDS.search(text, max(start, house.start() - 3), house.start()):
             continue
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]

@@ -10,14 +10,20 @@ from collections.abc import Iterator
 
 from policy.redact.text.normalise import lowered
 
-_IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
+_IPV4 = re.compile(
+    r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9]|-[A-Za-z]{2,16}\.[0-9])"
+)
 _VERSION = re.compile(
-    r"(?:version|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
+    r"(?:versions?(?: from| to)?|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
     r"|upgraded? to|v)"
     r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
 )
 _OBJECT_ID = re.compile(r"(?<![a-z])(?:oid|object ?id)s?(?![a-z])|(?<![0-9.])[012](?:\.[0-9]{1,6}){5,}")  # ITU-T X.660
 _PRODUCT = re.compile(r"(?:^|[ ;(])[A-Z][A-Za-z]{2,24}/\Z")  # `Chrome/120.0.0.0`
+_REQUIRED = re.compile(r"(?:>=|<=|~=|~>)[ \"']{0,2}\Z")  # `xextproto >= 7.0.99.1`
+_FILE_OF_A_VERSION = re.compile(
+    r"(?:\.tar)?\.(?:zip|t?gz|t?bz2|t?xz|whl|jar|exe|msi|deb|rpm|dmg|dll|so|apk|nupkg)(?![A-Za-z0-9])"
+)
 _HOST = re.compile(r"\b(?:ip|ipv4|host|server|addr|dns|gateway|client|peer|remote|proxy|login|from|ping|ssh|via)")
 _BEFORE = 32
 _ARCS = frozenset("012")  # with which an object identifier begins
@@ -166,6 +172,8 @@ def _is_version(text: str, match: re.Match[str]) -> bool:
     written = text[max(0, match.start() - _BEFORE) : match.start()]
     before = lowered(written)
     if _VERSION.search(before) or _PRODUCT.search(written):
+        return True
+    if _REQUIRED.search(written) or _FILE_OF_A_VERSION.match(text, match.end()):
         return True
     parts = match[0].split(".")
     if parts[0] in _ARCS and _OBJECT_ID.search(lowered(text[max(0, match.start() - _CALLED_REACH) : match.start()])):

@@ -38,6 +38,7 @@ _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}(?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )[0-3]?[0-9].*"
     r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
+    r"|(?:0?[1-9]|1[0-2])/[0-3]?[0-9]/(?:19|20)[0-9]{2}"
 )
 _FILE = re.compile(
     r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
@@ -45,6 +46,9 @@ _FILE = re.compile(
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}|[1-9][0-9]{5}-[0-9]{4}")
+_COORDINATES = re.compile(r"[+-][0-9]{4}(?:[0-9]{2})?[+-][0-9]{5}(?:[0-9]{2})?")  # ISO 6709
+_LONGITUDE = re.compile(r"[+-][0-9]{5,7}(?![0-9])")
+_OFFSET = re.compile(r"[+-]0[0-9][0-5][0-9](?: .*)?")  # from UTC: `+0230 1957`
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255, one with three digits: phones are not grouped like this.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
@@ -57,11 +61,14 @@ _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x + 5.00032159`
 _ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
+_OTHER_FORMS = (_DATE, _FILE, _ANGLE, _COORDINATES, _OFFSET, _VERSION)
 _AMERICAN = re.compile(
-    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
+    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[.-]|[2-9][0-9]{2}(?P<sign>[.-])[2-9][0-9]{2}(?P=sign))[0-9]{4}(?: ?x[0-9]{1,6})?"
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
+_SHORTEST_NATIONAL = 5  # digits behind a calling code
+_LONE_ZERO = re.compile(r"(?:\A| )0 ")  # a column of a table: `31 0 714 599`
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _AMERICA = "1"  # calling code of North America
 _FIXED_OR_MOBILE = _USES[:2]
@@ -126,14 +133,12 @@ def _is_host(it: _Candidate) -> bool:
 def _is_written_otherwise(it: _Candidate) -> bool:
     """Return whether it has the form of a date, a file number, a sum, a version or a ratio."""
     return (
-        _DATE.fullmatch(it.span) is not None
-        or _FILE.fullmatch(it.span) is not None
+        any(form.fullmatch(it.span) for form in _OTHER_FORMS)
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
-        or _ANGLE.fullmatch(it.span) is not None
+        or (it.bare[0] == "+" and _LONGITUDE.match(it.reading, it.end) is not None)
         or (it.bare.startswith("00") and (is_hours(it.span) or is_hex_dump(it.reading, it.begin, it.end)))
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
-        or _VERSION.fullmatch(it.span) is not None
         or is_share(it.reading, it.begin, it.end)
     )
 
@@ -151,9 +156,7 @@ def _is_phone(it: _Candidate) -> bool:
     named_id = named_numbers(it.reading).get(it.begin)
     is_another = named_id is not None and named_id.is_sure
     if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
-        if it.bare[0] == "+":
-            return True
-        return not is_another and not _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin)
+        return it.bare[0] == "+" or not (is_another or _stands_in_a_table_or_account(it))
     if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
     if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # the checks below cost more
@@ -163,6 +166,13 @@ def _is_phone(it: _Candidate) -> bool:
         or called_otherwise(it.reading, it.begin, it.end)
         or shaped_otherwise(it.reading, it.begin, it.end)
     )
+
+
+def _stands_in_a_table_or_account(it: _Candidate) -> bool:
+    """Return whether a number that begins with 00 is of several cells of a table, or the rest of an account."""
+    if "  " in it.bare and not is_called_phone(it.reading, it.begin):
+        return True
+    return _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin) is not None
 
 
 def _speaks_for_a_phone(it: _Candidate) -> bool:
@@ -183,7 +193,7 @@ def _is_planned(it: _Candidate) -> bool:
     With a trunk 0, the plan of any country counts; otherwise only those of the text's countries. An unbroken number may
     as well be a count, a size or a key, and needs a name or a position that indicates a phone.
     """
-    if _PERSONAL.fullmatch(it.span) or not it.is_grouped or it.bare.startswith("0 "):
+    if _PERSONAL.fullmatch(it.span) or not it.is_grouped or _LONE_ZERO.search(it.bare):
         return False
     if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
         return _plans(REGIONS, _USES).fullmatch(it.number) is not None
@@ -239,7 +249,10 @@ def _is_international(bare: str) -> bool:
     for width in (2, 3, 1):
         if lengths := _lengths(digits[:width]):
             national = digits[width:]
-            return len(national) in lengths or len(national.lstrip("0")) in lengths
+            trimmed = national.lstrip("0")
+            if len(trimmed) < _SHORTEST_NATIONAL or len(national) > len(trimmed) + 1:  # one trunk 0 at most
+                return False
+            return len(national) in lengths or len(trimmed) in lengths
     return False
 
 
@@ -255,7 +268,7 @@ def _lengths(code: str) -> frozenset[int]:
             else phonenumbers.PhoneMetadata.metadata_for_region(region)
         )
         if metadata is not None and metadata.general_desc is not None:
-            lengths.update(metadata.general_desc.possible_length, metadata.general_desc.possible_length_local_only)
+            lengths.update(metadata.general_desc.possible_length)
     return frozenset(lengths - {-1})
 
 

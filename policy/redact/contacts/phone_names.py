@@ -7,9 +7,9 @@ from policy.redact.text.reading import Reading
 
 # In lower case without diacritics. Up to 28 characters other than digits may stand between such a word and its number.
 _CONTEXT = re.compile(
-    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
-    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
-    r"(?![^\W\d_])|hp(?=[.:])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
+    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?!ili[tsz])(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
+    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial(?!og|ect|ys)|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
+    r"(?![^\W\d_])|hp(?=[.:])|fon(?![tdc])|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
     r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
     r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
@@ -19,8 +19,8 @@ _CONTEXT = re.compile(
 )
 # Phrases that begin like one of these words but do not mean a phone. Text up to the end of one is ignored.
 _OTHER_THINGS = re.compile(
-    r"(?<![^\W_])(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
-    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
+    r"(?:(?<![^\W_])|(?=\(\) ))(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
+    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|\(\) calls?|(?:function|system|method|procedure|virtual) calls?|calling (?:convention|sequence|(?:an? |the )?(?:partial|function|method|macro|script|routine|constructor|procedure|endpoint|lambda|callback))|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
     r"|(?:mobile?|phone|fax|handy|cell)s?[ _-]?(?:first|apps?|traffic|share|viewports?|screens?|sales|sold|models?|modell\w*|version\w*"
     r"|counts?|sdk|api|costs?|kosten|users?|machine|gerate?)|(?:tele(?:ph|f)on|phone|mobile?)[_-](?:api|sdk|js|ts|py|app|service|lib)\w*)"
     r"(?![^\W_])"

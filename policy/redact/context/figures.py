@@ -10,7 +10,7 @@ import re
 
 from policy.redact.text.reading import Reading
 
-_DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,9})\.[0-9]{1,17}\)?")
+_DECIMAL = re.compile(r"\(?-?(?:(?:0|[1-9][0-9]{0,9})\.[0-9]{1,17}|0[0-9]\.[0-9]{7,17})\)?")
 # A ratio, a score or a percentage. No personal number has this format, whatever label precedes it.
 _SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
 _CELL_SIGNS = frozenset(",;\t")
@@ -30,6 +30,7 @@ _VERSION_WITH_DAY = re.compile(
     r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}[.-](?:19|20)[0-9]{2}[01][0-9][0-3][0-9](?:[.-][0-9]{1,6})?"
 )
 _ISO_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
+_DAY = re.compile(_ISO_DAY.pattern + r"|(?<![0-9])[01]?[0-9]/[0-3]?[0-9]/(?:19|20)[0-9]{2}(?![0-9])")
 _COMPACT_DAY = re.compile(
     r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])?(?:[0-5][0-9]){0,2}"
 )
@@ -37,12 +38,23 @@ _ONE_DECIMAL = re.compile(r"(?<![0-9.])[0-9]{1,6}\.[0-9]{1,6}(?![0-9.])")
 _RATIO_FIRST = re.compile(r"0\.[0-9]{2,9} ")  # `0.969 9850`
 _ALIGNED = re.compile(r"[0-9)] {3}|[0-9)] {2}[^ ].*[0-9)] {2}")  # numbers of several columns
 _COMPANY = re.compile(r"[0-9]{7}-[0-9]")  # the number of a Finnish company
+_OF_A_FILE = re.compile(r" \.{0,2}/[A-Za-z._]")  # `4839109 8669 /usr/bin/dpkg`, a checksum or a size and its file
+_ZIP, _STATE_BEFORE = (
+    re.compile(r"[0-9]{5}-[0-9]{4}"),
+    re.compile(r"(?<![A-Za-z])[A-Z]{2}[\s#*]{1,8}\Z"),
+)  # `MA 02110-1301`
+_TWO_YEARS = re.compile(r"(?:1[5-9]|20)[0-9]{2} (?:1[5-9]|20)[0-9]{2}")
+_STANDARD = re.compile(r"[0-9]{4}-(?:19|20)[0-9]{2}")  # `0208-1983`, its number and year
+_REVISION = re.compile(
+    r"[0-9]{1,2}(?:\.[0-9]{1,3}){1,3}-[0-9](?:\.[0-9]{1,2})?(?: .*)?"
+)  # a version of a package: `2.13.1-4.5`
 _HOURS = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9]-(?:[01][0-9]|2[0-4])[0-5][0-9]")  # `0900-1730`
 _SETS = re.compile(r"(?:[0-7]-[0-7](?:\([0-9]{1,2}\))?(?: |\Z)){2,5}")  # of tennis
 _SHARE_BEFORE = "% ("  # `66% (93610/140759)`, progress of git
 _TENDER_BEFORE = re.compile(r"20[0-9]{2}/S \Z")  # in the supplement of the Official Journal: `2026/S 213-553208`
 _POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
+_FORMS = (_COMPACT_DAY, _EPOCH_SECONDS, _POSTAL_CODE, _STANDARD, _REVISION, _TWO_YEARS)
 # Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
 _DAY_AND_TIME = re.compile(
     r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
@@ -58,9 +70,24 @@ _NUMERIC_CELL_BEFORE = re.compile(
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
 )
+_FIGURES_LINE = re.compile(r"[-+0-9.eE \t]{0,200}[0-9]\.[0-9]{3,17}[-+0-9.eE \t]{0,200}")
+_MAIL_SIGN = re.compile(r"[^\W_]@[^\W_]")
 _KERNEL_TIME = re.compile(r"[0-9]{1,9}\.[0-9]{6}")
 _BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2} {1,2}\Z")
 _BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2}(?![A-Za-z0-9])")
+# A line of `xxd`, `hexdump` or `objdump`: an address, then bytes in groups of one, two or four.
+_DUMP_LINE = re.compile(
+    r"[ \t]{0,8}(?:0x)?(?P<zeros>000)?[0-9a-fA-F]{4,16}(?::(?P<tab>(?=\t))?|(?= {2}))[ \t]+(?:(?:[0-9a-fA-F]{2}|[0-9a-fA-F]{4}|[0-9a-fA-F]{8})[ \t]{1,2})*"
+)
+_DUMPED = re.compile(
+    r"[0-9a-fA-F]{2}(?: {1,2}[0-9a-fA-F]{2})+|[0-9a-fA-F]{4}(?: {1,2}[0-9a-fA-F]{4})+|[0-9a-fA-F]{8}(?: {1,2}[0-9a-fA-F]{8})+"
+)
+# Bytes of a JavaScript buffer, code points of Unicode.
+_CODES_BEFORE = re.compile(
+    r"<Buffer (?:[0-9a-f]{2} ){0,20}\Z|U\+[0-9A-F]{4,5} ?[=;-]>? ?(?:[0-9A-F]{4,5} ){0,4}\Z|(?<![0-9A-Za-z])(?=[0-9]{0,3}[A-F])[0-9A-F]{4} \Z"
+)
+_DUMP_REACH = 90
+_NO_HEX_LETTERS = str.maketrans("", "", "abcdefABCDEF")
 _KEY_BEFORE = re.compile(
     r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
 )
@@ -90,9 +117,11 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
     return (
         is_measured(reading, begin, end)
         or is_dated(written)
-        or _COMPACT_DAY.fullmatch(written) is not None
-        or _EPOCH_SECONDS.fullmatch(written) is not None
-        or _POSTAL_CODE.fullmatch(written) is not None
+        or any(form.fullmatch(written) for form in _FORMS)
+        or _OF_A_FILE.match(reading, end) is not None
+        or (
+            _ZIP.fullmatch(written) is not None and _STATE_BEFORE.search(reading, max(0, begin - 12), begin) is not None
+        )
         or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
         or _is_several(written)
         or is_progress(reading, begin)
@@ -147,8 +176,9 @@ def is_dated(written: str) -> bool:
             return True
     return (
         _ACT.fullmatch(written) is not None
+        or (" " in written and _ISO_DAY.search(written) is not None)
         or _VERSION_WITH_DAY.fullmatch(written) is not None
-        or (_VERSION_FIRST.fullmatch(written) is not None and ("/ " in written or _ISO_DAY.search(written) is not None))
+        or (_VERSION_FIRST.fullmatch(written) is not None and ("/ " in written or _DAY.search(written) is not None))
     )
 
 
@@ -161,7 +191,13 @@ def is_stamp(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
-    """Return whether hexadecimal bytes are directly before or after it."""
+    """Return whether hexadecimal bytes are directly before or after it, or the line begins as one of a dump."""
+    if _CODES_BEFORE.search(reading, max(0, begin - _REACH), begin):
+        return True
+    if _DUMPED.fullmatch(reading, begin, end):
+        line = max(reading.rfind("\n", max(0, begin - _DUMP_REACH), begin) + 1, begin - _DUMP_REACH)
+        if head := _DUMP_LINE.fullmatch(reading, line, begin):
+            return head["zeros"] is not None or head["tab"] is not None or head[0].translate(_NO_HEX_LETTERS) != head[0]
     before = _BYTES_BEFORE.search(reading, max(0, begin - 8), begin)
     if before and not before[0].replace(" ", "").isdigit():
         return True
@@ -180,18 +216,26 @@ def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
     A line with an e-mail address may be a person's record.
     """
     if not (
-        _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
+        _is_line_of_figures(reading, begin, end)
+        or _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
         or _NUMERIC_CELL_AFTER.match(reading, end, end + _REACH)
     ):
         return False
     return not stands_in_a_record(reading, begin, end)
 
 
+def _is_line_of_figures(reading: Reading, begin: int, end: int) -> bool:
+    """Return whether the line holds nothing but numbers, one of them a decimal: `0.0790386 1796079934389 48070282677`."""
+    first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
+    until = reading.find("\n", end, end + _RECORD)
+    return _FIGURES_LINE.fullmatch(reading, first, len(reading) if until < 0 else until) is not None
+
+
 def stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
     """Return whether the line of a number contains an e-mail address."""
     first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
     until = reading.find("\n", end, end + _RECORD)
-    return "@" in reading[first : min(len(reading), end + _RECORD) if until < 0 else until]
+    return _MAIL_SIGN.search(reading, first, min(len(reading), end + _RECORD) if until < 0 else until) is not None
 
 
 def _is_behind_a_comma(reading: Reading, begin: int, end: int) -> bool:

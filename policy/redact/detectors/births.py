@@ -11,10 +11,12 @@ from policy.redact.text.shapes import BEGIN, END
 
 _LONGEST = 36
 _MONTH = rf"[{LETTER}]{{3,14}}\.?"
+# Not before a time with nanoseconds, which is of the birth of a file, as `stat` prints it.
+_NO_FILE = r"(?! [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{9})"
 _DATE = re.compile(
     rf"{BEGIN}(?:[0-3]?[0-9](?P<sign>\. ?|[/-])[01]?[0-9](?P=sign)(?:(?:19|20)[0-9]{{2}}|[0-9]{{2}})"
     rf"|(?:19|20)[0-9]{{2}}(?P<iso>[./-])[01]?[0-9](?P=iso)[0-3]?[0-9]"
-    rf"|[0-3]?[0-9](?:\.|st|nd|rd|th|er|º|-an|-én)? (?:de |of )?{_MONTH},? (?:de )?(?:19|20)[0-9]{{2}}){END}"
+    rf"|[0-3]?[0-9](?:\.|st|nd|rd|th|er|º|-an|-én)? (?:de |of )?{_MONTH},? (?:de )?(?:19|20)[0-9]{{2}}){END}{_NO_FILE}"
     rf"|(?<![{LETTER}]){_MONTH} [0-3]?[0-9](?:st|nd|rd|th)?,? (?:19|20)[0-9]{{2}}{END}"
     rf"|{BEGIN}(?:19|20)[0-9]{{2}}\. {_MONTH} [0-3]?[0-9]{END}"
 )

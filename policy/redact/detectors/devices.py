@@ -14,6 +14,9 @@ _MAC = re.compile(
     r"(?<![A-Za-z0-9_:.-])(?:(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}"
     r"|(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4})(?![A-Za-z0-9_]|[:.-][0-9A-Fa-f])"
 )
+_LINE_OF_BYTES_BEFORE = re.compile(
+    r"[0-9A-Fa-f]{2}:\s{0,2}\n\s{0,16}\Z"
+)  # in a certificate or a fingerprint of several lines
 _MAC_SIGN = re.compile(r"[:.-](?<=[0-9A-Fa-f]{2}[:.-])[0-9A-Fa-f]{2}")
 INITIALS = frozenset({"ime"})
 
@@ -34,5 +37,7 @@ def find_macs(text: str, start: int) -> Iterator[tuple[int, int]]:
     """
     if (text.count(":") > 4 or text.count("-") > 4 or text.count(".") > 1) and _MAC_SIGN.search(text, start):
         for match in _MAC.finditer(text, start):
-            if len(set(match[0]) - set(":.-")) > 1:
+            if len(set(match[0]) - set(":.-")) > 1 and not _LINE_OF_BYTES_BEFORE.search(
+                text, max(0, match.start() - 24), match.start()
+            ):
                 yield match.span()

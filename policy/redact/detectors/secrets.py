@@ -38,14 +38,14 @@ _JOINTS = "is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa"
 _NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
     r"|signing|service|app|subscription|license|client|webhook|deploy|master|pre-?shared|wi-?fi|wlan|wpa[23]?|network security)[_ -]?key|(?<![a-z])psk|credentials?"
-    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|wi-?fi|wpa[23]?|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim|wlan|wi-?fi|wpa[23]?|netzwerk)[ -]?schlüssel"
+    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|(?:mots?|phrases?) de passe|frases? (?:de paso|de acceso|de contraseña|de recuperaci[oó]n|secreta|segreta|d[’']accesso)|frase-passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|wi-?fi|wpa[23]?|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim|wlan|wi-?fi|wpa[23]?|netzwerk)[ -]?schlüssel"
     r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|wi-?fi|wpa[23]?|di rete|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
     r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
     + _PAROLA
     + r")"
     r"(?:(?:[\"'`]?\]?\)?|(?:(?:[ ’']|[ -](?=[a-z]))[^\W\d_]{1,14}){1,3}(?=\s{0,2}[:=]))\s{0,2}(?::=|=>|[:=>]|\b(?:"
-    + _JOINTS.replace("|to|", r"|(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
+    + _JOINTS.replace("|to|", r"|(?<!pass )(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
     + r")\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
 )
@@ -53,7 +53,7 @@ _NAME = (
 _PLAIN = r"[^\s\"'`<>,;|\\]"
 _INNER_QUOTE = r"(?:''|\"\"|[\"'`\\])"  # doubled, as SQL and CSV write one inside a value
 _GOES_ON = _INNER_QUOTE + r"(?=[^\s\"'`<>,;|\\}\])(:=/])"
-_NO_CODE = r"(?![\"'`]{0,2}(?:\$[a-z_{(]|[a-z_.]{3,}[(\[{]))"  # a variable, a call
+_NO_CODE = r"(?![\"'`]{0,2}(?:\$[a-z_{(]|[a-z_.]{3,}[(\[{]|(?:[a-z_]\w{2,}\.)+\w{2,}[(\[{]))"  # a variable, a call
 _NAMED = re.compile(
     _NAME
     + rf"(?:[\"'`](?P<quoted>{_NO_CODE}(?:[^\s\"'`<>]|{_GOES_ON}){{6,255}})(?=[\"'`](?![A-Za-z0-9]))"
@@ -71,7 +71,13 @@ _PASSWORD_NAME = re.compile(
     r"|zugang|toegang|code |codes |codice|c[oó]digo|clave(?! p[uú]blica)"
 )
 _CLOSING = {")": "(", "]": "[", "}": "{"}
-_OBJECT = re.compile(r"(?:[A-Za-z_][\w$]*\.)+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?")  # `android.os.BinderProxy@2bd79ce`
+_OBJECT = re.compile(
+    r"(?:[A-Za-z_][\w$]*(?:\.|::|->))+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?"
+)  # `android.os.BinderProxy@2bd79ce`
+_PLACE = re.compile(
+    r"arn:aws[a-z-]{0,8}:[\w:/*.-]+|//[A-Za-z][\w.-]*(?::[0-9]{1,5})?/[\w./-]*"
+)  # `docker://localhost:5000/image`
+_RESULT, _FEW_RESULTS = re.compile(r"^(?:PASS|X?FAIL|XPASS|SKIP|UNTESTED|UNSUPPORTED): ", re.MULTILINE), 2  # of tests
 # Command options: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. In other programs, `-p` is a port or a path.
 _OPTION_NAME = (
     r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
@@ -166,7 +172,9 @@ def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:
     """Return whether a named value is random, and long enough for its name."""
     if last - first < _SHORT and (named["bare"] or not _PASSWORD_NAME.search(named.string, named.start(), first)):
         return False
-    if _OBJECT.fullmatch(text, first, last):
+    if _OBJECT.fullmatch(text, first, last) or _PLACE.fullmatch(text, first, last):
+        return False
+    if text.startswith("PASS: ", named.start()) and len(_RESULT.findall(text)) > _FEW_RESULTS:
         return False
     is_plain = bool(named["bare"]) and not _SIGN.search(text, first, last + 1)
     return _is_random(text[first:last], _SURE if is_plain else _ENTROPY)

@@ -154,6 +154,9 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
     }
 
 
+# `ipp://host`, `Passport Reader`: a scheme, a device, an office.
+_OF_OTHER_THINGS = re.compile(r"://|[ _-](?:reader|scanner|control|office|photo)s?(?![^\W\d_])")
+
 _NAMES = _table()
 _INITIALS = frozenset(_NAMES)
 
@@ -180,13 +183,21 @@ def _find(reading: Reading) -> Iterator[Name]:
         found = _starting_at(small, start, len(small), word, following, by_length)
         if not found and at < start + len(word):  # `tajNumber`
             found = _starting_at(small, start, at, small[start:at], "", by_length)
-        if not found or _CLOSING_TAG.search(small, max(0, start - 16), start):
-            continue
-        if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
+        if not found or _means_something_else(reading, start, found):
             continue
         end, entry = found[0] if len(found) == 1 else _joined(found)
         is_word = entry.is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
         yield Name(start, end, entry.kinds, is_word, entry.is_general)
+
+
+def _means_something_else(reading: Reading, start: int, found: list[tuple[int, _Entry]]) -> bool:
+    """Return whether a closing tag, Niño (a person), a scheme or a device is written like the name at `start`."""
+    small = reading.folded
+    return (
+        _CLOSING_TAG.search(small, max(0, start - 16), start) is not None
+        or (small.startswith("nino", start) and not reading[start : start + 4].isascii())
+        or any(_OF_OTHER_THINGS.match(small, end) for end, _ in found)
+    )
 
 
 def _joined(found: list[tuple[int, _Entry]]) -> tuple[int, _Entry]:

@@ -1,8 +1,9 @@
 """Word lists that distinguish names from other capitalised words.
 
 The lists are in `name_rules/*.txt`: one word per line, ``#`` starts a comment. Given names and surnames come from the
-locales of Faker (MIT), function words from Stopwords ISO (MIT), places from Unicode CLDR (Unicode licence). They list
-the words of a language; none was extracted from texts about persons.
+locales of Faker (MIT), function words from Stopwords ISO (MIT), words of user interfaces and names of languages from
+the translations of Django (BSD), places from Unicode CLDR (Unicode licence). They list the words of a language; none
+was extracted from texts about persons. Offices, kinds of places and words of forms are our own.
 """
 
 from functools import cache
@@ -26,14 +27,26 @@ def surnames() -> frozenset[str]:
 
 @cache
 def small_words() -> frozenset[str]:
-    """Return frequent words in lower case, which may begin a sentence with a capital."""
-    return _read("small_words.txt")
+    """Return words in lower case that are no names and may begin a sentence with a capital."""
+    return _read("small_words.txt") | _read("common_words.txt") | _read("form_words.txt")
 
 
 @cache
 def places() -> frozenset[str]:
     """Return the words of the names of countries and their larger cities."""
     return _read("places.txt")
+
+
+@cache
+def offices() -> frozenset[str]:
+    """Return offices and roles in lower case, which follow a form of address and are no names."""
+    return _read("offices.txt")
+
+
+@cache
+def place_kinds() -> frozenset[str]:
+    """Return words in lower case that begin the name of a place, a building or a storm."""
+    return _read("place_kinds.txt")
 
 
 def is_place(word: str) -> bool:

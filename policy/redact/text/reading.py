@@ -13,7 +13,8 @@ from policy.redact.text.normalise import LOOK_ALIKES, lowered
 from policy.redact.text.tables import Column, columns_of
 
 _MIXED = re.compile(
-    r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
+    r"(?<![^\W\d_])(?<!0(?=o[0-7]))(?!0o[0-7]+(?![0-9A-Za-z]|[ ./-][0-9]))"  # no octal: `0o17`
+    r"(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
     r"|(?<=[0-9][ ./-])[OoIl]{1,3}(?=[ ./-][0-9])"
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")

@@ -9,6 +9,7 @@ from policy.redact.addresses.addresses import find_addresses
     ["Hauptstraße 12, 10115 Berlin", "Hoher Weg 3a, 20459 Hamburg", "12 rue de la Paix, 75002 Paris",
      "Calle Mayor 5, 28013 Madrid", "Via Roma 12, 00184 Roma", "ul. Marszałkowska 12/3, 00-001 Warszawa",
      "Rua Augusta, 12, 1100-053 Lisboa", "Storgatan 12, 111 22 Stockholm", "Dlouhá 12, 110 00 Praha",
+     "Mariahilfer Straße 12/3/15, 1060 Wien", "Mannerheimintie 10 A 5, 00100 Helsinki", "Hämeenkatu 12 B 34, 33100 Tampere",
      "Keizersgracht 12, 1015 CN Amsterdam", "Mannerheimintie 12, 00100 Helsinki", "12 High Street, London"],
 )  # fmt: skip
 @pytest.mark.parametrize("frame", ["{}", "wohnt in {}.", "a;{};b"])

@@ -290,3 +290,43 @@ def test_the_end_of_a_longer_number_with_a_slip_is_no_number_of_its_own():
 @pytest.mark.parametrize("text", ["| A | 5 |\n| B | 77|12345678 |", "606|Step_LSC|30002312|onStandStepChanged 3579"])
 def test_a_bar_between_cells_is_no_digit(text):
     assert find_labelled(text) == []
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    ("patientjournal nr. 552817", "medical_record"), ("Betegazonosító: 552817", "medical_record"), ("număr fișă: 552817", "medical_record"),
+    ("číslo pacienta 552817", "medical_record"), ("αριθμός ασθενούς: 552817", "medical_record"), ("numéro de patient : 552817", "medical_record"),
+    ("broj pacijenta: 552817", "medical_record"), ("potilasnumero 552817", "medical_record"), ("номер на пациента: 552817", "medical_record"),
+    ("paciento numeris: 552817", "medical_record"), ("codice paziente 552817", "medical_record"), ("HPR-nummer 552817", "professional_licence"),
+    ("orvosi pecsétszám: 552817", "professional_licence"), ("numer prawa wykonywania zawodu 552817", "professional_licence"),
+    ("legitimationsnummer: 552817", "professional_licence"), ("autorisations-ID: 552817", "professional_licence"),
+])  # fmt: skip
+def test_patients_files_and_licences_are_named_in_every_language(text, kind):
+    from policy.redact.evaluate import find_labelled
+
+    assert [(text[start:end], label) for start, end, label in find_labelled(text)] == [
+        ("552817", f"national_id.{kind}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sagsnummer 39910362, journalnummer 6418846.",
+        "numéro d'ordre 552817",
+        "broj licence: 552817",
+        "törzsszám: 552817",
+    ],
+)
+def test_numbers_of_cases_and_of_licences_to_software_are_no_patients(text):
+    from policy.redact.evaluate import find_labelled
+
+    assert find_labelled(text) == []
+
+
+def test_a_british_insurance_number_is_found_behind_its_name_with_points():
+    from policy.redact.evaluate import find_labelled
+
+    text = "N.I. number should be RE14/8864/C not"
+    assert [(text[start:end], label) for start, end, label in find_labelled(text)] == [
+        ("RE14/8864/C", "national_id.gb_nino")
+    ]

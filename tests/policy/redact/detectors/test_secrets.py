@@ -34,6 +34,7 @@ def test_the_beginning_of_a_key_alone_is_left_alone(vendor):
 @pytest.mark.parametrize(
     ("text", "secret"),
     [("password: hunter2Xyz9", "hunter2Xyz9"), ('"api_key": "a8f5f167f44f4964"', "a8f5f167f44f4964"),
+     ("phrase de passe : Kiwi-7-Mango-9", "Kiwi-7-Mango-9"), ("frase secreta: Perro-9-Gato", "Perro-9-Gato"), ("frase d'accesso: Gatto-9-Sole", "Gatto-9-Sole"),
      ("Das Kennwort ist Tr0ub4dor3x.", "Tr0ub4dor3x"), ("mot de passe : Xk29vLm4pQ", "Xk29vLm4pQ"),
      ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
      ("Authorization: Bearer a8f5f167f44f4964e6", "a8f5f167f44f4964e6"),

@@ -21,6 +21,15 @@ def model():
         ("Il signor Giovanni D'Angelo ha chiamato.", "Giovanni D'Angelo"),
         ("Name: Γιώργος Παπαδόπουλος", "Γιώργος Παπαδόπουλος"),
         ("Το όνομά μου είναι Γιώργος Παπαδόπουλος και μένω εδώ.", "Γιώργος Παπαδόπουλος"),
+        ("ok so my name is lena andersson, right?", "lena andersson"),
+        ("mail from tom baker please", "tom baker"),
+        ("Hello, this is Sarah.", "Sarah"),
+        ("Je suis Maëlle.", "Maëlle"),
+        ("Ik ben Daan de Vries.", "Daan de Vries"),
+        ("Frau Özdemir wartet.", "Özdemir"),
+        ("NOMBRE: MARÍA GARCÍA LÓPEZ", "MARÍA GARCÍA LÓPEZ"),
+        ("Cognome e nome: ROSSI MARIO", "ROSSI MARIO"),
+        ("Signé : Claire LEFEBVRE-MOREAU", "Claire LEFEBVRE-MOREAU"),
         ("Клиентът Иван Петров живее в София.", "Иван Петров"),
     ],
 )
@@ -29,8 +38,15 @@ def test_a_name_is_found_whole(model, text, name):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "The committee met on Tuesday.", "Die Rechnung ist bezahlt.", "def total(rows): return sum(rows)"]
-)
+    "text",
+    [
+        "", "The committee met on Tuesday.", "Die Rechnung ist bezahlt.", "def total(rows): return sum(rows)",
+        "This is Python code.", "This is Debian 12.", "I am French, I am European.", "Ich bin Ingenieur.", "Sono Italiano.",
+        "Jestem Polakiem.", "Je suis Directeur.", "Eu sou Brasileiro.", "I'm CEO here", "NATO, UNESCO and INTERPOL", "SELECT NAME FROM USERS", "PAM and MAX(price)", "'M Options' are off", "lena = tom + anna",
+        "Name ........\nAustrian social insurance number", "Authorization: Bearer rubygems", "Kenncode siehe Einladung.", "Goedemiddag,", "Czy mogą Państwo sprawdzić?",
+        "Frau Präsidentin, Herr Kommissar,", "Signor Presidente, onorevoli colleghi,", "Sr. Presidente, señorías,", "Prof. Dr. phil.",
+    ],
+)  # fmt: skip
 def test_a_text_without_names_has_none(model, text):
     assert model.find(text) == []
 
