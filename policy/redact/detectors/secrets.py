@@ -97,6 +97,11 @@ _JOINED = re2.compile(
 Uses RE2 because Python's engine tries every word at every position: 240 us per 1,000 characters instead of 8.
 """
 _STARTS = (*_STEMS, "basic ")
+_AFTER_LETTER: dict[str, list[str]] = {}
+for _start in _STARTS:
+    _AFTER_LETTER.setdefault(_start[0], []).append(re.escape(_start[1:]))
+_START = re.compile("|".join(f"{letter}(?:{'|'.join(rests)})" for letter, rests in _AFTER_LETTER.items()))
+LONGEST_START = max(map(len, _STARTS))
 _SHORT_TEXT = 500
 """Characters below which a look for each of `_STARTS` costs less than a search by RE2."""
 _NAMES_REACH = 48
@@ -195,6 +200,17 @@ def values_from(text: str, start: int) -> list[int]:
     if not heads:
         return []
     return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= _NAMES_REACH)
+
+
+def may_begin(text: str, start: int) -> bool:
+    """Return whether `values_from` may find anything in this text or in one that continues it.
+
+    False if no part of a secret's name ends after `start`, and no option of a command may stand in the text; parts of
+    names before `start` are not looked for. One scan of few characters, because this runs for every chunk of a stream.
+    """
+    near = start - LONGEST_START + 1
+    small = lowered(text[near if near > 0 else 0 :])
+    return _START.search(small) is not None or " -" in text or text[:2] == "-p"
 
 
 def _may_join(text: str) -> bool:
