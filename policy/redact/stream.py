@@ -23,7 +23,16 @@ from policy.redact.actions.placeholder_forms import Mention, may_be_open, search
 from policy.redact.actions.plan import action_for
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.detectors.detectors import Detector, Identities, Span, find_spans
-from policy.redact.detectors.secrets import PEM_BODY, PEM_HEAD, login_end, may_begin, value_end, values_from
+from policy.redact.detectors.secrets import (
+    NAMES_REACH,
+    PEM_BODY,
+    PEM_HEAD,
+    has_start,
+    login_end,
+    may_begin,
+    value_end,
+    values_from,
+)
 from policy.redact.text.alphabet import LETTER, WORD
 from policy.redact.text.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.text.normalise import View, lowered, normalise
@@ -97,7 +106,7 @@ class StreamFilter:
         self._json = json_escaped
         self._pending = ""  # original text not yet sent; starts at a run boundary
         self._context = ""  # end of the text already processed, normalised
-        self._named = False  # whether part of a secret's name may stand in it
+        self._named = False  # whether part of a secret's name may stand in the end of it that counts
         self._in_string = False
         # Matches the continuation of a match that was longer than its window
         self._dropping: re.Pattern[str] | None = None
@@ -146,7 +155,7 @@ class StreamFilter:
             if self._named or may_begin(seen, base):
                 if values_from(seen, base):
                     return None
-                self._named = may_begin(seen, 0)
+                self._named = has_start(seen[base - NAMES_REACH if base > NAMES_REACH else 0 :])
             end = clear.end(1)
             # `EMAIL 1 k7f3`, `&lt;EMAIL_1_k7f3`: every other form is one growing word
             if text[-1:].isspace() or "&" in text:
