@@ -140,7 +140,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
             if match.start() >= start:
                 yield match.span()
     small = lowered(text)
-    if _may_join(text) and _has_name(small):
+    if (len(small) < _SHORT_TEXT or _may_join(text)) and _has_name(small):  # which looks for what joins, too
         yield from _named_values(text, small, start)
     if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
         yield from _option_values(text, start)
