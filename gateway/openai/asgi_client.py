@@ -29,6 +29,12 @@ class ServerSide(Protocol):
     def watch(self, gone: Callable[[], None] | None) -> None:
         """Call `gone` once if the client leaves before its answer is complete. None: no more."""
 
+    def keeps_up(self) -> bool:
+        """Whether an answer has begun whose client is there and has read what was sent."""
+
+    def write_now(self, piece: bytes) -> None:
+        """Send a piece of the body, in the same step of the event loop in which the client keeps up."""
+
 
 class ClientGone(Exception):
     """The client closed its connection before it had sent its request."""
@@ -78,11 +84,11 @@ class BatchLine:
 
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
-    `held`: nothing of the answer is. `batch`: the line that a worker of batches sends; None for all others. `shared`:
-    headers of every answer to it, for the page that it is of."""
+    `held`: nothing of the answer is. `server`: its connection, where that is ours. `batch`: the line that a worker of
+    batches sends; None for all others. `shared`: headers of every answer to it, for the page that it is of."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_server", "_watch", "address", "batch", "gone", "headers", "held",
-                 "shared", "started", "status")  # fmt: skip
+    __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "batch", "gone", "headers", "held",
+                 "server", "shared", "started", "status")  # fmt: skip
 
     def __init__(
         self, scope: MutableMapping[str, Any], receive: Receive, send: Send, batch: BatchLine | None = None
@@ -93,7 +99,7 @@ class Client:
         self.address = caller_address(scope)
         self._receive = receive
         self._send = send
-        self._server: ServerSide | None = scope.get("extensions", _NONE).get(SERVER_SIDE)
+        self.server: ServerSide | None = scope.get("extensions", _NONE).get(SERVER_SIDE)
         self._more_body = True
         self._watch: asyncio.Task[None] | None = None
         self.started = False
@@ -110,7 +116,7 @@ class Client:
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > max_bytes:  # before the client is asked for it with a 100
             raise _too_large(max_bytes)
-        if self._server is not None and (whole := self._server.arrived()) is not None:
+        if self.server is not None and (whole := self.server.arrived()) is not None:
             self._more_body = False
             if len(whole) > max_bytes:
                 raise _too_large(max_bytes)
@@ -150,14 +156,14 @@ class Client:
                 pass
             leave()
 
-        if self._server is not None:
-            self._server.watch(leave)
+        if self.server is not None:
+            self.server.watch(leave)
         else:
             self._watch = asyncio.ensure_future(watch())
 
     def stop_watching(self) -> None:
-        if self._server is not None:
-            self._server.watch(None)
+        if self.server is not None:
+            self.server.watch(None)
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

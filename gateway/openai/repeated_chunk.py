@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 
 from gateway.openai.answer import BODY_FIELDS, CHOICE_FIELDS, TEXT_FIELDS
 
+_DATA: Final = b"data: "
 _EMPTY_IN_CHOICE: Final = CHOICE_FIELDS - {"index", "text", "delta", "message"}
 _VALUE: Final = {
     field: re.compile(rb'"%b"\s*:\s*("(?:[^"\\]|\\.)*+")' % field.encode()) for field in (*TEXT_FIELDS, "text")
@@ -24,12 +25,15 @@ _VALUE: Final = {
 
 class RepeatedChunk(NamedTuple):
     """A chunk with one choice that says one text and nothing else. `choice`: its index; `field`: the text's; `before`
-    and `after`: the bytes around the text, which is a JSON string."""
+    and `after`: the bytes of the event around the text, which is a JSON string; `first` and `last`: from where to where
+    that is in an event without its blank line."""
 
     choice: int
     field: str
     before: bytes
     after: bytes
+    first: int
+    last: int
 
     @classmethod
     def of(cls, payload: bytes) -> "RepeatedChunk | None":
@@ -44,24 +48,34 @@ class RepeatedChunk(NamedTuple):
             before, after = payload[: value.start(1)], payload[value.end(1) :]
             try:
                 if from_json(b"".join((before, to_json(other), after)), allow_inf_nan=False) == chunk:
-                    return cls(index, field, before, after)
+                    before = _DATA + before
+                    return cls(index, field, before, after, len(before), -len(after))
             except ValueError:
                 continue
         return None
 
-    def text_in(self, payload: bytes) -> str | None:
-        """The text of `payload`; None where that is no repetition, or says nothing."""
-        before, after = self.before, self.after
-        if not (payload.startswith(before) and payload.endswith(after)):
+    def text_in(self, event: bytes) -> str | None:
+        """The text of an event ``data: …`` of one line; None where that is no repetition, or says nothing."""
+        if not (event.startswith(self.before) and event.endswith(self.after)):
             return None
         try:  # a slice that parses is one JSON string and nothing behind it; one with too few bytes does not parse
-            text = from_json(payload[len(before) : len(payload) - len(after)])
+            text = from_json(event[self.first : self.last])
         except ValueError:
             return None
-        return text if isinstance(text, str) and text else None
+        return text if type(text) is str and text else None
+
+    def texts_in(self, events: list[bytes]) -> list[str] | None:
+        """The text of each event; None where one is no repetition."""
+        texts = []
+        for event in events:
+            if b"\n" in event or (text := self.text_in(event)) is None:
+                return None
+            texts.append(text)
+        return texts
 
     def with_text(self, text: str) -> bytes:
-        return b"".join((self.before, to_json(text), self.after))
+        """The event, with its blank line."""
+        return b"%b%b%b\n\n" % (self.before, to_json(text), self.after)
 
 
 def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -57,6 +57,11 @@ class EventSplitter:
         return payloads
 
     @property
+    def is_between(self) -> bool:
+        """Whether the next byte begins an event, and nothing of the ones before is held."""
+        return self._begun and not self._pending and not self._held_cr
+
+    @property
     def empty(self) -> bool:
         """False while an event is incomplete: a stream that ends here was cut."""
         return not self._pending.strip() and not self._mark

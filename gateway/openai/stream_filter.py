@@ -11,6 +11,7 @@ behind it, would not have sent that (a word that was cut in two turns out to be 
 answer is refused: what was sent cannot be recalled, and the rest must not complete it.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.errors import BackendFailed
@@ -60,6 +61,11 @@ class _Text:
     def feed(self, piece: str) -> str:
         released = self._filter.feed(piece)
         return self._not_yet_sent(released) if self.ahead else released
+
+    @property
+    def feeding(self) -> Callable[[str], str]:
+        """What `feed` does until another text interrupts this one."""
+        return self.feed if self.ahead else self._filter.feed
 
     def settle(self) -> str:
         """What is still to be sent so that all of the text is out, if it ends here. It may go on nevertheless."""

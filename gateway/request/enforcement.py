@@ -135,6 +135,10 @@ class PolicyEnforcement:
         """Raise PolicyDenied if a person has stopped the call's project or AI system since it was decided."""
         self._stops.check(request.principal)
 
+    def running_check(self, request: Parsed) -> Callable[[], None]:
+        """Return `check_running` of this call."""
+        return partial(self._stops.check, request.principal)
+
     def _decision(
         self,
         principal: Principal,

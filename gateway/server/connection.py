@@ -145,6 +145,12 @@ class ServedExchange(RequestResponseCycle):
         if gone is not None:
             self.flow.resume_reading()  # or it would not be seen
 
+    def keeps_up(self) -> bool:
+        return self.response_started and not (self.flow.write_paused or self.disconnected or self.response_complete)
+
+    def write_now(self, piece: bytes) -> None:
+        self._write_body(piece, more=True)
+
     def leave(self) -> None:
         """The client has left."""
         self.disconnected = True

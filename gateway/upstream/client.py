@@ -30,6 +30,7 @@ from gateway.upstream.http1 import (
     ProtocolError,
     Response,
     Silence,
+    Taker,
     quoted,
 )
 from gateway.upstream.request_token import PrefillPlace, RequestSigner
@@ -105,12 +106,12 @@ class BackendAnswer:
             pieces.append(piece)
         return b"".join(pieces)
 
-    def pieces(self, silence: Silence | None = None) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. `silence` is called while nothing arrives.
+    def pieces(self, silence: Silence | None = None, taker: Taker | None = None) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives, except what `taker` takes. `silence` is called while nothing arrives.
 
         Raises BackendTimeout if nothing arrives for too long, and BackendFailed if the connection breaks.
         """
-        return self._response.pieces(self._silence_s, _broken, silence)
+        return self._response.pieces(self._silence_s, _broken, silence, taker)
 
 
 def _broken(error: Exception) -> GatewayError:

@@ -72,6 +72,11 @@ class Silence(Protocol):
         """Called after `for_s` seconds without a byte. An exception ends the wait."""
 
 
+Taker = Callable[[bytes], bool]
+"""Takes what arrived of a body while its reader waits, at once and in the transport's callback. False: it did not, and
+has changed nothing, so the reader gets it. An exception is raised in the reader."""
+
+
 class Response:
     """A response whose head has been received."""
 
@@ -96,13 +101,15 @@ class Response:
         silence_s: float,
         as_error: Callable[[Exception], Exception] | None = None,
         silence: Silence | None = None,
+        taker: Taker | None = None,
     ) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. `silence` is called while nothing arrives.
+        """Yield the body as it arrives, except what `taker` takes. `silence` is called while nothing arrives.
 
         Raises TimeoutError after `silence_s` seconds without a byte, ConnectionLost and ProtocolError. `as_error` maps
         them to other exceptions, so that the caller needs no wrapping generator.
         """
         connection = self._connection
+        connection.taker = taker
         wait_s = silence_s if silence is None else min(silence_s, silence.every_s)
         silent_s = 0.0
         try:
@@ -116,7 +123,7 @@ class Response:
                 try:
                     await connection.progress(wait_s)
                 except TimeoutError:
-                    silent_s += wait_s
+                    silent_s = wait_s if connection.has_given() else silent_s + wait_s
                     if silence is None or silent_s >= silence_s:
                         raise
                     await silence.silent(wait_s)
@@ -137,6 +144,9 @@ class Connection(asyncio.BufferedProtocol):
         self.head_here = False
         self.usable = False
         self.idle_since = 0.0
+        self.taker: Taker | None = None
+        self._given = False  # whether the taker took something since `has_given` was asked
+        self._wait_s = 0.0  # how long the current wait was to last
         self._head_size = self._arrived = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -185,7 +195,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(ProtocolError("the answer's head is too long"))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail(ProtocolError("the answer is not HTTP/1.1"))
-        self._wake()
+        if self.taker is None or not self.pending or self.complete or not self._give(self.taker):
+            self._wake()
 
     def eof_received(self) -> None:
         return None
@@ -248,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._parser = httptools.HttpResponseParser(self)
         self.status, self.fields, self._head_size, self._arrived = 0, {}, 0, 0
-        self.complete, self.head_here, self._failure = False, False, None
+        self.complete, self.head_here, self._failure, self.taker = False, False, None, None
         if self._transport is None or not self.usable:
             raise ConnectionLost(False)
         self._transport.writelines((head, body))
@@ -274,6 +285,25 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
         return data
 
+    def has_given(self) -> bool:
+        """Whether the taker took part of the body since this was asked last."""
+        given, self._given = self._given, False
+        return given
+
+    def _give(self, taker: Taker) -> bool:
+        """Offer the buffered part of the body to the taker, if the reader has read all before it and waits for more."""
+        if self._waiter is None or self._waiter.done() or self._failure is not None:
+            return False
+        try:
+            if not taker(bytes(self.pending)):
+                return False
+        except Exception as error:  # whatever it is, the reader raises it
+            self._fail(error)
+            return False
+        self.pending.clear()
+        self._given, self._until = True, self._loop.time() + self._wait_s
+        return True
+
     def progress(self, silence_s: float) -> "asyncio.Future[None]":
         """Return a future that completes at the next event of the connection.
 
@@ -282,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             raise self._failure
         self._waiter = waiter = self._loop.create_future()
-        self._until = until = self._loop.time() + silence_s
+        self._wait_s, self._until = silence_s, (until := self._loop.time() + silence_s)
         if (timer := self._timer) is None or timer.when() > until:  # usually the timer of an earlier wait still runs
             self._stop_timer()
             self._timer = self._loop.call_at(until, self._look)

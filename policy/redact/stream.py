@@ -23,7 +23,16 @@ from policy.redact.actions.placeholder_forms import Mention, may_be_open, search
 from policy.redact.actions.plan import action_for
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.detectors.detectors import Detector, Identities, Span, find_spans
-from policy.redact.detectors.secrets import PEM_BODY, PEM_HEAD, login_end, value_end, values_from
+from policy.redact.detectors.secrets import (
+    NAMES_REACH,
+    PEM_BODY,
+    PEM_HEAD,
+    has_start,
+    login_end,
+    may_begin,
+    value_end,
+    values_from,
+)
 from policy.redact.text.alphabet import LETTER, WORD
 from policy.redact.text.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.text.normalise import View, lowered, normalise
@@ -77,7 +86,7 @@ class StreamFilter:
     """
 
     __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_identities", "_in_string", "_json", "_key",
-                 "_pending", "_pseudonyms", "counts", "is_identity", "restored")  # fmt: skip
+                 "_named", "_pending", "_pseudonyms", "counts", "is_identity", "restored")  # fmt: skip
 
     def __init__(
         self,
@@ -97,6 +106,7 @@ class StreamFilter:
         self._json = json_escaped
         self._pending = ""  # original text not yet sent; starts at a run boundary
         self._context = ""  # end of the text already processed, normalised
+        self._named = False  # whether part of a secret's name may stand in the end of it that counts
         self._in_string = False
         # Matches the continuation of a match that was longer than its window
         self._dropping: re.Pattern[str] | None = None
@@ -138,12 +148,14 @@ class StreamFilter:
             seen = self._context + text
             end = may_be_open(seen, base, self._pseudonyms) - base
         else:
-            clear = _CLEAR.match(text)
-            if clear is None or clear.end() < len(text):
+            clear = _CLEAR.fullmatch(text)
+            if clear is None:
                 return None
             seen = self._context + text
-            if values_from(seen, base):
-                return None
+            if self._named or may_begin(seen, base):
+                if values_from(seen, base):
+                    return None
+                self._named = has_start(seen[base - NAMES_REACH if base > NAMES_REACH else 0 :])
             end = clear.end(1)
             # `EMAIL 1 k7f3`, `&lt;EMAIL_1_k7f3`: every other form is one growing word
             if text[-1:].isspace() or "&" in text:
@@ -196,7 +208,7 @@ class StreamFilter:
             self._inside_string(edits, at)
         out = edits.result(at)
         self._pending = pending[edits.written_at(at) :]
-        self._context = text[:at][-CONTEXT:]
+        self._context, self._named = text[:at][-CONTEXT:], True
         return out
 
     def _view(self, pending: str) -> View:

@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import json
 import re
 import shutil
 import signal
@@ -152,6 +153,7 @@ async def test_the_proxy_of_the_page_streams_and_says_who_calls(kind, tmp_path):
             acme = free_port() if kind == "nginx" else None
             with proxy(kind, tmp_path, urlsplit(direct).port, acme) as port:
                 await check_who_calls(f"https://127.0.0.1:{port}", bound)
+                await check_http2(f"https://127.0.0.1:{port}", bound)
                 if acme is not None:
                     await check_challenge(tmp_path, acme)
             async with calling_from("127.0.0.1", direct) as (_, call):
@@ -202,6 +204,19 @@ async def check_who_calls(base, bound):
         assert (await call(bound, **{"x-forwarded-for": HERE, "forwarded": f"for={HERE}"}))[0] == 401
         async with http.get("/metrics") as answer:
             assert answer.status == 404, "not an operator's address"
+
+
+async def check_http2(base, bound):
+    """A stream over HTTP/2, which curl speaks; by `%{http_version}` it says what was spoken."""
+    curl = shutil.which("curl") or missing("curl is not installed: apt-get install curl")
+    sent = json.dumps(chat("hi", stream=True))
+    headers = ("-H", f"authorization: Bearer {bound}", "-H", "content-type: application/json")
+    call = await asyncio.create_subprocess_exec(
+        curl, "-sSkN", "--http2", "--interface", HERE, *headers, "-d", sent, "-w", "HTTP/%{http_version} %{http_code}",
+        f"{base}/v1/chat/completions", stdout=subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await call.communicate()
+    assert said.endswith(b"data: [DONE]\n\nHTTP/2 200"), said[-200:]
 
 
 async def check_challenge(folder, port):

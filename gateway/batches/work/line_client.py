@@ -40,6 +40,12 @@ class _Here:
     def watch(self, gone: Callable[[], None] | None) -> None:
         """The worker cancels the task itself."""
 
+    def keeps_up(self) -> bool:
+        return False
+
+    def write_now(self, piece: bytes) -> None:
+        raise AssertionError("what never keeps up is not written to")
+
 
 async def _never() -> MutableMapping[str, Any]:
     await asyncio.Event().wait()

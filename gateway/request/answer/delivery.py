@@ -5,7 +5,7 @@ The last bytes wait for the record (`Answered.last`): all bytes of a complete an
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from gateway.request.answer.headers import (
     provenance,
     watermark_header,
 )
-from gateway.request.answer.keep_alive import KeepAlive
+from gateway.request.answer.keep_alive import COMMENT, KeepAlive
 from gateway.request.answer.manifests import MEMBER, AnswerManifests, with_manifests
 from gateway.request.answer.marking import announced, outcome
 from gateway.request.answer.received import ReceivedAnswer
@@ -176,11 +176,11 @@ class Delivery:
         request, routed = accepted.request, accepted.routed
         output = routed.redacted.prompt.output
         events = received.events = _events(routed, received)
-        sender = _Sender(accepted, received)
         relay = StreamRelay(request.call, received, StreamRewriter(output.make) if output else None, events)
+        sender = _Sender(accepted, received, relay, self._enforcement.running_check(request), silence)
         with self._step("restore"):
             try:
-                async for piece in relay.pieces(answer.pieces(silence)):
+                async for piece in relay.pieces(answer.pieces(silence, sender.relayed_at_once)):
                     self._enforcement.check_running(request)
                     if not piece:
                         if silence is not None:
@@ -195,6 +195,7 @@ class Delivery:
                     await sender.send(await relay.remainder())
                 raise
             finally:
+                sender.is_over = True
                 if output is not None:
                     received.redactions = output.counts
         if not sender.begun:  # a valid answer without text
@@ -254,9 +255,19 @@ def _events(routed: Routed, received: ReceivedAnswer) -> EventWriter | None:
 class _Sender:
     """Sends the chunks of one stream to the client, and the headers with the first."""
 
-    __slots__ = ("_accepted", "_client", "_holders", "_received", "begun")
+    __slots__ = ("_accepted", "_check", "_client", "_holders", "_received", "_relay", "_silence", "begun", "is_over")
 
-    def __init__(self, accepted: Accepted, received: ReceivedAnswer) -> None:
+    def __init__(
+        self,
+        accepted: Accepted,
+        received: ReceivedAnswer,
+        relay: StreamRelay,
+        check: Callable[[], None],
+        silence: KeepAlive | None,
+    ) -> None:
+        """`check`: raises PolicyDenied if a person stopped the call."""
+        self._relay, self._check, self._silence = relay, check, silence
+        self.is_over = False
         self._accepted = accepted
         self._received = received
         self._client: Client = accepted.request.client
@@ -275,8 +286,29 @@ class _Sender:
         marks = _announced(routed) if routed.redacted.allowed.marking else ()
         await self._client.start(200, [*headers, *provenance(routed.redacted, routed.route, receipt), *marks])
 
+    def relayed_at_once(self, data: bytes) -> bool:
+        """Relay what arrived to a client that keeps up, without waking the call's task for it: most of a stream.
+
+        False if that is not possible; then nothing has changed. Raises as the task would.
+        """
+        server = self._client.server
+        if not self.begun or self.is_over or server is None or not server.keeps_up():
+            return False
+        self._check()
+        if (piece := self._relay.at_once(data)) is None:
+            return False
+        if piece:
+            self._note(piece)
+            server.write_now(piece)
+        elif self._silence is not None and self._silence.is_due():
+            server.write_now(COMMENT)
+        return True
+
     def send(self, piece: bytes) -> Awaitable[None]:
+        self._note(piece)
+        return self._client.write(piece)
+
+    def _note(self, piece: bytes) -> None:
         self._received.bytes_out += len(piece)
         for holder in self._holders:
             holder.add_piece(piece)
-        return self._client.write(piece)

@@ -29,17 +29,24 @@ class KeepAlive:
         self._sent = received.bytes_out
         self._since = asyncio.get_running_loop().time()
 
-    async def silent(self, for_s: float = 0.0) -> None:
-        """Send a comment if the client has received nothing for `every_s` seconds.
+    def is_due(self, for_s: float = 0.0) -> bool:
+        """Return whether a comment has to be sent: the client has received nothing for `every_s` seconds.
 
-        Called when the backend has sent nothing for `for_s` seconds, or nothing for the client.
+        Called when the backend has sent nothing for `for_s` seconds, or nothing for the client. If it is due, the
+        seconds are counted anew.
         """
         now = asyncio.get_running_loop().time()
         if self._sent != self._received.bytes_out:
             self._sent, self._since = self._received.bytes_out, now - for_s
         if now - self._since < self.every_s:
-            return
+            return False
         self._since = now
+        return True
+
+    async def silent(self, for_s: float = 0.0) -> None:
+        """Send a comment if one is due."""
+        if not self.is_due(for_s):
+            return
         if self._client.held or not self._client.started:
             routed = self._accepted.routed
             await self._client.hold([*EVENT_STREAM, *provenance(routed.redacted, None, None)], COMMENT)

@@ -9,6 +9,7 @@ body then ends as HTTP requires.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from itertools import repeat
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -39,6 +40,8 @@ INLINE_TEXTS = 64
 """Maximum number of texts whose filters are ended in the event loop, since each may have held something back."""
 EVENT_BYTES = 512
 """What an event costs beside its bytes, as a number of them: 100 us at most."""
+MOST_AT_ONCE = 8
+"""Events that are relayed in the backend's callback; more are relayed by the call's own task, in steps."""
 STEP_BYTES = 4 << 10
 """Cost of the events that are filtered in one step; then other tasks have their turn. A read brings 32 kB, which may be
 700 small events."""
@@ -106,6 +109,24 @@ class StreamRelay:
         if rest := await self._last_without_done():
             yield rest
 
+    def at_once(self, data: bytes) -> bytes | None:
+        """Return the frames of `data`, if it is a few whole events that repeat the one before, as all but the ends of a
+        stream are.
+
+        None if it is anything else: then nothing has changed, and `pieces` has to get it. Raises as `pieces`.
+        """
+        repeated = self._repeated
+        size = len(data)
+        if repeated is None or self._done or size > STEP_BYTES or not self._splitter.is_between:
+            return None
+        if data.find(b"\n\n") == size - 2:  # one event, the usual case
+            text = None if b"\n" in (event := data[:-2]) else repeated.text_in(event)
+            return None if text is None else self._more_text(repeated, event, text)
+        events = data.split(b"\n\n")
+        if events.pop() or len(events) > MOST_AT_ONCE or (texts := repeated.texts_in(events)) is None:
+            return None
+        return b"".join(map(self._more_text, repeat(repeated), events, texts))
+
     async def remainder(self) -> bytes:
         """Return text still buffered by the filter when a stream is aborted. It is filtered, so it may be sent."""
         if self._rewriter is None or self._template is None:
@@ -164,29 +185,28 @@ class StreamRelay:
         if self._done:
             return []
         if (repeated := self._repeated) is not None:
-            if (text := repeated.text_in(payload)) is not None:
-                return self._more_text(repeated, payload, text)
+            event = b"data: " + payload
+            if (text := repeated.text_in(event)) is not None:
+                return [self._more_text(repeated, event, text)]
             self._repeated = None
         frames = self._whole_chunk(payload)
         if self._chances and not self._done:
             self._learn(payload)
         return frames
 
-    def _more_text(self, repeated: RepeatedChunk, payload: bytes, text: str) -> list[bytes]:
-        """Return the frames of a chunk that differs from the previous one only in its text."""
+    def _more_text(self, repeated: RepeatedChunk, event: bytes, text: str) -> bytes:
+        """Return the frame of an event that differs from the last one in its text alone; empty if that is held back."""
         self._chances = CHANCES
         received = self._received
         received.chunks_out += 1
         received.characters_out += len(text)
         if self._feed is not None and (after := self._feed(text)) != text:
             if not after:
-                return []
+                return b""
             if self._events is None:
-                payload = repeated.with_text(after)
+                return repeated.with_text(after)
             text = after
-        if self._events is not None:
-            return [self._events.text(repeated.field, text)]
-        return [sse_data(payload)]
+        return event + b"\n\n" if self._events is None else self._events.text(repeated.field, text)
 
     def _learn(self, payload: bytes) -> None:
         """Expect more chunks like this one, if it contains only a text."""
@@ -197,7 +217,7 @@ class StreamRelay:
         if self._rewriter is not None:
             if (said := self._rewriter.text_of(repeated.choice, repeated.field)) is None:
                 return
-            self._feed = said.feed
+            self._feed = said.feeding
         self._repeated = repeated
 
     def _whole_chunk(self, payload: bytes) -> list[bytes]:

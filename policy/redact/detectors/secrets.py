@@ -103,9 +103,16 @@ _JOINED = re2.compile(
 Uses RE2 because Python's engine tries every word at every position: 240 us per 1,000 characters instead of 8.
 """
 _STARTS = (*_STEMS, "basic ")
+_AFTER_LETTER: dict[str, list[str]] = {}
+for _start in _STARTS:
+    _AFTER_LETTER.setdefault(_start[0], []).append(re.escape(_start[1:]))
+_START = re.compile("|".join(f"{letter}(?:{'|'.join(rests)})" for letter, rests in _AFTER_LETTER.items()))
+LONGEST_START = max(map(len, _STARTS))
 _SHORT_TEXT = 500
 """Characters below which a look for each of `_STARTS` costs less than a search by RE2."""
-_NAMES_REACH = 48
+_JOINT = re.compile(rf"[:=>]|\b(?:{_JOINTS})\b|(?:bearer|basic|password|token) ")
+NAMES_REACH = 48
+"""Characters before a value in which its name begins."""
 # Values contain more than word characters, so a stream must know where one begins and ends.
 _VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
 _OPTION_NEXT = re.compile(_OPTION_NAME + r"(?=[^\s'\"`<>|])")
@@ -135,11 +142,11 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
     if any(map(_may_be_key, _LONG.findall(text, start))):
         yield from _keys(text, start)
     if "://" in text:
-        for match in _URL.finditer(text, max(0, start - _NAMES_REACH)):
+        for match in _URL.finditer(text, max(0, start - NAMES_REACH)):
             if match.start() >= start:
                 yield match.span()
     small = lowered(text)
-    if _may_join(text) and _has_name(small):
+    if (len(small) < _SHORT_TEXT or _may_join(text)) and _has_name(small):  # which looks for what joins, too
         yield from _named_values(text, small, start)
     if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
         yield from _option_values(text, start)
@@ -151,7 +158,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 def _named_values(text: str, small: str, start: int) -> Iterator[tuple[int, int]]:
     """Yield secrets after a name such as `password`. ``small``: `text` in lower case."""
-    named = _NAMED.search(small, max(0, start - _NAMES_REACH))
+    named = _NAMED.search(small, max(0, start - NAMES_REACH))
     while named:
         first, last = named.span("quoted" if named["quoted"] else "value")
         last = _with_closing(text, first, last)
@@ -162,9 +169,9 @@ def _named_values(text: str, small: str, start: int) -> Iterator[tuple[int, int]
 
 def _option_values(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Yield passwords in command options: `curl -u name:…`."""
-    for option in _OPTION.finditer(text, max(0, start - _NAMES_REACH)):
+    for option in _OPTION.finditer(text, max(0, start - NAMES_REACH)):
         first, last = option.span("value")
-        if first >= start and first - option.start() <= _NAMES_REACH and _is_random(text[first:last], _ENTROPY):
+        if first >= start and first - option.start() <= NAMES_REACH and _is_random(text[first:last], _ENTROPY):
             yield first, last
 
 
@@ -196,13 +203,28 @@ def values_from(text: str, start: int) -> list[int]:
     is_option = (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS)
     if not (is_joined or is_option):  # the common case; this runs for every chunk of a stream
         return []
-    small, reach = lowered(text), max(0, start - _NAMES_REACH)
+    small, reach = lowered(text), max(0, start - NAMES_REACH)
     heads = list(_VALUE_NEXT.finditer(small, reach)) if is_joined and _has_name(small[reach:]) else []
     if is_option:
         heads += _OPTION_NEXT.finditer(text, reach)
     if not heads:
         return []
-    return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= _NAMES_REACH)
+    return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= NAMES_REACH)
+
+
+def may_begin(text: str, start: int) -> bool:
+    """Return whether `values_from` may find anything in this text or in one that continues it.
+
+    False if no part of a secret's name ends after `start`, and no option of a command may stand in the text; parts of
+    names before `start` are not looked for. One scan of few characters, because this runs for every chunk of a stream.
+    """
+    near = start - LONGEST_START + 1
+    return has_start(text[near if near > 0 else 0 :]) or " -" in text or text[:2] == "-p"
+
+
+def has_start(text: str) -> bool:
+    """Return whether part of a secret's name stands in `text`."""
+    return _START.search(lowered(text)) is not None
 
 
 def _may_join(text: str) -> bool:
@@ -225,8 +247,9 @@ def count_names(small: str) -> int:
 
 def _has_name(small: str) -> bool:
     """Return whether a lower-case text may contain the name of a secret joined to a value."""
-    if len(small) < _SHORT_TEXT and not contains_any(small, _STARTS):
-        return False
+    if len(small) < _SHORT_TEXT:
+        start = _START.search(small)
+        return start is not None and _JOINT.search(small, start.start()) is not None
     try:
         return _JOINED.search(small) is not None
     except UnicodeEncodeError:  # half of a surrogate pair, which RE2 cannot encode

@@ -105,22 +105,30 @@ def test_repeated_chunks_say_what_they_say_one_by_one(payloads, filtered):
     assert received.characters_out == sum(len(text or "") for text in texts)
 
 
+def event(choice, **more):
+    return b"data: " + chunk(choice, **more)
+
+
 def test_a_chunk_is_repeated_only_where_its_text_alone_differs():
     known = RepeatedChunk.of(chunk(says("Hello")))
-    assert known.text_in(chunk(says(' a "b"\n'))) == ' a "b"\n'
-    assert json.loads(known.with_text("é\n")) == json.loads(chunk(says("é\n")))
+    assert known.text_in(event(says(' a "b"\n'))) == ' a "b"\n'
+    assert json.loads(known.with_text("é\n").removeprefix(b"data: ")) == json.loads(chunk(says("é\n")))
+    assert known.with_text("é\n").endswith(b"}\n\n")
     other = [
         says("x", "reasoning"), says("x", index=1), says("x", finish_reason="stop"), says(["x"]), says(None), says(""),
         {"index": 0, "delta": {"content": "x", "role": "assistant"}, "finish_reason": None},
         {"index": 0, "delta": {"content": "x"}, "finish_reason": None, "logprobs": {}},
     ]  # fmt: skip
     for choice in other:
-        assert known.text_in(chunk(choice)) is None, choice
-    assert known.text_in(chunk(says("x"), usage={"prompt_tokens": 1})) is None
+        assert known.text_in(event(choice)) is None, choice
+    assert known.text_in(event(says("x"), usage={"prompt_tokens": 1})) is None
     # What is between the two ends must be one string, however it is put there.
     before, after = known.before, known.after
     for between in (b'"x","role":"y"', b'"x"},"x":{"y":"z"', b"1", b"", b'"', b'"\n"', b'"x" "y"', b'"\xff"'):
         assert known.text_in(before + between + after) is None, between
+    assert known.texts_in([event(says("a")), event(says("b"))]) == ["a", "b"]
+    for odd in (before + b'"x"\n' + after, before + b'\n"x"' + after, event(says("")), b""):
+        assert known.texts_in([event(says("a")), odd]) is None, odd
 
 
 @pytest.mark.parametrize(

@@ -284,3 +284,94 @@ async def test_a_trailer_is_no_header_field_of_the_answer():
         response = await connection.request(pool.head("POST", "/", 2, "r"), b"{}", 2)
         assert [piece async for piece in response.pieces(2)] == [b"{}"]
         assert (response.header("content-type"), response.header("retry-after")) == ("", "")
+
+
+@asynccontextmanager
+async def streaming(*pieces, pause_s=0.03):
+    """A response to whose body each piece is added after a pause."""
+
+    async def answer(_number, writer):
+        writer.write(CHUNKED)
+        for piece in pieces:
+            await asyncio.sleep(pause_s)
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await asyncio.sleep(pause_s)
+        writer.write(b"0\r\n\r\n")
+
+    async with serving(answer) as (pool, _):
+        connection, _ = await pool.acquire()
+        yield await connection.request(pool.head("POST", "/", 2, "r"), b"{}", 2), pool, connection
+        pool.release(connection)
+
+
+async def test_what_a_taker_takes_does_not_reach_the_reader_and_the_rest_does_in_order():
+    taken = []
+
+    def taker(data):
+        if data.isdigit():
+            taken.append(data)
+        return data.isdigit()
+
+    async with streaming(b"a", b"1", b"2", b"b", b"3", b"c") as (response, _, _):
+        assert [piece async for piece in response.pieces(2, taker=taker)] == [b"a", b"b", b"c"]
+        assert taken == [b"1", b"2", b"3"] and response.complete
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), ConnectionLost(True), TimeoutError()])
+async def test_an_error_of_a_taker_is_raised_in_the_reader_and_ends_the_connection(error):
+    def taker(_):
+        raise error
+
+    async with streaming(b"a", b"b") as (response, _, connection):
+        with pytest.raises(type(error)):
+            async for _ in response.pieces(2, taker=taker):
+                pass
+        assert not connection.usable
+
+
+async def test_a_taker_gets_nothing_while_its_reader_is_at_work_or_gone():
+    taken = []
+    async with streaming(b"a", b"b", b"c", pause_s=0.01) as (response, _, _):
+        pieces = response.pieces(2, taker=lambda data: taken.append(data) or True)
+        task = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0.1)
+        assert not taken
+    async with streaming(b"a", b"b", b"c", pause_s=0.01) as (response, _, _):
+        read = []
+        async for piece in response.pieces(2, taker=lambda data: bool(read) and bool(taken.append(data) or True)):
+            read.append(piece)
+            await asyncio.sleep(0.05)
+        assert b"".join(read) == b"abc" and not taken
+
+
+async def test_a_taker_of_one_response_takes_nothing_of_the_next():
+    taken = []
+    async with serving(saying(OK)) as (pool, _):
+        connection, _ = await pool.acquire()
+        response = await connection.request(pool.head("POST", "/", 2, "r"), b"{}", 2)
+        assert [piece async for piece in response.pieces(2, taker=lambda data: bool(taken.append(data)))] == [b"{}"]
+        pool.release(connection)
+        assert (await asked(pool))[1:] == (b"{}", True)
+        assert connection.taker is None
+
+
+class Comments:
+    every_s = 0.15
+
+    def __init__(self):
+        self.said = 0
+
+    async def silent(self, for_s=0.0):
+        self.said += 1
+
+
+async def test_a_stream_that_is_taken_is_not_silent():
+    comments = Comments()
+    async with streaming(*[b"1"] * 8, pause_s=0.08) as (response, _, _):
+        assert [piece async for piece in response.pieces(0.35, None, comments, lambda _: True)] == []
+    async with streaming(b"1", b"1", pause_s=0.7) as (response, _, _):
+        with pytest.raises(TimeoutError):
+            [piece async for piece in response.pieces(0.35, None, comments, lambda _: True)]
+    assert comments.said >= 1

@@ -170,6 +170,26 @@ def test_names_of_secrets_and_no_end_of_them_cost_time_linear_in_the_text(unit):
     assert cost(6_000) < 2.5 * cost(3_000)  # quadratic is 4
 
 
+@pytest.mark.parametrize(
+    "name", ["password", "mot de passe", "toegangscode", "palavra-passe", "contraseña", "PASSWORT"]
+)
+@pytest.mark.parametrize("before", ["", "a word of prose ", "long " * 30, "1234 then "])
+@pytest.mark.parametrize("joint", [": ", " is ", "="])
+def test_a_secret_is_found_behind_its_name_wherever_the_name_is_cut(name, before, joint):
+    text = f"{before}{name}{joint}hunt!er2Xyz9 and more of it " + "plain words " * 9
+    expected = ALL_MASKED.restore_text(text, Pseudonyms(NONCE))
+    assert "er2Xyz9" not in expected
+    for size in (1, 2, 3, 5, 7, 11, 80):
+        assert streamed(ALL_MASKED, split(text, [size])) == expected
+
+
+def test_prose_after_a_name_of_a_secret_is_released_as_before_it():
+    stream = ALL_MASKED.stream_filter(Pseudonyms(NONCE))
+    said = ["the password policy says ", *["that words go on "] * 8]
+    assert [stream.feed(piece) for piece in said] == said
+    assert not stream._named
+
+
 def test_signs_hold_nothing_back_where_no_name_of_a_secret_stands():
     stream = ALL_MASKED.stream_filter(Pseudonyms(NONCE), json_escaped=False)
     assert [stream.feed(piece) for piece in ("Really! ", "Yes, ", "50 € ", "(or more)! ")] == [

@@ -12,7 +12,7 @@ from gateway.errors import BackendFailed
 from gateway.openai.endpoints import COMPLETIONS
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.received import ReceivedAnswer
-from gateway.request.answer.relay import EVENT_BYTES, INLINE_TEXTS, STEP_BYTES, StreamRelay
+from gateway.request.answer.relay import EVENT_BYTES, INLINE_TEXTS, MOST_AT_ONCE, STEP_BYTES, StreamRelay
 from tests.gateway.parts import call
 
 DONE = b"data: [DONE]\n\n"
@@ -257,3 +257,101 @@ async def test_a_second_done_says_nothing():
     done = DONE
     once = await relayed([event("Hello"), event(finish="stop"), done], held=True)
     assert await relayed([event("Hello"), event(finish="stop"), done + done, event("more") + done], held=True) == once
+
+
+class Lane:
+    """Relays as a stream is relayed: at once what can be, by `pieces` what cannot."""
+
+    def __init__(self, *, held):
+        self.received = ReceivedAnswer()
+        rewriter = StreamRewriter(lambda _: Holding()) if held else None
+        self.relay = StreamRelay(call(stream=True), self.received, rewriter)
+        self.sent, self.at_once = b"", 0
+
+    async def relayed(self, reads):
+        async def source():
+            for data in reads:
+                if (frames := self.relay.at_once(data)) is None:
+                    yield data
+                else:
+                    self.at_once += 1
+                    self.sent += frames
+
+        async for piece in self.relay.pieces(source()):
+            self.sent += piece
+        return self.sent + self.relay.ending()
+
+
+ODD = [
+    event("é\n\"x"), event("b", finish="length"), event(""), event(role="assistant"), b": comment\n\n", only_usage(),
+    event("a").replace(b"\n\n", b"\r\n\r\n"), event("a").replace(b'"a"', b'\n"a"'),
+    event("a").replace(b'"a"', b'"\\u0061"'),
+]  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.one_of(st.sampled_from("abc ").map(event), st.sampled_from(ODD)), max_size=20),
+    st.lists(st.integers(1, 400), min_size=1, max_size=12),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_is_relayed_at_once_is_what_the_task_would_have_relayed(events, sizes, whole, held):
+    data = b"".join([event("x"), *events, event(finish="stop"), DONE])
+    reads, at = [event("x"), *events, event(finish="stop"), DONE] if whole else [], 0
+    while not whole and at < len(data):
+        reads.append(data[at : at + sizes[len(reads) % len(sizes)]])
+        at += len(reads[-1])
+
+    async def both():
+        received, lane = ReceivedAnswer(), Lane(held=held)
+        try:
+            expected = b"".join(await relayed(reads, received=received, held=held))
+        except BackendFailed as failure:
+            with pytest.raises(BackendFailed, match=str(failure)):
+                await lane.relayed(reads)
+        else:
+            assert await lane.relayed(reads) == expected
+        assert lane.received.chunks_out == received.chunks_out
+        assert lane.received.characters_out == received.characters_out
+        assert lane.received.finish_reasons == received.finish_reasons
+
+    asyncio.run(both())
+
+
+async def test_all_events_of_a_stream_but_its_ends_are_relayed_at_once():
+    lane = Lane(held=False)
+    reads = [event("a"), event("b"), event("c") + event("d"), event(finish="stop"), only_usage() + DONE]
+    assert said(await lane.relayed(reads)) == "abcd"
+    assert lane.at_once == 2
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [event("b")[:-1], event("b")[:-2], event("b")[9:], event("b") * (MOST_AT_ONCE + 1), event("b" * STEP_BYTES), DONE,
+     event("b") + DONE, event("b") + only_usage(), event(error={"message": "no"}), b"data: {\n\n", b"\n\n"],
+)  # fmt: skip
+async def test_what_is_not_a_few_whole_repetitions_is_left_to_the_task_and_changes_nothing(odd):
+    received = ReceivedAnswer()
+    relay = StreamRelay(call(stream=True), received, None)
+
+    async def source():
+        yield event("a")
+        assert relay.at_once(odd) is None
+        assert received.chunks_out == 1
+
+    with pytest.raises(BackendFailed):
+        assert b"".join([piece async for piece in relay.pieces(source())]) == event("a")
+
+
+async def test_nothing_is_relayed_at_once_inside_an_event_or_before_one_was_checked():
+    relay = StreamRelay(call(stream=True), ReceivedAnswer(), None)
+    assert relay.at_once(event("a")) is None
+
+    async def source():
+        yield event("a") + event("b")[:20]
+        assert relay.at_once(event("c")) is None
+        yield event("b")[20:] + event(finish="stop") + DONE
+        assert relay.at_once(event("c")) is None
+
+    assert said(b"".join([piece async for piece in relay.pieces(source())])) == "ab"

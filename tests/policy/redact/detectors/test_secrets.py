@@ -2,7 +2,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.redact.detectors import secrets
@@ -127,12 +127,28 @@ NAMED_PIECES = st.sampled_from(
 @given(st.lists(NAMED_PIECES, max_size=10).map("".join), st.integers(0, 40))
 def test_the_quick_looks_before_a_search_for_values_miss_none(text, start):
     start = min(start, len(text))
-    small, reach = secrets.lowered(text), max(0, start - secrets._NAMES_REACH)
+    small, reach = secrets.lowered(text), max(0, start - secrets.NAMES_REACH)
     heads = [match.span() for match in secrets._VALUE_NEXT.finditer(small, reach)]
-    expected = sorted(end for begin, end in heads if end >= start and end - begin <= secrets._NAMES_REACH)
+    expected = sorted(end for begin, end in heads if end >= start and end - begin <= secrets.NAMES_REACH)
     assert secrets.values_from(text, start) == expected
     if secrets._NAMED.search(small):
         assert secrets._may_join(text) and secrets._has_name(small)
+
+
+@given(st.lists(NAMED_PIECES, max_size=10).map("".join), st.integers(0, 40))
+def test_the_scan_of_a_stream_misses_no_value_whose_name_ends_behind_what_was_scanned(text, start):
+    start = min(start, len(text))
+    reach = max(0, start - secrets.NAMES_REACH)
+    if not secrets.has_start(text[reach:start]) and secrets.values_from(text, start):
+        assert secrets.may_begin(text, start)
+
+
+@settings(max_examples=300)
+@given(st.from_regex(secrets._VALUE_NEXT))
+def test_every_name_of_a_secret_has_a_part_that_the_scan_looks_for(text):
+    small = secrets.lowered(text)
+    for named in secrets._VALUE_NEXT.finditer(small):
+        assert secrets.has_start(named[0])
 
 
 def test_half_of_a_surrogate_pair_hides_no_secret():
