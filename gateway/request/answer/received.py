@@ -104,17 +104,25 @@ class ReceivedAnswer:
     def used(self, prompt_estimate: int) -> Used | None:
         """Return the tokens to charge; None if no backend answered.
 
-        A truncated answer costs the prompt and what was sent of it.
+        A truncated answer costs the prompt and what was sent of it. Where a server reports a prompt or a text of no
+        tokens (some report one side only, or the prompt in the first chunk of a stream that is cut), that side is
+        derived from the text too.
         """
-        if self.usage is not None:
-            details = self.usage.prompt_tokens_details
-            prompt = _bounded(self.usage.prompt_tokens)
-            cached = _bounded(details.cached_tokens) if details is not None else 0
-            return Used(prompt, _bounded(self.usage.completion_tokens), min(prompt, cached))
-        if not (self.called or self.chunks_out):
+        told = self.usage
+        if told is None and not (self.called or self.chunks_out):
             return None
+        prompt = 0 if told is None else _bounded(told.prompt_tokens)
+        answer = 0 if told is None else _bounded(told.completion_tokens)
+        is_whole = told is not None and prompt and (answer or not self.characters_out)
+        uses_nothing = told is not None and not (
+            prompt or answer or told.total_tokens
+        )  # of a route that generates none
+        if told is not None and (is_whole or uses_nothing):
+            details = told.prompt_tokens_details
+            cached = _bounded(details.cached_tokens) if details is not None else 0
+            return Used(prompt, answer, min(prompt, cached))
         by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
-        return Used(prompt_estimate, max(self.chunks_out, by_text), estimated=True)
+        return Used(prompt or prompt_estimate, answer or max(self.chunks_out, by_text), estimated=True)
 
     @property
     def energy_mj(self) -> int | None:
