@@ -16,6 +16,12 @@ from gateway.openai.finite_json import read
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
 
+PROMPT_FIELDS = (
+    "messages", "prompt", "suffix", "input", "query", "documents", "text_1", "text_2", "tools", "functions",
+)  # fmt: skip
+NO_TEXT = frozenset({"role", "type", "id", "tool_call_id", "data", "file_data", "cache_control"})
+"""Members, at any depth, that say what something is, or hold a file."""
+
 LEADING_CHARACTERS = 16 << 10
 MAX_ANSWER_TOKENS = 2**31 - 1
 
@@ -59,6 +65,21 @@ class Call:
         """It forbids the end of its answer and gives no other bound, so it runs to the end of the model's context."""
         request = self.request
         return bool(self.endpoint.generates and request.ignore_eos and request.longest_answer is None)
+
+    @property
+    def prompt_characters(self) -> int:
+        """Characters of the prompt's text: what an estimate of its tokens is made of where the server reports none.
+        Names of members, punctuation of JSON, and images and sound in base64 are no text."""
+        size, left = 0, [self.body.get(name) for name in PROMPT_FIELDS]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                size += 0 if value.startswith("data:") else len(value)
+            elif isinstance(value, dict):
+                left += [inner for name, inner in value.items() if name not in NO_TEXT]
+            elif isinstance(value, list) and not (value and type(value[0]) is int):  # token ids are counted as such
+                left += value
+        return size
 
     @property
     def leading_text(self) -> str:

@@ -12,6 +12,7 @@ from gateway.content.said_text import SaidText
 from gateway.content.whole_answer import AnswerSummary
 from gateway.errors import BackendFailed
 from gateway.openai.answer import count_tool_calls
+from gateway.openai.checked_call import Call
 from gateway.openai.usage import MAX_TOKENS
 
 CHARACTERS_PER_TOKEN = 3
@@ -101,8 +102,8 @@ class ReceivedAnswer:
         self.watermarks.update(enumerate(told.watermarks))
         self.activations.update(told.activations)
 
-    def used(self, prompt_estimate: int) -> Used | None:
-        """Return the tokens to charge; None if no backend answered.
+    def used(self, call: Call) -> Used | None:
+        """Return the tokens of `call` to charge; None if no backend answered.
 
         A truncated answer costs the prompt and what was sent of it. Where a server reports a prompt or a text of no
         tokens (some report one side only, or the prompt in the first chunk of a stream that is cut), that side is
@@ -122,7 +123,9 @@ class ReceivedAnswer:
             cached = _bounded(details.cached_tokens) if details is not None else 0
             return Used(prompt, answer, min(prompt, cached))
         by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
-        return Used(prompt or prompt_estimate, answer or max(self.chunks_out, by_text), estimated=True)
+        if not prompt:
+            prompt = max(-(-call.prompt_characters // CHARACTERS_PER_TOKEN), call.request.prompt_ids)
+        return Used(prompt, answer or max(self.chunks_out, by_text), estimated=True)
 
     @property
     def energy_mj(self) -> int | None:
