@@ -144,20 +144,27 @@ def _checked(endpoint: Endpoint, raw: bytes, body: Any, translation: Translation
 def _refuse_uncounted(endpoint: Endpoint, request: GenerationRequest) -> None:
     """Raises InvalidRequest for a field by which some server would generate more than `Call.most_tokens`."""
     for name, value in (request.model_extra or {}).items():
-        if name in _CONTAINERS:
+        plain = _plain(name)
+        if plain in _CONTAINERS:
             found = _uncounted_in(name, value)
         else:
-            found = name if name in _UNCOUNTED and _raises(name, value) else None
+            found = name if plain in _COUNTED and _raises(plain, value) else None
         if found is not None:
-            use = _UNCOUNTED.get(found.rpartition(".")[2], "the field of that name at the top of the body")
-            fix = f"use {use}" if endpoint.generates else "leave it out"
+            use = _COUNTED[_plain(found.rpartition(".")[2])]
+            where = " at the top of the body" if "." in found else ""
+            fix = f"use {use}{where}" if endpoint.generates else "leave it out"
             raise InvalidRequest(
                 f"{found} is not a field of {endpoint.path}; {fix}", param=found, code="unsupported_parameter"
             )
 
 
-def _raises(name: str, value: object) -> bool:
-    return value is not None and value is not False and not (name == "best_of" and value == 1)
+def _plain(name: str) -> str:
+    """`name` without what spellings differ in: servers in C# or Go read ``MAX_TOKENS`` and ``maxTokens`` alike."""
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _raises(plain: str, value: object) -> bool:
+    return value is not None and value is not False and not (plain == "bestof" and value == 1)
 
 
 def _uncounted_in(place: str, value: Any) -> str | None:
@@ -177,40 +184,42 @@ def _uncounted_in(place: str, value: Any) -> str | None:
         for path, each in level:
             members = each.items() if isinstance(each, dict) else enumerate(each) if isinstance(each, list) else ()
             for name, member in members:
-                if name in _COUNTED_AT_THE_TOP and _raises(name, member):
+                if isinstance(name, str) and (plain := _plain(name)) in _COUNTED and _raises(plain, member):
                     return f"{path}.{name}"
                 inner.append((f"{path}.{name}", member))
         level = inner
     return None
 
 
-_UNCOUNTED = {
-    "best_of": "n",
-    "max_completion_tokens": "max_tokens",
-    "max_gen_len": "max_tokens",
-    "max_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_tokens_to_sample": "max_tokens",
-    "maxOutputTokens": "max_tokens",
-    "min_length": "min_tokens",
-    "min_new_tokens": "min_tokens",
-    "n_cmpl": "n",
-    "n_predict": "max_tokens",
-    "num_beams": "n",
-    "num_generations": "n",
-    "num_predict": "max_tokens",
-    "num_return_sequences": "n",
-    "candidateCount": "n",
-    "use_beam_search": "n",
+_COUNTED = {
+    "beamwidth": "n",
+    "bestof": "n",
+    "candidatecount": "n",
+    "ignoreeos": "ignore_eos",
+    "maxcompletiontokens": "max_tokens",
+    "maxgenlen": "max_tokens",
+    "maxlength": "max_tokens",
+    "maxnewtokens": "max_tokens",
+    "maxoutputtokens": "max_tokens",
+    "maxtokens": "max_tokens",
+    "maxtokenstosample": "max_tokens",
+    "minlength": "min_tokens",
+    "minnewtokens": "min_tokens",
+    "mintokens": "min_tokens",
+    "n": "n",
+    "ncmpl": "n",
+    "npredict": "max_tokens",
+    "numbeams": "n",
+    "numgenerations": "n",
+    "numpredict": "max_tokens",
+    "numreturnsequences": "n",
+    "usebeamsearch": "n",
 }
 """Names that servers other than ours, or other endpoints, have for how much is generated (llama.cpp, TGI, Ollama,
-transformers, SGLang, TensorRT-LLM, OpenAI's other APIs, Anthropic, Gemini), and what to use instead. A limit that did
-not know them would be bypassed by them. Those that an endpoint does have are in its model, and never get here."""
+transformers, SGLang, TensorRT-LLM, OpenAI's other APIs, Anthropic, Gemini), as `_plain` spells them, and what to use
+instead. A limit that did not know them would be bypassed by them. Those that an endpoint does have are in its model,
+and never get here."""
 
-_COUNTED_AT_THE_TOP = _UNCOUNTED.keys() | {"ignore_eos", "max_tokens", "min_tokens", "n"}
-_CONTAINERS = frozenset(
-    {"extra_body", "generation_config", "generationConfig", "nvext", "options", "parameters", "sampling_params"}
-)
+_CONTAINERS = frozenset({"extrabody", "generationconfig", "nvext", "options", "parameters", "samplingparams"})
 """Fields of one server or another that hold parameters of their own: transformers (generation_config, as a JSON text),
 LiteLLM and Gemini (extra_body), Ollama (options), TGI (parameters), SGLang (sampling_params), NVIDIA NIM (nvext)."""

@@ -125,6 +125,13 @@ def test_what_is_reserved_covers_what_the_body_makes_a_server_generate(prompt, m
         (CHAT, "min_new_tokens", 10_000),
         (COMPLETIONS, "min_length", 10_000),
         (EMBEDDINGS, "num_generations", 3),
+        (CHAT, "MAX_TOKENS", 100_000),
+        (CHAT, "maxTokens", 100_000),
+        (CHAT, "Max-Completion-Tokens", 100_000),
+        (COMPLETIONS, "N", 50),
+        (CHAT, "candidate_count", 50),
+        (CHAT, "beam_width", 50),
+        (COMPLETIONS, "ignoreEos", True),
     ],
 )
 def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoint, field, value):
@@ -147,6 +154,8 @@ def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoi
         ("parameters", {"max_new_tokens": 10, "best_of": 4}, "parameters.max_new_tokens"),
         ("sampling_params", [{"n": 10}], "sampling_params.0.n"),
         ("nvext", {"ignore_eos": True}, "nvext.ignore_eos"),
+        ("samplingParams", {"MaxTokens": 10}, "samplingParams.MaxTokens"),
+        ("ExtraBody", {"max_tokens": 10}, "ExtraBody.max_tokens"),
     ],
 )
 def test_a_length_inside_of_another_servers_parameters_is_refused_by_its_path(endpoint, field, value, named):
