@@ -329,6 +329,14 @@ async def test_a_long_text_is_counted_and_refused(http: aiohttp.ClientSession) -
     assert "2048" in body["error"]["message"]
 
 
+async def test_more_messages_than_the_context_has_tokens_are_refused_before_they_are_rendered(
+    http: aiohttp.ClientSession,
+) -> None:
+    status, body = await chat(http, messages=[{"role": "user", "content": ""}] * 2049)
+    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "context_length_exceeded", "messages")
+    assert "2049 messages" in body["error"]["message"]
+
+
 async def test_an_image_is_refused_by_its_place(http: aiohttp.ClientSession) -> None:
     parts = [{"type": "text", "text": "what is"}, {"type": "image_url", "image_url": {"url": "data:,x"}}]
     status, body = await chat(http, messages=[*USER, {"role": "user", "content": parts}])
