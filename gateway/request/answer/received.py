@@ -110,21 +110,21 @@ class ReceivedAnswer:
         derived from the text too.
         """
         told = self.usage
-        if told is None and not (self.called or self.chunks_out):
-            return None
-        prompt = 0 if told is None else _bounded(told.prompt_tokens)
-        answer = 0 if told is None else _bounded(told.completion_tokens)
-        is_whole = told is not None and prompt and (answer or not self.characters_out)
-        uses_nothing = told is not None and not (
-            prompt or answer or told.total_tokens
-        )  # of a route that generates none
-        if told is not None and (is_whole or uses_nothing):
+        if told is None:
+            return self._estimated(call, Usage()) if self.called or self.chunks_out else None
+        prompt, answer = _bounded(told.prompt_tokens), _bounded(told.completion_tokens)
+        is_whole = prompt and (answer or not self.characters_out)
+        if is_whole or not (prompt or answer or told.total_tokens):  # a route that generates nothing uses nothing
             details = told.prompt_tokens_details
             cached = _bounded(details.cached_tokens) if details is not None else 0
             return Used(prompt, answer, min(prompt, cached))
-        by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
+        return self._estimated(call, told)
+
+    def _estimated(self, call: Call, told: Usage) -> Used:
+        prompt, answer = _bounded(told.prompt_tokens), _bounded(told.completion_tokens)
         if not prompt:
             prompt = max(-(-call.prompt_characters // CHARACTERS_PER_TOKEN), call.request.prompt_ids)
+        by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
         return Used(prompt, answer or max(self.chunks_out, by_text), estimated=True)
 
     @property

@@ -35,7 +35,7 @@ class SurrogatePairs:
         try:
             return self._joined(json.loads(payload, parse_constant=_refuse), ())
         except RecursionError:
-            raise ValueError("the event is nested too deeply") from None
+            raise ValueError("the event is nested too deeply; use fewer levels") from None
 
     def _joined(self, value: Any, place: tuple[object, ...]) -> Any:
         if isinstance(value, str):
@@ -68,4 +68,4 @@ def _index(inner: Any, at: int) -> object:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is no JSON; send a number")

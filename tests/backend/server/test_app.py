@@ -222,6 +222,7 @@ async def test_max_tokens_beyond_the_context_is_lowered_to_what_is_left(http: ai
 
 
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str | None, str | None]] = {
+    "a top_k beyond 32 bits": ({"top_k": 10**29}, 400, "top_k", None),
     "a prompt that fills the context": ({"prompt": [5] * 2048}, 400, "prompt", "context_length_exceeded"),
     "another model": ({"prompt": "x", "model": "gpt-4o"}, 404, "model", "model_not_found"),
     "no prompt": ({}, 400, "prompt", None),
