@@ -109,7 +109,7 @@ class GenerationRequest(WireModel):
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     temperature: float | None = field("temperature")
     top_p: float | None = field("top_p")
-    top_k: int | None = field("top_k")
+    top_k: Annotated[int, Field(gt=-(2**31), lt=2**31)] | None = field("top_k")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | Annotated[list[str], FAIL_FAST, Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(None, ge=1)

@@ -7,8 +7,12 @@ one is missing, or the template refuses, the conversation is written in another 
 the model whole, the request is refused.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections import deque
+from collections.abc import Callable
+from itertools import groupby
 from secrets import token_hex
+from typing import Any
 
 from backend.errors import InvalidRequest
 from backend.models.checkpoints.chat_template import ChatTemplate, text_of, with_suffix
@@ -16,6 +20,8 @@ from backend.wire import JsonObject
 
 Messages = list[JsonObject]
 Render = Callable[[Messages], str]
+_MARK = re.compile(r"(?=(x[0-9a-f]{16}x))")
+"""Each sentinel, also where what stands before it could be taken for the beginning of one."""
 DEVELOPER, SYSTEM, USER, ASSISTANT, TOOL = "developer", "system", "user", "assistant", "tool"
 
 
@@ -59,8 +65,9 @@ def _require_shown(messages: Messages, render: Render) -> None:
     """Raises InvalidRequest naming the first message that the template leaves out, or as `render` does."""
     marks = [f"x{token_hex(8)}x" for _ in messages]
     rendered = render([_marked(message, mark) for message, mark in zip(messages, marks, strict=True)])
+    shown = set(_MARK.findall(rendered))  # one pass: a search for each mark would cost messages times characters
     for i, (message, mark) in enumerate(zip(messages, marks, strict=True)):
-        if mark not in rendered and (message.get("content") or message.get("tool_calls")):
+        if mark not in shown and (message.get("content") or message.get("tool_calls")):
             raise InvalidRequest(
                 f"the model's chat template does not show a message of role {message['role']!r} here; "
                 "send its text in a system or user message",
@@ -113,36 +120,45 @@ def _one_call_each(messages: Messages) -> Messages:
         if len(calls) < 2:
             written.append(message)
             continue
-        results: Messages = []
+        first = at
         while at < len(messages) and messages[at]["role"] == TOOL:
-            results.append(messages[at])
             at += 1
+        results = _Results(messages[first:at])
         for i, call in enumerate(calls):
             alone = message if i == 0 else {**message, "content": ""}
-            written.append({**alone, "tool_calls": [call]})
-            own = _result_of(call, i, results)
-            written += [own] if own is not None else []
-            results = [None if result is own else result for result in results]  # type: ignore[misc]
-        written += [result for result in results if result is not None]
+            written += [{**alone, "tool_calls": [call]}, *results.take(call, i)]
+        written += results.rest()
     return written
 
 
-def _result_of(call: JsonObject, index: int, results: Sequence[JsonObject | None]) -> JsonObject | None:
-    """The result that names the call; without names, the result at the call's position."""
-    for result in results:
-        if result is not None and result.get("tool_call_id") and result.get("tool_call_id") == call.get("id"):
-            return result
-    placed = results[index] if index < len(results) else None
-    return placed if placed is not None and not placed.get("tool_call_id") else None
+class _Results:
+    """The results of one message's calls, each taken once."""
+
+    def __init__(self, results: Messages) -> None:
+        self._left: dict[int, JsonObject] = dict(enumerate(results))
+        self._places: dict[Any, deque[int]] = {}
+        for place, result in enumerate(results):
+            if name := result.get("tool_call_id"):
+                self._places.setdefault(name, deque()).append(place)
+
+    def take(self, call: JsonObject, index: int) -> Messages:
+        """The result that names the call; without names, the result at the call's position. Empty if it has none."""
+        if places := self._places.get(call.get("id")):
+            return [self._left.pop(places.popleft())]
+        placed = self._left.get(index)
+        return [] if placed is None or placed.get("tool_call_id") else [self._left.pop(index)]
+
+    def rest(self) -> Messages:
+        return list(self._left.values())
 
 
 def _merged_neighbours(messages: Messages) -> Messages:
     """Neighbouring user messages as one: results of calls are written as such where a template knows no tools."""
     written: Messages = []
-    for message in messages:
-        if written and message["role"] == USER and written[-1]["role"] == USER:
-            joined = f"{text_of(written[-1].get('content'))}\n{text_of(message.get('content'))}"
-            written[-1] = {**written[-1], "content": joined}
-        else:
-            written.append(message)
+    for role, neighbours in groupby(messages, key=lambda message: message["role"]):
+        same = list(neighbours)
+        if role == USER and len(same) > 1:
+            joined = "\n".join(text_of(message.get("content")) for message in same)
+            same = [{**same[0], "content": joined}]
+        written += same
     return written

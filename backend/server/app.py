@@ -120,7 +120,9 @@ class GenerationApi(BaseApi):
         wire = await self._read(request, ChatCompletionRequest)
         length = _characters(wire)
         self.require_short(length, self.text_model.most_bytes_of_a_token, "messages")
-        turn = await self.run_in_thread_if_long(self.chats.turn, wire, length)
+        self.require_few(len(wire.messages))
+        work = length + MESSAGE_CHARACTERS * len(wire.messages)
+        turn = await self.run_in_thread_if_long(self.chats.turn, wire, work)
         adapter = self._adapters.of_model(wire.model, project_of(request))
         answer = chat_answer(
             request_id(request), self._name(adapter), turn, usage_in_chunks=wire.wants_usage_chunk,
@@ -280,6 +282,10 @@ def _adapted(job: Job, adapter: LoadedAdapter | None) -> Job:
         for sequence in job.sequences
     ]
     return replace(job, sequences=sequences)
+
+
+MESSAGE_CHARACTERS = 100
+"""What rendering a message costs beside its text, as a number of characters that are tokenised: some 100 us."""
 
 
 def _characters(wire: ChatCompletionRequest) -> int:

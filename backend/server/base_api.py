@@ -214,6 +214,15 @@ class BaseApi:
                 param=param,
             )
 
+    def require_few(self, messages: int) -> None:
+        """Raises ContextLengthExceeded for more messages than the context has tokens: each takes at least one."""
+        most = self.ready().max_model_len
+        if messages > most:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {most} tokens; {messages} messages are more than that",
+                param="messages",
+            )
+
     def ready(self) -> Ready:
         """What the engine said of itself. Raises EngineDead while there is none."""
         if self.engine.ready is None:

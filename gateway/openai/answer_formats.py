@@ -45,6 +45,8 @@ class Generated:
             raise BackendFailed("The backend's answer is not JSON") from None
         choices = choices_of(body, MESSAGE)
         if not choices:
+            if body.get("error"):  # some servers say with 200 that they failed
+                raise BackendFailed("The backend failed while it answered", elsewhere=True)
             raise BackendFailed("The backend's answer is not an OpenAI answer")
         return ReadAnswer(body, choices, usage_of(body.get("usage")), fingerprint_of(body))
 

@@ -16,6 +16,12 @@ from gateway.openai.finite_json import read
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
 
+PROMPT_FIELDS = (
+    "messages", "prompt", "suffix", "input", "query", "documents", "text_1", "text_2", "tools", "functions",
+)  # fmt: skip
+NO_TEXT = frozenset({"role", "type", "id", "tool_call_id", "data", "file_data", "cache_control"})
+"""Members, at any depth, that say what something is, or hold a file."""
+
 LEADING_CHARACTERS = 16 << 10
 MAX_ANSWER_TOKENS = 2**31 - 1
 
@@ -59,6 +65,21 @@ class Call:
         """It forbids the end of its answer and gives no other bound, so it runs to the end of the model's context."""
         request = self.request
         return bool(self.endpoint.generates and request.ignore_eos and request.longest_answer is None)
+
+    @property
+    def prompt_characters(self) -> int:
+        """Characters of the prompt's text: what an estimate of its tokens is made of where the server reports none.
+        Names of members, punctuation of JSON, and images and sound in base64 are no text."""
+        size, left = 0, [self.body.get(name) for name in PROMPT_FIELDS]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                size += 0 if value.startswith("data:") else len(value)
+            elif isinstance(value, dict):
+                left += [inner for name, inner in value.items() if name not in NO_TEXT]
+            elif isinstance(value, list) and not (value and type(value[0]) is int):  # token ids are counted as such
+                left += value
+        return size
 
     @property
     def leading_text(self) -> str:
@@ -123,20 +144,27 @@ def _checked(endpoint: Endpoint, raw: bytes, body: Any, translation: Translation
 def _refuse_uncounted(endpoint: Endpoint, request: GenerationRequest) -> None:
     """Raises InvalidRequest for a field by which some server would generate more than `Call.most_tokens`."""
     for name, value in (request.model_extra or {}).items():
-        if name in _CONTAINERS:
+        plain = _plain(name)
+        if plain in _CONTAINERS:
             found = _uncounted_in(name, value)
         else:
-            found = name if name in _UNCOUNTED and _raises(name, value) else None
+            found = name if plain in _COUNTED and _raises(plain, value) else None
         if found is not None:
-            use = _UNCOUNTED.get(found.rpartition(".")[2], "the field of that name at the top of the body")
-            fix = f"use {use}" if endpoint.generates else "leave it out"
+            use = _COUNTED[_plain(found.rpartition(".")[2])]
+            where = " at the top of the body" if "." in found else ""
+            fix = f"use {use}{where}" if endpoint.generates else "leave it out"
             raise InvalidRequest(
                 f"{found} is not a field of {endpoint.path}; {fix}", param=found, code="unsupported_parameter"
             )
 
 
-def _raises(name: str, value: object) -> bool:
-    return value is not None and value is not False and not (name == "best_of" and value == 1)
+def _plain(name: str) -> str:
+    """`name` without what spellings differ in: servers in C# or Go read ``MAX_TOKENS`` and ``maxTokens`` alike."""
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _raises(plain: str, value: object) -> bool:
+    return value is not None and value is not False and not (plain == "bestof" and value == 1)
 
 
 def _uncounted_in(place: str, value: Any) -> str | None:
@@ -156,40 +184,42 @@ def _uncounted_in(place: str, value: Any) -> str | None:
         for path, each in level:
             members = each.items() if isinstance(each, dict) else enumerate(each) if isinstance(each, list) else ()
             for name, member in members:
-                if name in _COUNTED_AT_THE_TOP and _raises(name, member):
+                if isinstance(name, str) and (plain := _plain(name)) in _COUNTED and _raises(plain, member):
                     return f"{path}.{name}"
                 inner.append((f"{path}.{name}", member))
         level = inner
     return None
 
 
-_UNCOUNTED = {
-    "best_of": "n",
-    "max_completion_tokens": "max_tokens",
-    "max_gen_len": "max_tokens",
-    "max_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_tokens_to_sample": "max_tokens",
-    "maxOutputTokens": "max_tokens",
-    "min_length": "min_tokens",
-    "min_new_tokens": "min_tokens",
-    "n_cmpl": "n",
-    "n_predict": "max_tokens",
-    "num_beams": "n",
-    "num_generations": "n",
-    "num_predict": "max_tokens",
-    "num_return_sequences": "n",
-    "candidateCount": "n",
-    "use_beam_search": "n",
+_COUNTED = {
+    "beamwidth": "n",
+    "bestof": "n",
+    "candidatecount": "n",
+    "ignoreeos": "ignore_eos",
+    "maxcompletiontokens": "max_tokens",
+    "maxgenlen": "max_tokens",
+    "maxlength": "max_tokens",
+    "maxnewtokens": "max_tokens",
+    "maxoutputtokens": "max_tokens",
+    "maxtokens": "max_tokens",
+    "maxtokenstosample": "max_tokens",
+    "minlength": "min_tokens",
+    "minnewtokens": "min_tokens",
+    "mintokens": "min_tokens",
+    "n": "n",
+    "ncmpl": "n",
+    "npredict": "max_tokens",
+    "numbeams": "n",
+    "numgenerations": "n",
+    "numpredict": "max_tokens",
+    "numreturnsequences": "n",
+    "usebeamsearch": "n",
 }
 """Names that servers other than ours, or other endpoints, have for how much is generated (llama.cpp, TGI, Ollama,
-transformers, SGLang, TensorRT-LLM, OpenAI's other APIs, Anthropic, Gemini), and what to use instead. A limit that did
-not know them would be bypassed by them. Those that an endpoint does have are in its model, and never get here."""
+transformers, SGLang, TensorRT-LLM, OpenAI's other APIs, Anthropic, Gemini), as `_plain` spells them, and what to use
+instead. A limit that did not know them would be bypassed by them. Those that an endpoint does have are in its model,
+and never get here."""
 
-_COUNTED_AT_THE_TOP = _UNCOUNTED.keys() | {"ignore_eos", "max_tokens", "min_tokens", "n"}
-_CONTAINERS = frozenset(
-    {"extra_body", "generation_config", "generationConfig", "nvext", "options", "parameters", "sampling_params"}
-)
+_CONTAINERS = frozenset({"extrabody", "generationconfig", "nvext", "options", "parameters", "samplingparams"})
 """Fields of one server or another that hold parameters of their own: transformers (generation_config, as a JSON text),
 LiteLLM and Gemini (extra_body), Ollama (options), TGI (parameters), SGLang (sampling_params), NVIDIA NIM (nvext)."""

@@ -23,11 +23,11 @@ class EventSplitter:
     are joined by a newline, as the standard says.
     """
 
-    __slots__ = ("_begun", "_held_cr", "_mark", "_pending")
+    __slots__ = ("_after_cr", "_begun", "_mark", "_pending")
 
     def __init__(self) -> None:
         self._pending = bytearray()  # of the incomplete event, with line feeds only
-        self._held_cr = False  # a final carriage return: the line feed that belongs to it may follow
+        self._after_cr = False  # the last byte was a carriage return: the line feed that belongs to it may follow
         self._begun = False
         self._mark = b""  # what may be the first bytes of a byte order mark
 
@@ -35,7 +35,7 @@ class EventSplitter:
         """Payloads completed by `data`. Raises BackendFailed if an event grows beyond MAX_EVENT_BYTES."""
         if not self._begun:
             data = self._without_mark(data)
-        if self._held_cr or b"\r" in data:
+        if self._after_cr or b"\r" in data:
             data = self._with_line_feeds(data)
         if pending := self._pending:
             searched = max(len(pending) - 1, 0)
@@ -66,6 +66,11 @@ class EventSplitter:
         """False while an event is incomplete: a stream that ends here was cut."""
         return not self._pending.strip() and not self._mark
 
+    @property
+    def unfinished(self) -> bytes:
+        """The payload of an event that no blank line has ended."""
+        return _data_of(bytes(self._pending))
+
     def _without_mark(self, data: bytes) -> bytes:
         """The stream's first bytes without the one byte order mark that it may begin with."""
         data = self._mark + data
@@ -76,11 +81,11 @@ class EventSplitter:
         return data.removeprefix(BOM_UTF8)
 
     def _with_line_feeds(self, data: bytes) -> bytes:
-        if self._held_cr:
-            data = b"\r" + data
-        self._held_cr = data.endswith(b"\r")
-        if self._held_cr:
-            data = data[:-1]
+        if not data:
+            return b""
+        after_cr, self._after_cr = self._after_cr, data.endswith(b"\r")
+        if after_cr:
+            data = data.removeprefix(b"\n")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _check_size(self) -> None:

@@ -20,10 +20,15 @@ MAX_COUNT: Final = 1e12
 """Of any other number in usage; energy is bounded by the wire model."""
 _INT: Final = {int}
 _COUNTS: Final = {"prompt_tokens", "completion_tokens", "total_tokens"}
+_WHOLE: Final = {*_COUNTS, "cached_tokens"}
+MAX_DIGITS: Final = 40
+"""Of a count that is written as text."""
 
 
 def usage_of(said: Any) -> Usage | None:
     """The usage that a server reported; None where it reported none, zeros, or what cannot be true.
+
+    Some servers write counts as text or with a decimal point, or leave out the total; it is the sum then.
 
     Raises BackendFailed if it is not a usage object.
     """
@@ -33,6 +38,8 @@ def usage_of(said: Any) -> Usage | None:
         told = Usage.model_validate(_without_nulls(said))
     except (ValidationError, TypeError):
         raise BackendFailed("The backend sent usage that is not usage") from None
+    if not told.total_tokens and told.prompt_tokens and told.completion_tokens:
+        told = told.model_copy(update={"total_tokens": told.prompt_tokens + told.completion_tokens})
     details = told.prompt_tokens_details
     counts = (told.prompt_tokens, told.completion_tokens, told.total_tokens, details.cached_tokens if details else 0)
     if min(counts) < 0 or max(counts) > MAX_TOKENS:
@@ -53,7 +60,19 @@ def _without_nulls(said: Any) -> dict[str, Any]:
     if set(map(type, said.values())) <= _INT:  # as most servers say it
         return said
     inner = {name: value for name, value in said.items() if value is not None}
-    return {name: _without_nulls(value) if isinstance(value, dict) else value for name, value in inner.items()}
+    return {
+        name: _without_nulls(value) if isinstance(value, dict) else _count(value) if name in _WHOLE else value
+        for name, value in inner.items()
+    }
+
+
+def _count(value: Any) -> Any:
+    """A count that was written as text or with a decimal point, as a whole number; anything else as it is."""
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) <= MAX_DIGITS and value.isascii() and value.isdigit():
+        return int(value)
+    return value
 
 
 def _numbers(said: dict[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Exchange:
         """The tokens to charge; None if the call was never sent."""
         if self.accepted is None or self.reserved is None:
             return None
-        return self.received.used(self.reserved.prompt_estimate)
+        return self.received.used(self.reserved.request.call)
 
     @property
     def content(self) -> RetainedContent | None:

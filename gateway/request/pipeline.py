@@ -213,7 +213,7 @@ class Pipeline:
 
         Both are evaluated again when the call is executed.
         """
-        decided = await self.evaluation.decide(Reserved(request, 0, ()), exchange)
+        decided = await self.evaluation.decide(Reserved(request, ()), exchange)
         exchange.redacted = redacted = await self.evaluation.redact(decided, exchange)
         body = await self.responses.queue(redacted)
         await request.client.start(200, queued_headers(body, request_id(request)))

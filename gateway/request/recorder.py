@@ -348,7 +348,7 @@ def _prefill(route: Route | None) -> PrefillRoute | None:
 def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, status: int | None) -> dict[str, Any]:
     """Return the fields of an outcome. `routed`: the last attempt, recorded or not."""
     request, backend = accepted.request, routed.route.backend
-    used = received.used(accepted.routed.redacted.decided.reserved.prompt_estimate)
+    used = received.used(request.call)
     first_token_s = received.first_token_s(request.started)
     return {
         "tenant": request.principal.tenant,

@@ -104,7 +104,7 @@ class CallLimiter:
             refused = _refused(error)
             refused.rates = rate_headers(counters, error.used)
             raise refused from None
-        reserved = Reserved(request, prompt, rate_headers(counters, reservation.used))
+        reserved = Reserved(request, rate_headers(counters, reservation.used))
         return HeldReservation(self._limiter, reservation, reserved, consumption, price, self._price_of_call)
 
     def _price_of_call(self, request: Parsed) -> Price | None:

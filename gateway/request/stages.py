@@ -77,10 +77,9 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """After step 3. `prompt_estimate`: tokens of the prompt. `rates`: rate limit headers."""
+    """After step 3. `rates`: rate limit headers."""
 
     request: Parsed
-    prompt_estimate: int
     rates: Sequence[Header]
 
 

@@ -201,10 +201,20 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         return None
 
+    @property
+    def _ends_with_connection(self) -> bool:
+        """Whether the body has no length of its own and ends where the connection does (RFC 9112 §6.3, rule 8), as of
+        servers that speak HTTP/1.0. Readers of the body see for themselves whether it is whole."""
+        lengths = (b"content-length", b"transfer-encoding")
+        return self.head_here and not any(name in self.fields for name in lengths)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
         if not self.complete:
-            self._fail(ConnectionLost(self.head_here))
+            if exc is None and self._failure is None and self._ends_with_connection:
+                self.complete = True
+            else:
+                self._fail(ConnectionLost(self.head_here))
         self._stop_timer()
         self._wake()
 

@@ -95,7 +95,7 @@ class World:
     def decided(self, request):
         """`request` after the fourth step."""
         decision, redactor = self.enforcement.decide(request)
-        return Decided(request, Reserved(request, 0, ()), decision, redactor)
+        return Decided(request, Reserved(request, ()), decision, redactor)
 
     def routed(self, request, name="acme-1", attempt=0):
         """`request` after the sixth step, on its way to the backend called `name`."""

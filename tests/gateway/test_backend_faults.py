@@ -248,6 +248,41 @@ async def test_usage_that_is_missing_is_estimated_from_the_text_whatever_stands_
         assert (done["tokens_out"], done["tokens_estimated"]) == (2, True)
 
 
+TOLD = [  # usage, what is charged for a prompt of two and an answer of six characters, whether that is estimated
+    ({"prompt_tokens": "7", "completion_tokens": "5", "total_tokens": "12"}, (7, 5), False),
+    ({"prompt_tokens": 7.0, "completion_tokens": 5.0, "total_tokens": 12.0}, (7, 5), False),
+    ({"prompt_tokens": 7, "completion_tokens": 5}, (7, 5), False),
+    ({"prompt_tokens": 7}, (7, 2), True),
+    ({"prompt_tokens": 7, "completion_tokens": 0, "total_tokens": 7}, (7, 2), True),
+    ({"completion_tokens": 5, "total_tokens": 5}, (1, 5), True),
+    ({"total_tokens": 12}, (1, 2), True),
+    ({"input_tokens": 7, "output_tokens": 5}, (1, 2), True),
+]  # fmt: skip
+
+
+async def test_counts_as_text_and_one_side_alone_are_charged_with_the_other_side_estimated(tmp_path):
+    backend = Raw(b"")
+    async with lab(tmp_path, set_up=tenant(POLICY), backends={ONE: backend}) as made:
+        for usage, _, _ in TOLD:
+            backend.raw = json.dumps(
+                {**json.loads(body({"role": "assistant", "content": "answer"})), "usage": usage}
+            ).encode()
+            assert (await made.post(chat("hi"))).status == 200
+            last = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
+            backend.raw = event({"content": "answer"}, "stop") + last
+            assert (await made.post(chat("hi", stream=True))).text == "answer"
+        done = [one for one in made.events() if one["type"] == "inference.completed"]
+    charged = [(one["tokens_in"], one["tokens_out"], one.get("tokens_estimated", False)) for one in done]
+    assert charged == [(*tokens, estimated) for _, tokens, estimated in TOLD for _ in range(2)]
+
+
+async def test_a_failure_that_is_told_with_a_200_goes_to_another_backend(tmp_path):
+    backends = {ONE: Raw(b'{"error": {"message": "out of memory"}}'), TWO: Raw(body())}
+    async with lab(tmp_path, set_up=tenant(POLICY), backends=backends) as made:
+        for _ in range(4):
+            assert (await made.post(chat("hi"))).status == 200
+
+
 def saying(field, text):
     return f'"{field}": {{"content": "{text}"}}'
 

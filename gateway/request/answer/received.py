@@ -12,6 +12,7 @@ from gateway.content.said_text import SaidText
 from gateway.content.whole_answer import AnswerSummary
 from gateway.errors import BackendFailed
 from gateway.openai.answer import count_tool_calls
+from gateway.openai.checked_call import Call
 from gateway.openai.usage import MAX_TOKENS
 
 CHARACTERS_PER_TOKEN = 3
@@ -101,20 +102,30 @@ class ReceivedAnswer:
         self.watermarks.update(enumerate(told.watermarks))
         self.activations.update(told.activations)
 
-    def used(self, prompt_estimate: int) -> Used | None:
-        """Return the tokens to charge; None if no backend answered.
+    def used(self, call: Call) -> Used | None:
+        """Return the tokens of `call` to charge; None if no backend answered.
 
-        A truncated answer costs the prompt and what was sent of it.
+        A truncated answer costs the prompt and what was sent of it. Where a server reports a prompt or a text of no
+        tokens (some report one side only, or the prompt in the first chunk of a stream that is cut), that side is
+        derived from the text too.
         """
-        if self.usage is not None:
-            details = self.usage.prompt_tokens_details
-            prompt = _bounded(self.usage.prompt_tokens)
+        told = self.usage
+        if told is None:
+            return self._estimated(call, Usage()) if self.called or self.chunks_out else None
+        prompt, answer = _bounded(told.prompt_tokens), _bounded(told.completion_tokens)
+        is_whole = prompt and (answer or not self.characters_out)
+        if is_whole or not (prompt or answer or told.total_tokens):  # a route that generates nothing uses nothing
+            details = told.prompt_tokens_details
             cached = _bounded(details.cached_tokens) if details is not None else 0
-            return Used(prompt, _bounded(self.usage.completion_tokens), min(prompt, cached))
-        if not (self.called or self.chunks_out):
-            return None
+            return Used(prompt, answer, min(prompt, cached))
+        return self._estimated(call, told)
+
+    def _estimated(self, call: Call, told: Usage) -> Used:
+        prompt, answer = _bounded(told.prompt_tokens), _bounded(told.completion_tokens)
+        if not prompt:
+            prompt = max(-(-call.prompt_characters // CHARACTERS_PER_TOKEN), call.request.prompt_ids)
         by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
-        return Used(prompt_estimate, max(self.chunks_out, by_text), estimated=True)
+        return Used(prompt, answer or max(self.chunks_out, by_text), estimated=True)
 
     @property
     def energy_mj(self) -> int | None:

@@ -27,6 +27,7 @@ from gateway.openai.sse import DONE, EventSplitter
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.openai.usage import usage_of
 from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.answer.surrogate_pairs import SurrogatePairs, may_hold_half
 
 CHANCES: Final = 8
 """Consecutive chunks unlike the previous one after which repetition is no longer looked for in a stream.
@@ -72,6 +73,7 @@ class StreamRelay:
         self._repeated: RepeatedChunk | None = None  # the chunk that the next ones repeat
         self._feed: Callable[[str], str] | None = None  # filter of its text, if any
         self._chances = CHANCES
+        self._pairs: SurrogatePairs | None = None  # once a character came in two events
 
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield bytes for the client; empty if the received data is not for the client, or not yet.
@@ -135,13 +137,16 @@ class StreamRelay:
 
     async def _last(self) -> bytes:
         """Return the text still buffered at the end of a complete stream, with the ends of its choices."""
+        if self._pairs is not None and not self._pairs.complete:
+            raise _not_json()
         if self._rewriter is None or self._template is None:
             return b""
         return await self._made(self._rewriter, self._rewriter.end, self._template)
 
     async def _last_without_done(self) -> bytes:
         """The same of a stream whose body ended without a ``[DONE]``. Raises BackendFailed if it was cut."""
-        if self._splitter.empty and len(self._ends) >= self._call.choices:
+        announced = self._splitter.unfinished == DONE  # some servers send no blank line behind it
+        if announced or (self._splitter.empty and len(self._ends) >= self._call.choices):
             return await self._last()
         raise BackendFailed(
             "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
@@ -221,10 +226,7 @@ class StreamRelay:
         self._repeated = repeated
 
     def _whole_chunk(self, payload: bytes) -> list[bytes]:
-        try:
-            chunk = from_json(payload, allow_inf_nan=False)
-        except ValueError:
-            raise BackendFailed("The backend sent an event that is not JSON") from None
+        chunk, payload = self._parsed(payload)
         if isinstance(chunk, dict) and chunk.get("error"):
             raise BackendFailed("The backend failed while it answered", elsewhere=True)
         choices = choices_of(chunk, DELTA)
@@ -243,6 +245,21 @@ class StreamRelay:
         if self._template is None:
             self._template = {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
         return frames
+
+    def _parsed(self, payload: bytes) -> tuple[Any, bytes]:
+        """The chunk in `payload`, and its bytes; others than came from the first on in which a character was cut."""
+        try:
+            if self._pairs is None:
+                return from_json(payload, allow_inf_nan=False), payload
+        except ValueError:
+            if not may_hold_half(payload):
+                raise _not_json() from None
+            self._pairs, self._chances = SurrogatePairs(), 0
+        try:
+            chunk = self._pairs.parsed(payload)
+        except ValueError:
+            raise _not_json() from None
+        return chunk, to_json(chunk, inf_nan_mode="null")
 
     def _written(self, chunks: list[dict[str, Any]]) -> list[bytes]:
         if self._events is not None:
@@ -276,6 +293,10 @@ class StreamRelay:
             if not chunk.get("choices"):
                 return b""
         return to_json(chunk, inf_nan_mode="null") if removed else payload
+
+
+def _not_json() -> BackendFailed:
+    return BackendFailed("The backend sent an event that is not JSON")
 
 
 async def _counted(payload: bytes) -> None:

@@ -106,3 +106,49 @@ def test_a_conversation_that_the_template_takes_stays_as_it_is() -> None:
 @pytest.mark.parametrize(("source", "parts"), [(PARTS, True), (KNOWN_ROLES, False), (ALTERNATING, False)])
 def test_a_template_that_writes_the_parts_of_a_content_is_known(source: str, parts: bool) -> None:
     assert reads_parts(ChatTemplate(source, {})) is parts
+
+
+def results_of(count: int) -> list[dict[str, Any]]:
+    return [{"role": "tool", "tool_call_id": str(i), "content": f"r{i}"} for i in reversed(range(count))]
+
+
+def long(kind: str, count: int) -> list[dict[str, Any]]:
+    if kind != "calls":
+        return [{"role": kind, "content": "x"}] * count
+    calls = [call("f", str(i)) for i in range(count)]
+    return [{"role": "assistant", "content": None, "tool_calls": calls}, *results_of(count)]
+
+
+class Counted(str):
+    """A template's text that counts the characters that are searched or copied one message at a time."""
+
+    searched = 0
+
+    def __contains__(self, piece: object) -> bool:
+        Counted.searched += len(self)
+        return isinstance(piece, str) and super().__contains__(piece)
+
+
+@pytest.mark.parametrize("kind", ["user", "system", "calls"])
+@pytest.mark.parametrize("source", [KNOWN_ROLES, ONE_CALL, ALTERNATING])
+def test_a_conversation_of_many_messages_is_never_searched_once_for_each(source: str, kind: str) -> None:
+    template = ChatTemplate(source, {})
+    Counted.searched = 0
+    try:
+        whole(long(kind, 2000), lambda messages: Counted(template.render(messages)), source)
+    except InvalidRequest:
+        assert source is ALTERNATING
+    assert Counted.searched == 0
+
+
+def test_results_in_any_order_follow_their_calls_and_none_is_lost_or_shown_twice() -> None:
+    messages = long("calls", 300)
+    messages += [{"role": "tool", "tool_call_id": "0", "content": "again"}, {"role": "tool", "content": "loose"}]
+    text = rendered(ONE_CALL, messages)
+    assert text.startswith("".join(f"<|call|>f<|tool|>r{i}" for i in range(300)))
+    assert text.endswith("<|tool|>again<|tool|>loose")
+
+
+def test_a_sentinel_is_found_behind_text_that_looks_like_the_beginning_of_one() -> None:
+    content = "x0123456789abcdef"
+    assert content in rendered(KNOWN_ROLES, [{"role": "user", "content": content}])

@@ -222,6 +222,7 @@ async def test_max_tokens_beyond_the_context_is_lowered_to_what_is_left(http: ai
 
 
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str | None, str | None]] = {
+    "a top_k beyond 32 bits": ({"top_k": 10**29}, 400, "top_k", None),
     "a prompt that fills the context": ({"prompt": [5] * 2048}, 400, "prompt", "context_length_exceeded"),
     "another model": ({"prompt": "x", "model": "gpt-4o"}, 404, "model", "model_not_found"),
     "no prompt": ({}, 400, "prompt", None),
@@ -327,6 +328,14 @@ async def test_a_long_text_is_counted_and_refused(http: aiohttp.ClientSession) -
     assert status == 400
     assert body["error"]["code"] == "context_length_exceeded"
     assert "2048" in body["error"]["message"]
+
+
+async def test_more_messages_than_the_context_has_tokens_are_refused_before_they_are_rendered(
+    http: aiohttp.ClientSession,
+) -> None:
+    status, body = await chat(http, messages=[{"role": "user", "content": ""}] * 2049)
+    assert (status, body["error"]["code"], body["error"]["param"]) == (400, "context_length_exceeded", "messages")
+    assert "2049 messages" in body["error"]["message"]
 
 
 async def test_an_image_is_refused_by_its_place(http: aiohttp.ClientSession) -> None:

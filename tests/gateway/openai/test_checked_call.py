@@ -125,6 +125,13 @@ def test_what_is_reserved_covers_what_the_body_makes_a_server_generate(prompt, m
         (CHAT, "min_new_tokens", 10_000),
         (COMPLETIONS, "min_length", 10_000),
         (EMBEDDINGS, "num_generations", 3),
+        (CHAT, "MAX_TOKENS", 100_000),
+        (CHAT, "maxTokens", 100_000),
+        (CHAT, "Max-Completion-Tokens", 100_000),
+        (COMPLETIONS, "N", 50),
+        (CHAT, "candidate_count", 50),
+        (CHAT, "beam_width", 50),
+        (COMPLETIONS, "ignoreEos", True),
     ],
 )
 def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoint, field, value):
@@ -147,6 +154,8 @@ def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoi
         ("parameters", {"max_new_tokens": 10, "best_of": 4}, "parameters.max_new_tokens"),
         ("sampling_params", [{"n": 10}], "sampling_params.0.n"),
         ("nvext", {"ignore_eos": True}, "nvext.ignore_eos"),
+        ("samplingParams", {"MaxTokens": 10}, "samplingParams.MaxTokens"),
+        ("ExtraBody", {"max_tokens": 10}, "ExtraBody.max_tokens"),
     ],
 )
 def test_a_length_inside_of_another_servers_parameters_is_refused_by_its_path(endpoint, field, value, named):
@@ -197,3 +206,26 @@ def test_prompts_of_token_ids_are_counted_as_tokens():
 def test_a_length_beyond_any_server_is_reserved_as_the_most_there_can_be():
     call = parse_call(CHAT, json.dumps({**GOOD, "max_tokens": 10**400, "n": 128}).encode())
     assert call.most_tokens(512) == (2**31 - 1) * 128
+
+
+PHOTO = "data:image/png;base64," + "A" * 3000
+PROMPTS = [
+    (CHAT, {"messages": [{"role": "user", "content": "hello"}]}, 5),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}], "temperature": 0.5}, 5),
+    (CHAT, {"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "hello"}, {"type": "image_url", "image_url": {"url": PHOTO}},
+        {"type": "input_audio", "input_audio": {"data": "A" * 3000, "format": "wav"}}]}]}, 8),
+    (CHAT, {"messages": [{"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]}, 3),
+    (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": [
+        {"type": "function", "function": {"name": "f", "description": "doc"}}], "stop": ["long text"]}, 5),
+    (COMPLETIONS, {"prompt": ["one", "three"]}, 8),
+    (COMPLETIONS, {"prompt": [1, 2, 3]}, 0),
+    (COMPLETIONS, {"prompt": [[1, 2], [3]]}, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("endpoint", "body", "characters"), PROMPTS)
+def test_the_size_of_a_prompt_is_that_of_its_text_and_not_of_its_json(endpoint, body, characters):
+    call = parse_call(endpoint, json.dumps({"model": "small", **body}).encode())
+    assert call.prompt_characters == characters

@@ -31,6 +31,15 @@ def test_any_cut_of_the_bytes_gives_the_same_events(cuts):
     assert [payload for piece in pieces for payload in splitter.feed(piece)] == PAYLOADS
 
 
+@given(st.lists(st.integers(0, 60), max_size=8), st.sampled_from([b"\r", b"\r\n", b"\n"]))
+def test_any_of_the_three_ends_of_a_line_gives_the_same_events_as_soon_as_they_end(cuts, end):
+    stream = b"data: a\n\n: b\n\ndata: c\ndata: d\n\ndata: [DONE]\n\n".replace(b"\n", end)
+    splitter = EventSplitter()
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    assert [payload for a, b in pairwise(edges) for payload in splitter.feed(stream[a:b])] == [b"a", b"c\nd", b"[DONE]"]
+    assert splitter.empty
+
+
 @pytest.mark.parametrize("at", range(6))
 def test_one_byte_order_mark_at_the_beginning_is_no_part_of_the_first_event(at):
     stream = BOM_UTF8 + STREAM

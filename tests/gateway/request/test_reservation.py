@@ -230,14 +230,15 @@ async def test_too_many_at_once_has_a_code_of_its_own(meter):
 async def test_the_headers_are_of_the_level_that_has_the_least_left_on_answers_and_refusals(meter, clock):
     who = bound({("acme", "", ""): Limits.of(rpm=100, tpm=1000), ("acme", "main", ""): Limits.of(rpm=2)})
     asked = exchange(who=who, max_tokens=500)
+    held = 500 + len(asked.parsed.call.raw) // 3
     async with await reserve(meter, asked) as reserved:
         assert dict(reserved.rates) == {
             b"x-ratelimit-limit-requests": b"2",
             b"x-ratelimit-remaining-requests": b"1",
             b"x-ratelimit-reset-requests": b"30s",
             b"x-ratelimit-limit-tokens": b"1000",
-            b"x-ratelimit-remaining-tokens": b"%d" % (500 - reserved.prompt_estimate),
-            b"x-ratelimit-reset-tokens": b"%gs" % ((500 + reserved.prompt_estimate) * 0.06),
+            b"x-ratelimit-remaining-tokens": b"%d" % (1000 - held),
+            b"x-ratelimit-reset-tokens": b"%gs" % (held * 0.06),
         }
         sent(asked, reserved, usage=usage(0))
     await used(meter, exchange(who=who, max_tokens=1), 0)

@@ -1,7 +1,9 @@
 """The client side of HTTP/1.1 against servers that misbehave in every way a byte can."""
 
 import asyncio
+import socket
 import ssl
+import struct
 import time
 from contextlib import asynccontextmanager
 
@@ -150,6 +152,36 @@ async def test_a_lost_connection_tells_whether_an_answer_had_begun(sent, answere
         with pytest.raises(ConnectionLost) as lost:
             await asked(pool)
         assert lost.value.answered is answered
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"]
+)
+async def test_a_body_without_a_length_ends_with_its_connection_which_is_not_used_again(head):
+    async def answer(_number, writer):
+        writer.write(head + b"hel")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+        writer.write(b"lo")
+        writer.close()
+
+    async with serving(answer) as (pool, _):
+        assert await asked(pool) == (200, b"hello", False)
+        assert not pool._idle
+
+
+async def test_a_body_without_a_length_whose_connection_breaks_is_lost():
+    async def answer(_number, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhel")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        linger = struct.pack("ii", 1, 0)  # a reset in place of an end
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.close()
+
+    async with serving(answer) as (pool, _):
+        with pytest.raises(ConnectionLost):
+            await asked(pool)
 
 
 async def test_nobody_there_is_no_connection():

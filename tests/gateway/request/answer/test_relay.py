@@ -141,6 +141,54 @@ async def test_a_clean_end_after_every_choice_has_ended_is_a_whole_answer_also_w
     assert (said(sent), ending, received.finish_reasons) == ("ab", DONE, ["stop", "length"])
 
 
+@pytest.mark.parametrize("last", [b"data: [DONE]\n", b"data: [DONE]", b"data:[DONE]\r\n"])
+async def test_a_done_without_a_blank_line_behind_it_ends_the_answer(last):
+    sent, ending = await relayed([event("Hello") + last], held=True)
+    assert (said(sent), ending) == ("Hello", DONE)
+
+
+@pytest.mark.parametrize("last", [b"data: [DON", b"data: {}", b": [DONE]", b"event: [DONE]"])
+async def test_half_a_done_does_not(last):
+    with pytest.raises(BackendFailed) as failed:
+        await relayed([event("Hello") + last])
+    assert failed.value.code == "stream_truncated"
+
+
+def halved(*texts, field="content"):
+    return [event(choices=[{"index": 0, "delta": {field: text}, "finish_reason": None}]) for text in texts]
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_character_that_the_server_cut_in_two_events_is_whole_for_the_client(held):
+    source = [*halved("a\ud83d", "\ude42 b", "c\ud83d", "", "\ude42"), event(finish="stop"), DONE]
+    sent, ending = await relayed(source, held=held)
+    assert (said(sent), ending) == ("a\U0001f642 bc\U0001f642", DONE)
+    assert b"\\ud" not in sent
+
+
+async def test_halves_of_two_texts_are_not_joined_to_each_other():
+    both = [
+        *halved("\ud83d"),
+        *halved("\ud83c", field="reasoning"),
+        *halved("\ude42"),
+        *halved("\udf0a", field="reasoning"),
+    ]
+    sent, _ = await relayed([*both, event(finish="stop"), DONE])
+    assert said(sent) == "\U0001f642"
+    assert "\U0001f30a" in sent.decode()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["\ud83d"], ["\ude42"], ["\ud83d", "b"], ["\ud83d", "\ud83d"], ["a\ud83db"], ["\ud83d", "x", "\ude42"]],
+    ids=ascii,
+)
+@pytest.mark.parametrize("held", [False, True])
+async def test_half_a_character_that_stays_alone_is_the_backends_fault(texts, held):
+    with pytest.raises(BackendFailed, match="not JSON"):
+        await relayed([*halved(*texts), event(finish="stop"), DONE], held=held)
+
+
 async def test_text_that_was_held_back_of_a_choice_without_an_end_of_its_own_is_not_lost_without_done():
     unfinished = event(choices=[{"index": 1, "delta": {"content": "left"}, "finish_reason": None}])
     sent, _ = await relayed([event("a", finish="stop") + unfinished], held=True)
