@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 
 from audit.cli.frame import DataOption, JsonOption, UsageMistake, describe_invalid, reporting_errors
-from audit.cli.private_values import ACTOR, do
+from audit.cli.on_files import ACTOR, do
 from audit.events.base import Event
 from audit.events.event import ModelChanged
 from audit.events.incident import AuthorityRequest, Oversight

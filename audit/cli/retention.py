@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from audit.cli.frame import DataOption, JsonOption, reporting_errors
-from audit.cli.private_values import BackupOption, do, print_outcome
+from audit.cli.on_files import do
+from audit.cli.private_values import BackupOption, print_outcome
 from audit.privacy.retention import preview, run
 from audit.privacy.schedule import Schedule
 from audit.private.audit_context import AuditContext
