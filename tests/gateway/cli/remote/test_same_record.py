@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -254,6 +255,13 @@ def test_every_command_is_compared_or_named_with_its_reason_as_one_for_the_host(
     parts = compared, named, free, ELSEWHERE_TESTED
     assert sorted(leaf for part in parts for leaf in part) == LEAVES, "each in one of them"
     assert all(any(leaf == one or leaf.startswith(f"{one} ") for leaf in LEAVES) for one in HOST_ONLY)
+
+
+def test_the_page_of_operations_lists_the_commands_for_the_host():
+    page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text()
+    for why in dict.fromkeys(HOST_ONLY.values()):
+        names = ", ".join(f"`{command}`" for command, reason in HOST_ONLY.items() if reason == why)
+        assert f"| {names} | {why} |\n" in page
 
 
 @pytest.mark.parametrize("leaf", [leaf for leaf in LEAVES if why_host_only(leaf, None)])
