@@ -1,7 +1,9 @@
 """`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on the log and its private values."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,7 +78,7 @@ def export_command(
     with reporting_errors(as_json):
         require_place(output)
         begin, end = given_period(since, until)
-        record = opened_record(data)
+        record, folder = opened_record(data), data or DEFAULT_DATA
         if isinstance(record, OverApi):
             if evidence is not None or dsar or disclose:
                 raise UsageMistake(
@@ -87,37 +89,34 @@ def export_command(
                 pack = record.export(tenant, output, since=begin, until=end, advance=advance)
             print_outcome({"tenant": tenant, **pack}, as_json, _exported({"tenant": tenant, **pack}, output))
             return
+        known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
         with progress_bar(_size(data, tenant), hidden=as_json) as advance:
-            folder = data or DEFAULT_DATA
-            known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
-
-            async def work(context: AuditContext) -> Summary:
-                content = reader_of(folder)
-                packages = [
-                    await answer(context, tenant, person, actor=ACTOR, evidence=known, content=content)
-                    for person in dsar or ()
-                ]
-                return await export(
-                    context,
-                    tenant,
-                    output,
-                    since=begin,
-                    until=end,
-                    disclose=disclose,
-                    evidence=known,
-                    attestations=attestations(files_beside((folder / LOG_IN_DATA).parent)),
-                    dsar=packages,
-                    actor=ACTOR,
-                    progress=advance,
-                )
-
-            made = do(data, work)
+            options: dict[str, Any] = {
+                "since": begin,
+                "until": end,
+                "disclose": disclose,
+                "evidence": known,
+                "progress": advance,
+            }
+            made = do(data, partial(_export, folder=folder, tenant=tenant, output=output, people=dsar or (), **options))
         missing = tuple(f"{one.field} ({one.article}): set it in {one.fix}" for one in made.missing)
         print_outcome(
             asdict(made) | {"missing": [one._asdict() for one in made.missing]},
             as_json,
             _exported(asdict(made) | {"missing": missing}, output),
         )
+
+
+async def _export(
+    context: AuditContext, *, folder: Path, tenant: str, output: Path, people: Sequence[str], **options: Any
+) -> Summary:
+    """A pack of the record in `folder`, with the access packages of `people`; `options` as those of `export`."""
+    known, content = options["evidence"], reader_of(folder)
+    packages = [
+        await answer(context, tenant, person, actor=ACTOR, evidence=known, content=content) for person in people
+    ]
+    attested = attestations(files_beside((folder / LOG_IN_DATA).parent))
+    return await export(context, tenant, output, attestations=attested, dsar=packages, actor=ACTOR, **options)
 
 
 def _exported(made: Row, output: Path) -> str:
