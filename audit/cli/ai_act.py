@@ -132,7 +132,7 @@ def _extract(
 
         return await context.in_thread(run)
 
-    return do(data, work)
+    return do(data, work, tenants=(tenant,))
 
 
 def _day(text: str) -> date:

@@ -220,7 +220,7 @@ def breach_command(
             with context.reading() as reader, closing(context.open_values()) as side:
                 return [impact(reader, name, scope, side) for name in names]
 
-        found = do(data, work)
+        found = do(data, work, tenants=tenant or ())
         if output is not None:
             concerned = [one for one in found if one.calls]
             parties = {one.tenant: evidence_of(data or DEFAULT_DATA, one.tenant).controller for one in concerned}

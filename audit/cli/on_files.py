@@ -53,6 +53,9 @@ class OnFiles:
     def __init__(self, data: Path | None) -> None:
         self._data = data
 
+    def _do(self, tenant: str, work: Callable[[AuditContext], Awaitable[T]], backup_days: int = BACKUP_DAYS) -> T:
+        return do(self._data, work, backup_days, tenants=(tenant,))
+
     # Requests of persons
 
     def receive(self, tenant: str, *, right: str, subject: str, received_at: str | None) -> Row:
@@ -60,14 +63,14 @@ class OnFiles:
             made = await receive(context, tenant, right=right, subject=subject, received_at=received_at, actor=ACTOR)
             return _matter_row(context, tenant, made)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def extend(self, tenant: str, matter: str, *, reason: str) -> Row:
         async def work(context: AuditContext) -> Row:
             await extend(context, _matter(context, tenant, matter), reason=reason, actor=ACTOR)
             return _matter_row(context, tenant, matter)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def settle(self, tenant: str, matter: str, *, outcome: str, act_seq: int | None, reason: str | None) -> Row:
         async def work(context: AuditContext) -> Row:
@@ -75,22 +78,22 @@ class OnFiles:
             await settle(context, known, outcome=outcome, act_seq=act_seq, reason=reason, actor=ACTOR)
             return _matter_row(context, tenant, matter)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def requests(self, tenant: str) -> list[Row]:
         async def work(context: AuditContext) -> list[Row]:
             with context.reading() as reader:
                 return [one.as_row(rfc3339(context.now())) for one in matters(reader, tenant)]
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     # Rights
 
     def access(self, tenant: str, subject: str) -> Row:
         folder = self._data or DEFAULT_DATA
         known, content = evidence_of(folder, tenant), reader_of(folder)
-        return do(
-            self._data, lambda context: answer(context, tenant, subject, actor=ACTOR, evidence=known, content=content)
+        return self._do(
+            tenant, lambda context: answer(context, tenant, subject, actor=ACTOR, evidence=known, content=content)
         )
 
     def erase(
@@ -104,24 +107,24 @@ class OnFiles:
             opened = open_certificate(note, context.origin(tenant), context.signer.public_key)
             return Erased(note, opened.model_dump(mode="json", exclude_none=True))
 
-        return do(self._data, work, BACKUP_DAYS if backup_days is None else backup_days)
+        return self._do(tenant, work, BACKUP_DAYS if backup_days is None else backup_days)
 
     def restrict(self, tenant: str, subject: str, *, restricted: bool) -> None:
-        do(self._data, lambda context: restrict(context, tenant, subject, restricted=restricted, actor=ACTOR))
+        self._do(tenant, lambda context: restrict(context, tenant, subject, restricted=restricted, actor=ACTOR))
 
     def rectify(self, tenant: str, seq: int, field: Field, value: Any) -> str:
         """Return the receipt of the correction."""
-        return str(do(self._data, lambda context: rectify(context, tenant, seq, field, value, actor=ACTOR)))
+        return str(self._do(tenant, lambda context: rectify(context, tenant, seq, field, value, actor=ACTOR)))
 
     def read(self, tenant: str, seq: int, *, reason: str) -> Row:
-        shown = do(self._data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
+        shown = self._do(tenant, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
         return {one.kept.field: one.value for one in shown}
 
     # Holds
 
     def place_hold(self, tenant: str, *, subject: str | None, records: Span | None, reason: str) -> str:
-        return do(
-            self._data,
+        return self._do(
+            tenant,
             lambda context: place_hold(context, tenant, subject=subject, records=records, actor=ACTOR, reason=reason),
         )
 
@@ -137,10 +140,10 @@ class OnFiles:
             await release_hold(context, tenant, hold, actor=ACTOR)
             return concerned
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def holds(self, tenant: str) -> list[Row]:
-        standing = do(self._data, lambda context: context.with_values(lambda side: holds_of(side, tenant)))
+        standing = self._do(tenant, lambda context: context.with_values(lambda side: holds_of(side, tenant)))
         return [hold._asdict() for hold in standing]
 
     # Incidents
@@ -149,7 +152,7 @@ class OnFiles:
         async def work(context: AuditContext) -> Row:
             return _case_row(context, tenant, await open_incident(context, tenant, actor=ACTOR, **facts), clocks)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def update_incident(self, tenant: str, incident: str, clocks: ClockTable, **facts: Any) -> Row:
         async def work(context: AuditContext) -> Row:
@@ -158,7 +161,7 @@ class OnFiles:
             await update(context, tenant, incident, actor=ACTOR, known=known, **facts)
             return _case_row(context, tenant, incident, clocks)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def notify_incident(self, tenant: str, incident: str, clocks: ClockTable, *, clock: str, authority: str) -> Row:
         async def work(context: AuditContext) -> Row:
@@ -173,7 +176,7 @@ class OnFiles:
             await notify(context, tenant, incident, clock=clock, authority=authority, actor=ACTOR, known=known)
             return _case_row(context, tenant, incident, clocks)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def close_incident(self, tenant: str, incident: str, clocks: ClockTable, *, reason: str, release: bool) -> Row:
         async def work(context: AuditContext) -> Row:
@@ -181,14 +184,14 @@ class OnFiles:
             await close(context, tenant, incident, reason=reason, release=release, actor=ACTOR, known=known)
             return _case_row(context, tenant, incident, clocks)
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
     def incidents(self, tenant: str, clocks: ClockTable) -> list[Row]:
         async def work(context: AuditContext) -> list[Row]:
             with context.reading() as reader:
                 return [_row_of(case, clocks, rfc3339(context.now())) for case in cases(reader, tenant)]
 
-        return do(self._data, work)
+        return self._do(tenant, work)
 
 
 def check_severity(known: ClockTable, laws: Collection[str], severity: str | None) -> None:
@@ -230,8 +233,17 @@ def _row_of(case: Case, clocks: ClockTable, now: str) -> Row:
     }
 
 
-def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_days: int = BACKUP_DAYS) -> T:
-    """What `work` returns, done on the log and side store of a data folder."""
+def do(
+    data: Path | None,
+    work: Callable[[AuditContext], Awaitable[T]],
+    backup_days: int = BACKUP_DAYS,
+    *,
+    tenants: Collection[str] = (),
+) -> T:
+    """What `work` returns, done on the log and side store of a data folder.
+
+    Raises StoreError for one of `tenants` of whom nothing is on record, so that a mistyped name gets no record.
+    """
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
         raise NoLog(no_log_at(log))
@@ -243,6 +255,9 @@ def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_d
 
     async def inside() -> T:
         async with _audit_context(log, backup_days) as context:
+            with context.reading() as reader:
+                for tenant in tenants:
+                    reader.head(tenant)
             return await work(context)
 
     return asyncio.run(inside())

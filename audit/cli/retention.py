@@ -47,7 +47,7 @@ def retention_command(
                 names = reader.tenants() if tenant is None else tenant
             return [asdict(await (preview if dry_run else run)(context, name, schedule)) for name in names]
 
-        done = do(data, work, backup_days)
+        done = do(data, work, backup_days, tenants=tenant or ())
         would = "would go" if dry_run else "gone"
         lines = [
             f"{one['tenant']}: {one['due']} values due, {one['deleted']} {would}, {one['held']} on hold;"
