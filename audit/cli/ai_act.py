@@ -19,7 +19,7 @@ from audit.cli.frame import (
     printable,
     reporting_errors,
 )
-from audit.cli.private_values import ACTOR, do
+from audit.cli.on_files import ACTOR, do
 from audit.files.new_file import new_file
 from audit.law.ai_act import extract
 from audit.law.duties import Duties, load_duties
@@ -132,7 +132,7 @@ def _extract(
 
         return await context.in_thread(run)
 
-    return do(data, work)
+    return do(data, work, tenants=(tenant,))
 
 
 def _day(text: str) -> date:

@@ -24,7 +24,6 @@ from audit.cli.frame import (
     SinceOption,
     UntilOption,
     UsageMistake,
-    check_place,
     console,
     given_period,
     open_keys,
@@ -34,8 +33,8 @@ from audit.cli.frame import (
     reporting_errors,
 )
 from audit.cli.incident import app as incident_app
+from audit.cli.on_files import ACTOR, do
 from audit.cli.oversight import app as oversight_app
-from audit.cli.private_values import ACTOR, do
 from audit.cli.private_values import app as private_values_app
 from audit.cli.retention import retention_command
 from audit.cli.subject_request import app as subject_request_app
@@ -78,12 +77,6 @@ app.command(
     "  domicile audit ai-act --as-of 2026-12-03",
 )(ai_act_command)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
-
-
-@app.callback()
-def audit(ctx: typer.Context) -> None:
-    """The audit log: verify it, read it, prove one record."""
-    check_place.get()(ctx.invoked_subcommand or "")
 
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]

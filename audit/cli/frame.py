@@ -26,6 +26,7 @@ from audit.log.walk import checked_moment
 from audit.private.value_location import KEYS, wrapped_keys
 
 if TYPE_CHECKING:
+    from audit.cli.over_api import Api
     from audit.witness.rotation import Replacement
 
 DATA_VARIABLE = "DOMICILE_DATA"
@@ -67,9 +68,8 @@ open_replacement: ContextVar["Callable[[Path, str | None], Replacement]"] = Cont
 )
 """How the signing key of a log is replaced, by its path and the place of the new key (None: the configured one)."""
 
-check_place: ContextVar[Callable[[str], None]] = ContextVar("check_place", default=lambda command: None)
-"""Called with the name of a command before it runs; a program that knows of installations on other hosts sets it, to
-end commands that work on files, where the user means one of those."""
+elsewhere: ContextVar[Callable[[Path | None], "Api | None"]] = ContextVar("elsewhere", default=lambda data: None)
+"""The admin API of the installation that a command with this data folder is for; None where that is on this host."""
 
 DataOption = Annotated[
     Path | None,

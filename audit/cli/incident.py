@@ -1,7 +1,7 @@
 """`domicile audit incident | breach`: what went wrong, whom it concerned, what is due."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,14 +23,12 @@ from audit.cli.frame import (
     printable,
     reporting_errors,
 )
-from audit.cli.private_values import ACTOR, do
-from audit.errors import AuditError
-from audit.events.stamp import rfc3339
+from audit.cli.on_files import ACTOR, OnFiles, Row, check_severity, do
+from audit.cli.over_api import OverApi, opened_record
 from audit.files.new_file import replace_file
 from audit.incidents.evidence import evidence_of
 from audit.incidents.impact import Impact, Scope, draft, impact
-from audit.incidents.incident import Case, case_of, cases, close, notify, open_incident, update
-from audit.law.deadlines import ClockTable, as_rows, load_clocks
+from audit.law.deadlines import ClockTable, load_clocks
 from audit.privacy.rights import log_read
 from audit.private.audit_context import AuditContext
 
@@ -77,31 +75,25 @@ def open_command(
 ) -> None:
     """Put an incident on record, freeze the records concerned, and say what is due and when."""
     with reporting_errors(as_json):
-        known = load_clocks(clocks)
+        record = opened_record(data)
+        known = _clocks(record, clocks)
         laws = law or ["gdpr"]
         _check_laws(known, laws)
-        _check_severity(known, laws, severity)
+        check_severity(known, laws, severity)
         begin, end = given_period(since, until)
-
-        async def work(context: AuditContext) -> tuple[Case, str]:
-            incident_id = await open_incident(
-                context,
-                tenant,
-                laws=laws,
-                actor=ACTOR,
-                aware_at=given_utc("--aware", aware),
-                classified_at=given_utc("--classified", classified),
-                severity=severity,
-                ai_system_id=system,
-                since=begin,
-                until=end,
-                freeze=freeze,
-            )
-            with context.reading() as reader:
-                return case_of(reader, tenant, incident_id), rfc3339(context.now())
-
-        case, now = do(data, work)
-        _show([case], known, now, as_json)
+        made = record.open_incident(
+            tenant,
+            known,
+            laws=laws,
+            aware_at=given_utc("--aware", aware),
+            classified_at=given_utc("--classified", classified),
+            severity=severity,
+            ai_system_id=system,
+            since=begin,
+            until=end,
+            freeze=freeze,
+        )
+        _show([made], as_json)
 
 
 @incident_app.command(
@@ -120,9 +112,10 @@ def update_command(
 ) -> None:
     """Put new facts of an incident on record: clocks start to run from them."""
     with reporting_errors(as_json):
-        known = load_clocks(clocks)
+        record = opened_record(data)
+        known = _clocks(record, clocks)
         _check_laws(known, law or [])
-        _check_severity(known, known.laws, severity)
+        check_severity(known, known.laws, severity)
         given = {
             "aware_at": given_utc("--aware", aware),
             "classified_at": given_utc("--classified", classified),
@@ -132,14 +125,7 @@ def update_command(
         changed |= {"laws": tuple(law)} if law else {}
         if not changed:
             raise UsageMistake("nothing is changed; give --law, --aware, --classified or --severity")
-
-    async def work(context: AuditContext) -> None:
-        with context.reading() as reader:
-            laws = case_of(reader, tenant, incident_id).laws
-        _check_severity(known, [*laws, *(law or [])], severity)
-        await update(context, tenant, incident_id, actor=ACTOR, **changed)
-
-    _step(data, tenant, incident_id, clocks, as_json, work)
+        _show([record.update_incident(tenant, incident_id, known, **changed)], as_json)
 
 
 @incident_app.command(
@@ -157,20 +143,10 @@ def notify_command(
 ) -> None:
     """Put on record that an authority was told."""
 
-    async def work(context: AuditContext) -> None:
-        known = load_clocks(clocks)
-        if clock not in known.names():
-            raise UsageMistake(f"there is no clock {clock!r}; name one of {', '.join(sorted(known.names()))}")
-        with context.reading() as reader:
-            laws = case_of(reader, tenant, incident_id).laws
-        if not any(one.name == clock and one.law in laws for one in known.clocks):
-            raise AuditError(
-                f"the incident is under {', '.join(laws)}, of which {clock} is no clock; name one of it, or add the law"
-                " with: domicile audit incident update --law"
-            )
-        await notify(context, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
-
-    _step(data, tenant, incident_id, clocks, as_json, work)
+    with reporting_errors(as_json):
+        record = opened_record(data)
+        known = _clocks(record, clocks)
+        _show([record.notify_incident(tenant, incident_id, known, clock=clock, authority=authority)], as_json)
 
 
 @incident_app.command("close", epilog="Example:\n\n  domicile audit incident close acme ID --release")
@@ -185,15 +161,9 @@ def close_command(
 ) -> None:
     """Put on record that an incident is over."""
     with reporting_errors(as_json):
-        reason = given_code("--reason", reason)
-    _step(
-        data,
-        tenant,
-        incident_id,
-        clocks,
-        as_json,
-        lambda c: close(c, tenant, incident_id, reason=reason, release=release, actor=ACTOR),
-    )
+        reason, record = given_code("--reason", reason), opened_record(data)
+        known = _clocks(record, clocks)
+        _show([record.close_incident(tenant, incident_id, known, reason=reason, release=release)], as_json)
 
 
 @incident_app.command("list", epilog="Example:\n\n  domicile audit incident list acme --open --json")
@@ -206,14 +176,9 @@ def list_command(
 ) -> None:
     """The incidents of a tenant and what is due for each."""
     with reporting_errors(as_json):
-        known = load_clocks(clocks)
-
-        async def work(context: AuditContext) -> tuple[list[Case], str]:
-            with context.reading() as reader:
-                return cases(reader, tenant), rfc3339(context.now())
-
-        found, now = do(data, work)
-        _show([one for one in found if one.closed is None or not only_open], known, now, as_json)
+        record = opened_record(data)
+        found = record.incidents(tenant, _clocks(record, clocks))
+        _show([one for one in found if one["closed"] is None or not only_open], as_json)
 
 
 @app.command(
@@ -255,7 +220,7 @@ def breach_command(
             with context.reading() as reader, closing(context.open_values()) as side:
                 return [impact(reader, name, scope, side) for name in names]
 
-        found = do(data, work)
+        found = do(data, work, tenants=tenant or ())
         if output is not None:
             concerned = [one for one in found if one.calls]
             parties = {one.tenant: evidence_of(data or DEFAULT_DATA, one.tenant).controller for one in concerned}
@@ -280,59 +245,32 @@ def _check_laws(known: ClockTable, laws: Collection[str]) -> None:
         )
 
 
-def _check_severity(known: ClockTable, laws: Collection[str], severity: str | None) -> None:
-    """Raises UsageMistake for a severity that none of `laws` knows."""
-    if severity is not None and severity not in (names := known.severity_names(laws)):
-        raise UsageMistake(
-            f"{severity!r} is no severity under {', '.join(sorted(laws))}; name one of {', '.join(names)}"
-        )
+def _clocks(record: OnFiles | OverApi, file: Path | None) -> ClockTable:
+    """Raises UsageMistake for a file where the incident is elsewhere."""
+    if file is not None and isinstance(record, OverApi):
+        raise UsageMistake("--clocks is a file of this host, and the clocks are the gateway's there; leave it out")
+    return load_clocks(file)
 
 
 def _kinds(one: Impact) -> str:
     return ", ".join(f"{name} {count}" for name, count in one.data_kinds.most_common(6))
 
 
-def _step(
-    data: Path | None,
-    tenant: str,
-    incident_id: str,
-    clocks: Path | None,
-    as_json: bool,
-    step: Callable[[AuditContext], Any],
-) -> None:
-    with reporting_errors(as_json):
-        known = load_clocks(clocks)
-
-        async def work(context: AuditContext) -> tuple[Case, str]:
-            await step(context)
-            with context.reading() as reader:
-                return case_of(reader, tenant, incident_id), rfc3339(context.now())
-
-        case, now = do(data, work)
-        _show([case], known, now, as_json)
-
-
-def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> None:
-    rows = [(case, as_rows(case.deadlines(clocks), now)) for case in found]
+def _show(found: list[Row], as_json: bool) -> None:
     if as_json:
-        told = [
-            {"incident_id": case.incident_id, "opened": case.opened, "closed": case.closed, "laws": case.laws}
-            | {"severity": case.severity, "moments": case.moments, "hold_ids": case.hold_ids, "deadlines": due}
-            for case, due in rows
-        ]
-        typer.echo(json.dumps({"ok": True, "incidents": told}, indent=2))
+        typer.echo(json.dumps({"ok": True, "incidents": found}, indent=2))
         return
-    if not rows:
+    if not found:
         typer.echo("No incident is on record.")
-    for case, due in rows:
-        held = f", {len(case.hold_ids)} legal hold" if case.hold_ids else ""
-        level = f", severity {printable(case.severity)}" if case.severity else ""
-        state = "closed" if case.closed else "open"
-        typer.echo(f"Incident {case.incident_id}: {state} since {case.opened}{level}{held}")
+    for case in found:
+        held = f", {len(case['hold_ids'])} legal hold" if case["hold_ids"] else ""
+        level = f", severity {printable(case['severity'])}" if case["severity"] else ""
+        state = "closed" if case["closed"] else "open"
+        typer.echo(f"Incident {case['incident_id']}: {state} since {case['opened']}{level}{held}")
         table = Table(box=None, pad_edge=False)
         for column in ("clock", "state", "due (UTC)", "met (UTC)", "who is told", "source", "applies from"):
             table.add_column(column, no_wrap=column not in ("source", "applies from"))
-        for row in due:
+        for row in case["deadlines"]:
             names = ("clock", "state", "due", "met", "tells", "article", "applies_from")
             table.add_row(
                 *(str(row[name] or "") for name in names[:2]), _due(row), *(str(row[n] or "") for n in names[3:])

@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 
 from audit.cli.frame import DataOption, JsonOption, UsageMistake, describe_invalid, reporting_errors
-from audit.cli.private_values import ACTOR, do
+from audit.cli.on_files import ACTOR, do
 from audit.events.base import Event
 from audit.events.event import ModelChanged
 from audit.events.incident import AuthorityRequest, Oversight
@@ -99,13 +99,13 @@ def authority_command(
             await context.record(_event(AuthorityRequest, tenant, fields))
             return matter_id
 
-        told = do(data, work)
+        told = do(data, work, tenants=(tenant,))
         typer.echo(json.dumps({"ok": True, "matter_id": told}) if as_json else f"On record: matter {told}")
 
 
 def _record(kind: type[Event], data: Path | None, tenant: str, fields: dict[str, Any], as_json: bool) -> None:
     event = _event(kind, tenant, fields)
-    receipt = do(data, lambda context: context.record(event))
+    receipt = do(data, lambda context: context.record(event), tenants=(tenant,))
     typer.echo(json.dumps({"ok": True, "receipt": str(receipt)}) if as_json else f"On record: {receipt}")
 
 

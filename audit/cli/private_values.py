@@ -1,17 +1,11 @@
-"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on the log and its private values.
+"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on the log and its private values."""
 
-Each command opens the log beside a running gateway, as a node of its own, and is itself on record before it has effect.
-"""
-
-import asyncio
 import json
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -23,37 +17,26 @@ from audit.cli.frame import (
     UsageMistake,
     given_code,
     given_period,
-    open_keys,
     printable,
     progress_bar,
     reporting_errors,
 )
-from audit.errors import AuditError, NoLog
+from audit.cli.on_files import ACTOR, Row, do
+from audit.cli.over_api import OverApi, opened_record
 from audit.events.commitment import FIELDS
 from audit.files.new_file import replace_file
 from audit.incidents.evidence import Evidence, evidence_of
-from audit.incidents.incident import open_cases_of_hold
-from audit.log.audit_log import AuditLog
+from audit.log.receipt import Receipt
 from audit.pack.archive import require_place
 from audit.pack.export import Summary, export
 from audit.privacy.kept_content import reader_of
-from audit.privacy.rights import answer, read, rectify, restrict
+from audit.privacy.rights import answer
 from audit.private.audit_context import AuditContext
-from audit.private.certificate import open_certificate
-from audit.private.deletion import holds_of
-from audit.private.erasure import erase, finish, place_hold, release_hold
-from audit.private.log_and_value_store import open_log_and_values
-from audit.private.value_location import FILE, open_values
 from audit.registers.dsar import access_page
 from audit.registers.language import LANGUAGES
 from audit.storage.attested_files import files_beside
-from audit.storage.location import exchange_attested_files, is_there, open_reader
-from audit.storage.sqlite import no_log_at
-from audit.storage.tiles import TILES
+from audit.storage.location import open_reader
 from audit.witness.anchor_attestations import attestations
-
-ACTOR = "cli"
-T = TypeVar("T")
 
 app = typer.Typer()
 hold_app = typer.Typer(no_args_is_help=True, help="Legal holds: what they cover is not deleted.")
@@ -95,50 +78,61 @@ def export_command(
     with reporting_errors(as_json):
         require_place(output)
         begin, end = given_period(since, until)
-        with progress_bar(_size(data, tenant), hidden=as_json) as advance:
-            folder = data or DEFAULT_DATA
-            known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
-
-            async def work(context: AuditContext) -> Summary:
-                content = reader_of(folder)
-                packages = [
-                    await answer(context, tenant, person, actor=ACTOR, evidence=known, content=content)
-                    for person in dsar or ()
-                ]
-                return await export(
-                    context,
-                    tenant,
-                    output,
-                    since=begin,
-                    until=end,
-                    disclose=disclose,
-                    evidence=known,
-                    attestations=attestations(files_beside((folder / LOG_IN_DATA).parent)),
-                    dsar=packages,
-                    actor=ACTOR,
-                    progress=advance,
+        record, folder = opened_record(data), data or DEFAULT_DATA
+        if isinstance(record, OverApi):
+            if evidence is not None or dsar or disclose:
+                raise UsageMistake(
+                    "packs over the admin API hold no private values, and the gateway's own registers; leave"
+                    " --evidence, --dsar and --disclose out, or run the command on the installation's own host"
                 )
-
-            made = do(data, work)
+            with progress_bar(record.size(tenant), hidden=as_json) as advance:
+                pack = record.export(tenant, output, since=begin, until=end, advance=advance)
+            print_outcome({"tenant": tenant, **pack}, as_json, _exported({"tenant": tenant, **pack}, output))
+            return
+        known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
+        with progress_bar(_size(data, tenant), hidden=as_json) as advance:
+            options: dict[str, Any] = {
+                "since": begin,
+                "until": end,
+                "disclose": disclose,
+                "evidence": known,
+                "progress": advance,
+            }
+            made = do(data, partial(_export, folder=folder, tenant=tenant, output=output, people=dsar or (), **options))
+        missing = tuple(f"{one.field} ({one.article}): set it in {one.fix}" for one in made.missing)
         print_outcome(
-            asdict(made) | {"missing": [one._asdict() for one in made.missing]}, as_json, _exported(made, output)
+            asdict(made) | {"missing": [one._asdict() for one in made.missing]},
+            as_json,
+            _exported(asdict(made) | {"missing": missing}, output),
         )
 
 
-def _exported(made: Summary, output: Path) -> str:
+async def _export(
+    context: AuditContext, *, folder: Path, tenant: str, output: Path, people: Sequence[str], **options: Any
+) -> Summary:
+    """A pack of the record in `folder`, with the access packages of `people`; `options` as those of `export`."""
+    known, content = options["evidence"], reader_of(folder)
+    packages = [
+        await answer(context, tenant, person, actor=ACTOR, evidence=known, content=content) for person in people
+    ]
+    attested = attestations(files_beside((folder / LOG_IN_DATA).parent))
+    return await export(context, tenant, output, attestations=attested, dsar=packages, actor=ACTOR, **options)
+
+
+def _exported(made: Row, output: Path) -> str:
     lines = [
-        f"{output}: {made.end - made.first} records of {made.tenant}, up to the signed checkpoint of size"
-        f" {made.checkpoint_size}.",
+        f"{output}: {made['end'] - made['first']} records of {made['tenant']}, up to the signed checkpoint of size"
+        f" {made['checkpoint_size']}.",
         "Check it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'",
     ]
-    if made.policies_unknown:
+    if made["policies_unknown"]:
         lines.append(
-            f"NOTE: {made.policies_unknown} calls were decided by policies that are not in the pack, and"
+            f"NOTE: {made['policies_unknown']} calls were decided by policies that are not in the pack, and"
             " verify.py will say so. The gateway's registers (--data) have them, or --evidence FILE names them."
         )
-    if made.missing:
-        lines.append(f"NOTE: {len(made.missing)} fields that a law asks for are empty in this pack:")
-        lines += [f"  {one.field} ({one.article}): set it in {one.fix}" for one in made.missing]
+    if made["missing"]:
+        lines.append(f"NOTE: {len(made['missing'])} fields that a law asks for are empty in this pack:")
+        lines += [f"  {one}" for one in made["missing"]]
     return "\n".join(map(printable, lines))
 
 
@@ -154,7 +148,12 @@ def erase_command(
     records: RecordsOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All private values of the tenant, for good.")] = False,
     reason: ReasonOption = "data_subject_request",
-    backup_days: BackupOption = 30,
+    backup_days: Annotated[
+        int | None,
+        typer.Option(
+            "--backup-days", min=0, help="How long backups of side.db live (default: 30), on the certificate."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the signed certificate goes.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
@@ -167,13 +166,9 @@ def erase_command(
         if not yes:
             typer.confirm("What is erased cannot be restored. Go on?", abort=True, err=True)
 
-        async def work(context: AuditContext) -> tuple[str, dict[str, Any]]:
-            await finish(context)
-            note = await erase(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason)
-            opened = open_certificate(note, context.origin(tenant), context.signer.public_key)
-            return note, opened.model_dump(mode="json", exclude_none=True)
-
-        note, said = do(data, work, backup_days)
+        note, said = opened_record(data).erase(
+            tenant, subject=subject, records=span, reason=reason, backup_days=backup_days
+        )
         if output is not None:
             replace_file(output, note.encode())
         print_outcome(
@@ -198,10 +193,7 @@ def hold_place(
         if subject is not None and records is not None:
             raise UsageMistake("a hold covers a subject or records, not both; give one of --subject and --records")
         span, reason = _span(records), given_code("--reason", reason)
-        hold = do(
-            data,
-            lambda context: place_hold(context, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
-        )
+        hold = opened_record(data).place_hold(tenant, subject=subject, records=span, reason=reason)
         print_outcome({"hold_id": hold}, as_json, f"Hold {hold} stands.")
 
 
@@ -210,18 +202,8 @@ def hold_place(
 )
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Let what the hold kept be deleted again. Warns where an incident that needs it is still open."""
-
-    async def work(context: AuditContext) -> list[str]:
-        def find() -> list[str]:
-            with context.reading() as reader:
-                return [case.incident_id for case in open_cases_of_hold(reader, tenant, hold_id)]
-
-        concerned = await context.in_thread(find)
-        await release_hold(context, tenant, hold_id, actor=ACTOR)
-        return concerned
-
     with reporting_errors(as_json):
-        still_open = do(data, work)
+        still_open = opened_record(data).release_hold(tenant, hold_id)
         print_outcome(
             {"hold_id": hold_id, "open_incidents": still_open},
             as_json,
@@ -239,13 +221,9 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
 def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """The holds that stand."""
     with reporting_errors(as_json):
-        standing = do(data, lambda context: context.with_values(lambda side: holds_of(side, tenant)))
-        lines = [
-            f"{hold.id}  {hold.reason}  "
-            + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
-            for hold in standing
-        ]
-        print_outcome({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
+        standing = opened_record(data).holds(tenant)
+        lines = [f"{hold['id']}  {hold['reason']}  {_covered(hold)}" for hold in standing]
+        print_outcome({"holds": standing}, as_json, "\n".join(lines) or "No hold stands.")
 
 
 @app.command(
@@ -263,13 +241,7 @@ def dsar_command(
     with reporting_errors(as_json=False):
         if html is not None and html not in LANGUAGES:
             raise UsageMistake(f"there is no page in {html!r}; name one of {', '.join(LANGUAGES)}")
-        known = evidence_of(data or DEFAULT_DATA, tenant)
-        content = reader_of(data or DEFAULT_DATA)
-
-        def work(context: AuditContext) -> Awaitable[dict[str, Any]]:
-            return answer(context, tenant, subject, actor=ACTOR, evidence=known, content=content)
-
-        package = do(data, work)
+        package = opened_record(data).access(tenant, subject)
         typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
         for name in package["article_15"]["missing"]:
             typer.echo(f"NOTE: missing in the registers: {printable(name)}", err=True)
@@ -285,7 +257,7 @@ def restrict_command(
 ) -> None:
     """Keep the data of a person, but refuse to show or export it (GDPR 18)."""
     with reporting_errors(as_json):
-        do(data, lambda context: restrict(context, tenant, subject, restricted=not lift, actor=ACTOR))
+        opened_record(data).restrict(tenant, subject, restricted=not lift)
         print_outcome({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
 
 
@@ -304,8 +276,8 @@ def rectify_command(
             right = json.loads(value)
         except ValueError:
             right = value
-        receipt = do(data, lambda context: rectify(context, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
-        print_outcome({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
+        receipt = opened_record(data).rectify(tenant, seq, field, right)  # type: ignore[arg-type]  # checked there
+        print_outcome({"receipt": receipt}, as_json, f"Corrected by record {Receipt.parse(receipt).seq}: {receipt}")
 
 
 @app.command("read", epilog="Example:\n\n  domicile audit read acme --seq 41 --reason complaint")
@@ -318,51 +290,13 @@ def read_command(
 ) -> None:
     """Show the private values of one record; the access is recorded first."""
     with reporting_errors(as_json):
-        reason = given_code("--reason", reason)
-        shown = do(data, lambda context: read(context, tenant, seq, actor=ACTOR, reason=reason))
-        values = {one.kept.field: one.value for one in shown}
+        values = opened_record(data).read(tenant, seq, reason=given_code("--reason", reason))
         print_outcome(
             values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items())
         )
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
-
-
-def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_days: int = 30) -> T:
-    """What `work` returns, done on the log and side store of a data folder."""
-    log = (data or DEFAULT_DATA) / LOG_IN_DATA
-    if not is_there(log):
-        raise NoLog(no_log_at(log))
-    if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
-        raise AuditError(
-            f"{log.with_name('signer.key')}, which signs this log, is missing; use the original data folder, or put the"
-            " key set back with: domicile init --keys KEY_SET"
-        )
-
-    async def inside() -> T:
-        async with _audit_context(log, backup_days) as context:
-            return await work(context)
-
-    return asyncio.run(inside())
-
-
-@asynccontextmanager
-async def _audit_context(log: Path, backup_days: int) -> AsyncIterator[AuditContext]:
-    keys, signer = open_keys.get()(log)
-    side = log.with_name(FILE)
-    opened = open_log_and_values(side, keys)
-    async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
-        yield AuditContext(
-            audit_log,
-            open_values=lambda: open_values(side, keys),
-            open_reader=lambda: open_reader(log),
-            keys=keys,
-            signer=signer,
-            backup_days=backup_days,
-            tiles=log.with_name(TILES),
-            exchange=partial(exchange_attested_files, log),
-        )
 
 
 def _size(data: Path | None, tenant: str) -> int:
@@ -380,6 +314,12 @@ def _span(records: str | None) -> tuple[int, int] | None:
     if not (first.isdecimal() and (last.isdecimal() or not dash)) or int(first) > int(last or first):
         raise UsageMistake(f"--records {records!r} is not a range; write 41 or 41-57")
     return int(first), int(last or first)
+
+
+def _covered(hold: Row) -> str:
+    if hold["key_id"]:
+        return f"key {hold['key_id']}"
+    return "all" if hold["first"] is None else f"{hold['first']}-{hold['last']}"
 
 
 def print_outcome(answer: dict[str, Any], as_json: bool, sentence: str) -> None:

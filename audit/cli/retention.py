@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from audit.cli.frame import DataOption, JsonOption, reporting_errors
-from audit.cli.private_values import BackupOption, do, print_outcome
+from audit.cli.on_files import do
+from audit.cli.private_values import BackupOption, print_outcome
 from audit.privacy.retention import preview, run
 from audit.privacy.schedule import Schedule
 from audit.private.audit_context import AuditContext
@@ -46,7 +47,7 @@ def retention_command(
                 names = reader.tenants() if tenant is None else tenant
             return [asdict(await (preview if dry_run else run)(context, name, schedule)) for name in names]
 
-        done = do(data, work, backup_days)
+        done = do(data, work, backup_days, tenants=tenant or ())
         would = "would go" if dry_run else "gone"
         lines = [
             f"{one['tenant']}: {one['due']} values due, {one['deleted']} {would}, {one['held']} on hold;"

@@ -1,29 +1,15 @@
 """`domicile audit request`: requests of persons, until when each has to be answered, and by which act it was."""
 
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from audit.cli.frame import DataOption, JsonOption, console, given_code, given_utc, printable, reporting_errors
-from audit.cli.private_values import ACTOR, do
-from audit.events.stamp import rfc3339
-from audit.incidents.subject_requests import (
-    ACTS,
-    ARTICLES,
-    EXTENSIONS,
-    OUTCOMES,
-    Matter,
-    extend,
-    matter_of,
-    matters,
-    receive,
-    settle,
-)
-from audit.private.audit_context import AuditContext
+from audit.cli.on_files import Row
+from audit.cli.over_api import opened_record
+from audit.incidents.subject_requests import ACTS, EXTENSIONS, OUTCOMES
 
 app = typer.Typer(no_args_is_help=True, help="Requests of persons: until when each has to be answered (GDPR 12(3)).")
 
@@ -48,11 +34,10 @@ def create_command(
 ) -> None:
     """Put a request of a person on record, and say until when it has to be answered."""
 
-    async def work(context: AuditContext) -> str:
+    with reporting_errors(as_json):
         at = given_utc("--received", received)
-        return await receive(context, tenant, right=right, subject=subject, received_at=at, actor=ACTOR)
-
-    _step(data, tenant, as_json, work)
+        made = opened_record(data).receive(tenant, right=right, subject=subject, received_at=at)
+        _show([made], as_json)
 
 
 @app.command("extend", epilog="Example:\n\n  domicile audit request extend acme REQUEST --reason complexity")
@@ -65,11 +50,8 @@ def extend_command(
 ) -> None:
     """Put on record that the person was told that the answer takes up to two months longer, and why."""
 
-    async def work(context: AuditContext) -> str:
-        await extend(context, _known(context, tenant, request), reason=reason, actor=ACTOR)
-        return request
-
-    _step(data, tenant, as_json, work)
+    with reporting_errors(as_json):
+        _show([opened_record(data).extend(tenant, request, reason=reason)], as_json)
 
 
 @app.command(
@@ -90,13 +72,9 @@ def close_command(
 ) -> None:
     """Put on record how a request ended."""
 
-    async def work(context: AuditContext) -> str:
+    with reporting_errors(as_json):
         why = None if reason is None else given_code("--reason", reason)
-        known = _known(context, tenant, request)
-        await settle(context, known, outcome=outcome, act_seq=act, reason=why, actor=ACTOR)
-        return request
-
-    _step(data, tenant, as_json, work)
+        _show([opened_record(data).settle(tenant, request, outcome=outcome, act_seq=act, reason=why)], as_json)
 
 
 @app.command("list", epilog="Example:\n\n  domicile audit request list acme --open --json")
@@ -108,34 +86,13 @@ def list_command(
 ) -> None:
     """The requests of a tenant's persons, and until when each has to be answered."""
     with reporting_errors(as_json):
-
-        async def work(context: AuditContext) -> tuple[list[Matter], str]:
-            with context.reading() as reader:
-                return matters(reader, tenant), rfc3339(context.now())
-
-        found, now = do(data, work)
-        _show([one for one in found if one.closed is None or not only_open], now, as_json)
+        found = opened_record(data).requests(tenant)
+        _show([one for one in found if one["closed_at"] is None or not only_open], as_json)
 
 
-def _known(context: AuditContext, tenant: str, request: str) -> Matter:
-    with context.reading() as reader:
-        return matter_of(reader, tenant, request)
-
-
-def _step(data: Path | None, tenant: str, as_json: bool, step: Callable[[AuditContext], Awaitable[str]]) -> None:
-    """Do one step of a request, whose id it returns, and show the request as it is then."""
-    with reporting_errors(as_json):
-
-        async def work(context: AuditContext) -> tuple[Matter, str]:
-            return _known(context, tenant, await step(context)), rfc3339(context.now())
-
-        matter, now = do(data, work)
-        _show([matter], now, as_json)
-
-
-def _show(found: list[Matter], now: str, as_json: bool) -> None:
+def _show(found: list[Row], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"ok": True, "requests": [one.as_row(now) for one in found]}, indent=2))
+        typer.echo(json.dumps({"ok": True, "requests": found}, indent=2))
         return
     if not found:
         typer.echo("No request of a person is on record.")
@@ -145,15 +102,14 @@ def _show(found: list[Matter], now: str, as_json: bool) -> None:
     for column in columns:
         table.add_column(column, no_wrap=column not in columns[-2:])
     for one in found:
-        acts = ", ".join(f"{seq} ({kind})" for seq, _, kind in one.candidates) if one.closed is None else ""
-        right = f"{one.right} ({ARTICLES.get(one.right, '')})"
-        cells = one.matter_id, right, one.received_at, one.due_at, one.state(now), _ended(one), acts
-        table.add_row(*(printable(cell) for cell in cells))
+        acts = ", ".join(f"{act['seq']} ({act['type']})" for act in one["candidates"] if one["closed_at"] is None)
+        cells = one["id"], f"{one['right']} ({one['article']})", one["received_at"], one["due_at"], one["state"]
+        table.add_row(*(printable(cell) for cell in (*cells, _ended(one), acts)))
     console().print(table)
 
 
-def _ended(one: Matter) -> str:
-    if one.closed is None:
-        return f"extended: {one.extension_reason}" if one.extended else ""
-    by = "" if one.act_seq is None else f" by record {one.act_seq}"
-    return f"{one.outcome}{by}" + (f", {one.reason}" if one.reason else "")
+def _ended(one: Row) -> str:
+    if one["closed_at"] is None:
+        return f"extended: {one['extension_reason']}" if one["extended_at"] else ""
+    by = "" if one["act_seq"] is None else f" by record {one['act_seq']}"
+    return f"{one['outcome']}{by}" + (f", {one['reason']}" if one["reason"] else "")

@@ -23,7 +23,7 @@ from audit.cli.frame import (
     printable,
     reporting_errors,
 )
-from audit.cli.private_values import ACTOR, do
+from audit.cli.on_files import ACTOR, do
 from audit.errors import NoLog
 from audit.events.anchor import CheckpointCosigned
 from audit.events.base import ANCHOR_TENANT

@@ -1,5 +1,6 @@
 """Usage and costs from the ledger, of one tenant or of all."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -10,7 +11,7 @@ from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Day
 from gateway.store.reports.cost_report import Cost, CostDimension, cost
 from gateway.store.reports.inventory import Inventory
-from gateway.store.reports.usage_csv import csv_lines
+from gateway.store.reports.usage_csv import csv_lines, json_lines
 from gateway.store.reports.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
 
 router = APIRouter(tags=["usage"], route_class=IdempotentRoute)
@@ -18,6 +19,11 @@ router = APIRouter(tags=["usage"], route_class=IdempotentRoute)
 By = Annotated[list[Dimension], Query(description="dimension to group by; may be repeated")]
 Format = Annotated[Literal["json", "csv"], Query()]
 CSV = "text/csv; charset=utf-8"
+JSON_LINES = "application/jsonl"
+LineFormat = Annotated[Literal["csv", "jsonl"], Query()]
+AS_LINES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string"}} for kind in (CSV, JSON_LINES)}}
+}
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {CSV: {"schema": {"type": "string"}}}}}
 
 
@@ -90,13 +96,28 @@ def show_all_cost(context: Context, span: SpanOf, by: CostBy = [], format: Forma
     "/tenants/{tenant}/usage/calls",
     dependencies=[Depends(RequirePermission("usage.read"))],
     response_class=StreamingResponse,
-    responses=AS_CSV,
+    responses=AS_LINES,
 )
-def export_calls(context: Context, tenant: str, span: SpanOf) -> StreamingResponse:
-    """Export all finished calls as CSV."""
+def export_calls(context: Context, tenant: str, span: SpanOf, format: LineFormat = "csv") -> StreamingResponse:
+    """Export all finished calls of the tenant: CSV, or one JSON object a line."""
     Inventory(context.database).tenant(tenant)  # 404 before the first byte
-    lines = csv_lines(entries(context.database, tenant=tenant, span=span), LedgerEntry)
-    return StreamingResponse((line.encode() for line in lines), media_type=CSV)
+    return _exported(entries(context.database, tenant=tenant, span=span), format)
+
+
+@router.get(
+    "/usage/calls",
+    dependencies=[Depends(RequirePermission("usage.read-all"))],
+    response_class=StreamingResponse,
+    responses=AS_LINES,
+)
+def export_all_calls(context: Context, span: SpanOf, format: LineFormat = "csv") -> StreamingResponse:
+    """Export all finished calls of all tenants: CSV, or one JSON object a line."""
+    return _exported(entries(context.database, span=span), format)
+
+
+def _exported(rows: Iterable[LedgerEntry], format: str) -> StreamingResponse:
+    lines = csv_lines(rows, LedgerEntry) if format == "csv" else json_lines(rows)
+    return StreamingResponse((line.encode() for line in lines), media_type=CSV if format == "csv" else JSON_LINES)
 
 
 def _costs(lines: list[Cost], format: str) -> list[Cost] | Response:

@@ -3,7 +3,6 @@
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -113,12 +112,12 @@ def _prepare(ctx: typer.Context) -> None:
 
 def _know_other_hosts() -> None:
     """Give the commands of `audit` and `regions` the installation elsewhere that a command is for."""
-    from audit.cli.frame import check_place
-    from gateway.cli.terminal.shell import catalogue_elsewhere
+    from audit.cli import frame
+    from gateway.cli.terminal.shell import catalogue_elsewhere, record_elsewhere
     from regions.cli import elsewhere
 
     elsewhere.set(catalogue_elsewhere)
-    check_place.set(_check_place_of_audit)
+    frame.elsewhere.set(record_elsewhere)
 
 
 app = typer.Typer(
@@ -137,31 +136,16 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-ON_FILES = frozenset({"init", "up", "doctor", "config", "database", "secrets", "backup", "cell", "retention"})
-"""Commands that have no route of the admin API, or not all of theirs."""
-OF_AUDIT_OVER_THE_API = frozenset({"challenge", "find-answer"})
-"""Commands of `audit` that have a route."""
-
-
-def _check_place_of_audit(command: str) -> None:
-    if command not in OF_AUDIT_OVER_THE_API and (url := os.environ.get("DOMICILE_URL")):
-        from gateway.cli.terminal.shell import refuse_elsewhere
-
-        refuse_elsewhere(f"audit {command}", url)
-
-
 @app.callback(epilog="Example: domicile demo")
 def domicile(
-    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Sovereign, multi-tenant inference: a gateway that enforces policies, answers and records."""
-    if ctx.invoked_subcommand in ON_FILES and (url := os.environ.get("DOMICILE_URL")):
-        from gateway.cli.terminal.shell import refuse_elsewhere
+    from gateway.cli.terminal.host_only import check_place
 
-        refuse_elsewhere(ctx.invoked_subcommand, url)
+    check_place()
 
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from audit.events.stamp import rfc3339
 from audit.incidents.incident import Case, close, notify, open_incident, update
 from audit.law.deadlines import ClockTable, as_rows, load_clocks
+from audit.log.walk import checked_moment
 from gateway.admin.calls.access import RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, ResponseBody
@@ -24,13 +25,16 @@ Officer = Annotated[Actor, Depends(RequirePermission("rights.act"))]
 
 class NewIncident(Body):
     """A new incident. `laws`: codes from `clocks.json`. Times are RFC 3339, UTC, with milliseconds. With `freeze`, none
-    of the tenant's records is deleted until the incident is closed with `release`."""
+    of the tenant's records from `since` to before `until` (RFC 3339 UTC, or a prefix: ``2026-03``), by default none at
+    all, is deleted until the incident is closed with `release`."""
 
     laws: Annotated[tuple[ReasonCode, ...], Field(min_length=1, max_length=8)]
     aware_at: Moment | None = None
     classified_at: Moment | None = None
     severity: ReasonCode | None = None
     ai_system_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    since: Annotated[str, Field(max_length=32)] | None = None
+    until: Annotated[str, Field(max_length=32)] | None = None
     freeze: bool = True
 
 
@@ -82,7 +86,8 @@ async def create_incident(actor: Officer, record: OnRecord, tenant: str, new: Ne
     await run_in_threadpool(record.known, tenant)
     _check(load_clocks(), new.laws, new.severity)
     with refusing():
-        made = await open_incident(record.audit, tenant, actor=actor.name, **new.model_dump())
+        period = {name: checked_moment(at) if at else None for name, at in (("since", new.since), ("until", new.until))}
+        made = await open_incident(record.audit, tenant, actor=actor.name, **new.model_dump() | period)
     return await _one(record, tenant, made)
 
 

@@ -7,13 +7,15 @@ A person is named by the identifier that applications use. It is sent in the bod
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
-from pydantic import Field, model_validator
+from pydantic import Field as WireField
+from pydantic import model_validator
 from starlette.concurrency import run_in_threadpool
 
 from audit.errors import AuditError
+from audit.events.commitment import Field
 from audit.events.stamp import rfc3339
 from audit.incidents.subject_requests import Matter, extend, receive, settle
-from audit.privacy.rights import answer, restrict
+from audit.privacy.rights import answer, rectify, restrict
 from audit.private.certificate import open_certificate
 from audit.private.deletion import holds_of
 from audit.private.erasure import certificates, erase, finish, place_hold, release_hold
@@ -28,17 +30,17 @@ router = APIRouter(prefix="/tenants/{tenant}/rights", tags=["rights"], route_cla
 
 Officer = Annotated[Actor, Depends(RequirePermission("rights.act"))]
 Right = Literal["access", "rectification", "erasure", "restriction", "portability", "objection", "human_review"]
-Number = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Number = Annotated[int, WireField(ge=0, le=2**53 - 1)]
 
 
 class Person(Body):
-    subject: Subject = Field(repr=False)
+    subject: Subject = WireField(repr=False)
 
 
 class Scope(Body):
     """A person, or the records `first` to `last`."""
 
-    subject: Subject | None = Field(None, repr=False)
+    subject: Subject | None = WireField(None, repr=False)
     first: Number | None = None
     last: Number | None = None
 
@@ -75,6 +77,14 @@ class NewHold(Scope):
 
 class Restriction(Person):
     restricted: bool = True
+
+
+class Correction(Body):
+    """The right value of a field of record `seq`."""
+
+    seq: Number
+    field: Field
+    value: Any = WireField(repr=False)
 
 
 class NewRequest(Person):
@@ -140,11 +150,24 @@ class HoldPlaced(ResponseBody):
     id: str
 
 
+class HoldReleased(ResponseBody):
+    """`open_incidents`: incidents that are not closed, and whose records the hold kept: they may be deleted now."""
+
+    id: str
+    open_incidents: tuple[str, ...]
+
+
 class Certificate(ResponseBody):
     """A certificate of erasure. `note`: the signed certificate. `says`: its content."""
 
     note: str
     says: dict[str, Any]
+
+
+class Corrected(ResponseBody):
+    """Receipt of the record of a correction."""
+
+    receipt: str
 
 
 class Restricted(ResponseBody):
@@ -193,6 +216,15 @@ async def restrict_person(actor: Officer, record: OnRecord, tenant: str, asked: 
     return Restricted(restricted=asked.restricted)
 
 
+@router.post("/rectify", status_code=201)
+async def rectify_value(actor: Officer, record: OnRecord, tenant: str, right: Correction) -> Corrected:
+    """Record a corrected value beside the wrong one, which stays (GDPR 16)."""
+    await run_in_threadpool(record.known, tenant)
+    with refusing():
+        receipt = await rectify(record.audit, tenant, right.seq, right.field, right.value, actor=actor.name)
+    return Corrected(receipt=str(receipt))
+
+
 @router.get("/holds", dependencies=[Depends(RequirePermission("rights.act"))])
 async def list_holds(record: OnRecord, tenant: str) -> tuple[HoldRecord, ...]:
     """List the active legal holds."""
@@ -212,14 +244,14 @@ async def create_hold(actor: Officer, record: OnRecord, tenant: str, new: NewHol
 
 
 @router.post("/holds/{hold}/release")
-async def end_hold(actor: Officer, record: OnRecord, tenant: str, hold: str) -> HoldPlaced:
+async def end_hold(actor: Officer, record: OnRecord, tenant: str, hold: str) -> HoldReleased:
     """End a legal hold. Its data may be deleted again. 404 if the hold is not active."""
     await run_in_threadpool(record.known, tenant)
     if hold not in {one.id for one in await _holds(record, tenant)}:
         raise NotFound(f"tenant {tenant!r} has no active legal hold {hold!r}; look it up in the list of holds")
     with refusing():
         await release_hold(record.audit, tenant, hold, actor=actor.name)
-    return HoldPlaced(id=hold)
+    return HoldReleased(id=hold, open_incidents=await run_in_threadpool(_open_incidents, record, tenant, hold))
 
 
 @router.get("/requests", dependencies=[Depends(RequirePermission("rights.act"))])
@@ -273,6 +305,12 @@ async def _matter(record: Record, tenant: str, matter_id: str) -> Matter:
 
 def _shown(record: Record, one: Matter) -> SubjectRequest:
     return SubjectRequest.model_validate(one.as_row(rfc3339(record.audit.now())))
+
+
+def _open_incidents(record: Record, tenant: str, hold: str) -> tuple[str, ...]:
+    with record.reading() as reader:
+        known = record.context.cases.of(reader, tenant)
+    return tuple(case.incident_id for case in known if case.closed is None and hold in case.hold_ids)
 
 
 async def _holds(record: OnRecord, tenant: str) -> tuple[HoldRecord, ...]:

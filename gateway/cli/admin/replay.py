@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json
-from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail
+from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, needs_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def replay(
 
     Example: domicile backend replay acme req-5f3a0c6be1d2498877a0b1c2 --json
     """
-    from audit.cli.private_values import do
+    from audit.cli.on_files import do
     from audit.errors import AuditError
     from gateway.database.errors import StoreError
     from gateway.errors import GatewayError
@@ -68,6 +68,7 @@ def replay(
 
     if backend is not None and url is not None:
         fail("both --backend and --url are given; give one of the two", NOT_COMPARED)
+    needs_folder(data)
     try:
         installation = Installation.open(data)
         done = do(data, lambda context: _replay(installation, context, tenant, request, backend, url, tolerance))

@@ -1,10 +1,9 @@
 """``domicile usage``: what was used, what it cost, and what it costs."""
 
-from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +24,6 @@ from gateway.cli.terminal.shell import (
 
 if TYPE_CHECKING:
     from gateway.store.reports.usage_report import Span
-
-Row = TypeVar("Row")
 
 usage_app = typer.Typer(name="usage", help="Tokens, backend seconds and cost, from the ledger.", no_args_is_help=True)
 
@@ -132,31 +129,21 @@ def export_usage(
     Example: domicile usage export --since 2026-11-01 --until 2026-11-30 -o november.csv
     """
     from audit.files.new_file import new_file
-    from gateway.store.reports.usage_csv import csv_lines
-    from gateway.store.reports.usage_report import LedgerEntry, calls, entries
 
-    with opened_database(data) as (_, database):
+    with opened_reports(data) as reports:
         span = _span(since, until)
-
-        def lines(advance: Callable[[int], None]) -> Iterator[str]:
-            rows = _advancing(entries(database, tenant=tenant, span=span), advance)
-            return (f"{row.model_dump_json()}\n" for row in rows) if as_json else csv_lines(rows, LedgerEntry)
-
+        lines = reports.ledger(tenant, span, as_json=as_json)
         if output is None:
-            for line in lines(lambda count: None):
+            for line in lines:
                 typer.echo(line, nl=False)
             return
         with (
             new_file(output) as out,
-            progress("calls", calls(database, tenant=tenant, span=span), hidden=as_json) as advance,
+            progress("calls", reports.ledger_size(tenant, span), hidden=as_json) as advance,
         ):
-            out.writelines(line.encode() for line in lines(advance))
-
-
-def _advancing(rows: Iterable[Row], advance: Callable[[int], None]) -> Iterator[Row]:
-    for row in rows:
-        yield row
-        advance(1)
+            for line in lines:
+                out.write(line.encode())
+                advance(1)
 
 
 @usage_app.command("list-prices")

@@ -89,7 +89,7 @@ def find_answer(
 
 def _found_here(data: Path, tenant: str, text: str, reason: str, period: Period) -> "AnswerSearch":
     """Raises AuditError, InstallationError, StoreError."""
-    from audit.cli.private_values import do
+    from audit.cli.on_files import do
     from gateway.installation.installation import Installation
     from gateway.marks.answers import AnswerFinder
     from gateway.store.lookup import tenant as lookup_tenant_row
@@ -158,7 +158,7 @@ def delete_fingerprints(
     import asyncio
 
     from audit.cli.frame import given_code
-    from audit.cli.private_values import do
+    from audit.cli.on_files import do
     from audit.errors import AuditError
     from audit.events.privacy import AnswerSaltDestroyed
     from gateway.database.errors import ControlError, StoreError

@@ -128,7 +128,7 @@ def _by_backend(
 ) -> "ChallengeReport":
     """As a gateway does, over the same connections. Backends show their weights; of hardware, which only a gateway
     keeps asking for, nothing is known, so a policy that asks for it allows none."""
-    from audit.cli.private_values import do
+    from audit.cli.on_files import do
     from backend.wire import CHALLENGE_PATH, WEIGHTS_PATH
     from gateway.comparisons.recomputation import CHALLENGE_TIMEOUT_S, Fleet, Recomputation
     from gateway.content.inspection import Inspection
@@ -182,7 +182,7 @@ def _on_this_host(
     installation: "Installation", data: Path, tenant: str, request: str, given: "Given", model: Path | None, dtype: str,
     reason: str,
 ) -> "ChallengeReport":  # fmt: skip
-    from audit.cli.private_values import do
+    from audit.cli.on_files import do
     from backend.wire import Challenged
     from gateway.comparisons.challenge import ChallengeReport, committed, record_challenge
 

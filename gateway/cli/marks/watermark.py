@@ -13,10 +13,21 @@ from pydantic import BaseModel
 from gateway.cli.marks.reading import NOT_TESTED, read_text
 from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json, print_table
-from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, opened_database
+from gateway.cli.terminal.shell import (
+    ACTOR,
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    Tenant,
+    fail,
+    needs_folder,
+    opened_api,
+    opened_database,
+)
 
 if TYPE_CHECKING:
     from audit.private.audit_context import AuditContext
+    from gateway.cli.remote.api import AdminApi
     from gateway.database.database import Database
     from gateway.installation.installation import Installation
     from gateway.marks.asking import Allowed, Fetch
@@ -83,17 +94,24 @@ def detect(
 
     Example: domicile mark detect acme letter.txt --project support
     """
-    from audit.cli.private_values import do
+    from audit.cli.on_files import do
     from audit.errors import AuditError
     from gateway.database.errors import ControlError, StoreError
     from gateway.installation.installation import Installation, InstallationError
     from policy.errors import PolicyError
 
+    if weights is not None:
+        needs_folder(data)
     text = read_text(file)
     try:
-        installation = Installation.open(data)
-        with closing(installation.database()) as database:
-            found = do(data, lambda context: _detected(installation, database, context, tenant, project, text, weights))
+        if (api := opened_api(data)) is not None:
+            found = _detected_by(api, tenant, project, text)
+        else:
+            installation = Installation.open(data)
+            with closing(installation.database()) as database:
+                found = do(
+                    data, lambda context: _detected(installation, database, context, tenant, project, text, weights)
+                )
     except (AuditError, ControlError, InstallationError, PolicyError, StoreError, OSError) as error:
         fail(str(error), NOT_TESTED)
     if as_json:
@@ -106,6 +124,14 @@ def detect(
         raise typer.Exit(NOT_TESTED if found.verdict == "untested" else NOT_FOUND)
 
 
+def _detected_by(api: "AdminApi", tenant: str, project: str, text: str) -> "Detected":
+    """Of the installation elsewhere. Raises StoreError."""
+    from gateway.marks.detection import Detected
+
+    said = api.post("tenants", tenant, "marks", "detect", body={"project": project, "text": text})
+    return Detected(**said | {name: tuple(said[name]) for name in ("models", "untested_models")})
+
+
 async def _detected(
     installation: "Installation", database: "Database", context: "AuditContext", tenant: str, project: str, text: str,
     weights: Path | None,
@@ -114,6 +140,7 @@ async def _detected(
     from gateway.marks.asking import Detection
     from gateway.store.marks import MarkKeys
 
+    installation.inventory(database).project(tenant, project)  # raises for one that there is not
     keys = MarkKeys(database, installation.keys)
     async with opened_upstream(installation, context) as upstream:
 

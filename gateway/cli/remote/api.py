@@ -70,7 +70,11 @@ class AdminApi:
 
     def text(self, *path: str, **query: Any) -> str:
         """As `get`, for a response that is not JSON."""
-        return self._ask("GET", path, query, None).content.decode("utf-8")
+        return self.content(*path, **query).decode("utf-8")
+
+    def content(self, *path: str, **query: Any) -> bytes:
+        """As `get`, for a response that is a file."""
+        return self._ask("GET", path, query, None).content
 
     def post(self, *path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         return self._json(self._ask("POST", path, query, body))

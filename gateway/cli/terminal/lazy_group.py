@@ -1,6 +1,7 @@
 """A command group whose parts are imported when one of them runs, so that ``--help`` and ``--version`` load none."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -10,6 +11,26 @@ from typer.core import TyperCommand, TyperGroup
 from gateway.cli.terminal.old_spellings import accept_old_spellings
 
 Command = TyperCommand | TyperGroup
+
+
+_running: ContextVar[tuple[Any, tuple[str, ...]]] = ContextVar("running", default=(None, ()))
+"""The lazy group that runs, and its words."""
+
+
+def running_command() -> str:
+    """The whole name of the command that runs, without that of the program: ``audit hold list``."""
+    group, words = _running.get()
+    name: list[str] = []
+    for word in words:
+        if (group := getattr(group, "commands", {}).get(word)) is None:
+            break
+        name.append(word)
+    return " ".join(name)
+
+
+def running_words() -> tuple[str, ...]:
+    """The words of the command line, without the program's."""
+    return _running.get()[1]
 
 
 class LazyCommand(NamedTuple):
@@ -81,6 +102,10 @@ def lazy_group(parts: Mapping[str, LazyCommand], prepare: Callable[[Any], None])
             names = [name for name in self.commands if name not in parts]
             given = {name: self.commands[name] for name in names}
             self.commands: Any = _Commands(given, parts)
+
+        def parse_args(self, ctx: Any, args: list[str]) -> Any:
+            _running.set((self, tuple(args)))
+            return super().parse_args(ctx, args)
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)

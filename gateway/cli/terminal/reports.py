@@ -3,7 +3,7 @@
 Here it comes from the control database; `gateway.cli.remote.reading` has the same methods over an admin API.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.store.adapters import adapter_at, adapters_in
@@ -11,8 +11,9 @@ from gateway.store.model_names import model_name_at, model_names_in
 from gateway.store.oversight import stops_in
 from gateway.store.reports.cost_report import cost
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
+from gateway.store.reports.usage_csv import csv_lines, json_lines
 from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_in
-from gateway.store.reports.usage_report import usage
+from gateway.store.reports.usage_report import LedgerEntry, calls, entries, usage
 
 if TYPE_CHECKING:
     from gateway.database.database import Database
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.records.usage import LimitsRecord, PriceRecord
     from gateway.store.oversight import StopRecord
     from gateway.store.reports.cost_report import Cost
-    from gateway.store.reports.usage_report import Usage
+    from gateway.store.reports.usage_report import Span, Usage
 
 
 class Reports:
@@ -70,3 +71,12 @@ class Reports:
 
     def cost(self, tenant: str | None, by: Sequence[Any], span: Any) -> "Sequence[Cost]":
         return cost(self._database, tenant=tenant, by=by, span=span)
+
+    def ledger(self, tenant: str | None, span: "Span", *, as_json: bool) -> Iterator[str]:
+        """Yield each call that is over, as a line of CSV after a header, or of JSON."""
+        rows = entries(self._database, tenant=tenant, span=span)
+        return json_lines(rows) if as_json else csv_lines(rows, LedgerEntry)
+
+    def ledger_size(self, tenant: str | None, span: "Span") -> int:
+        """Return how many calls `ledger` has."""
+        return calls(self._database, tenant=tenant, span=span)

@@ -6,22 +6,22 @@ they are committed. Without one they are not recorded.
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gateway.cli.terminal.lazy_group import running_command
 from gateway.cli.terminal.printing import print_json, print_next
 
 if TYPE_CHECKING:
     from gateway.cli.remote.api import AdminApi
+    from gateway.cli.remote.record import RecordApi
     from gateway.cli.terminal.reports import Reports
     from gateway.database.database import Database
     from gateway.installation.installation import Installation
@@ -115,16 +115,26 @@ def opened_api(data: Path) -> "AdminApi | None":
     return None if (url := remote_url(data)) is None else _remote_api(url)
 
 
+def record_elsewhere(data: Path | None) -> "RecordApi | None":
+    """For the commands of `audit`: the admin API of the installation that one is for; None where that is here."""
+    if (api := opened_api(data or DEFAULT_DATA)) is None:
+        return None
+    from gateway.cli.remote.record import RecordApi
+
+    return RecordApi(api)
+
+
 def needs_folder(data: Path) -> None:
     """End a command that works on the files of an installation, where it would be for one elsewhere."""
     if (url := remote_url(data)) is not None:
-        words = takewhile(lambda word: not word.startswith("-"), sys.argv[1:3])
-        refuse_elsewhere(" ".join(words), url)
+        refuse_elsewhere(running_command(), url)
 
 
 def refuse_elsewhere(command: str, url: str) -> NoReturn:
     """End a command of this name that is for `url` and cannot be."""
-    fail(f"`domicile {command}` works on the files of an installation, not over {url}; run it on its host with --data")
+    from gateway.cli.terminal.host_only import why_host_only
+
+    fail(f"`domicile {command}` {why_host_only(command)}, so not over {url}; run it on its host with --data")
 
 
 @contextmanager

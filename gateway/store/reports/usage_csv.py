@@ -1,4 +1,4 @@
-"""Usage as a table for other programs: CSV (RFC 4180), a row a line of the report or a call of the ledger."""
+"""Usage for other programs: CSV (RFC 4180) or lines of JSON, a row a line of the report or a call of the ledger."""
 
 import csv
 import io
@@ -14,6 +14,11 @@ def csv_lines(rows: Iterable[BaseModel], kind: type[BaseModel]) -> Iterator[str]
     yield _line(kind.model_fields)
     for row in rows:
         yield _line(_cell(value) for value in row.model_dump().values())
+
+
+def json_lines(rows: Iterable[BaseModel]) -> Iterator[str]:
+    """The rows as JSON objects, each with its line end."""
+    return (f"{row.model_dump_json()}\n" for row in rows)
 
 
 def _line(cells: Iterable[str]) -> str:

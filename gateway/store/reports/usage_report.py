@@ -120,11 +120,15 @@ def usage(
 
 
 def entries(database: Database, *, tenant: str | None = None, span: Span = EVER) -> Iterator[LedgerEntry]:
-    """Every call that is over, by day, tenant and request. Raises NotFound as `usage` does."""
-    place = ("", "", "")
-    with database.read() as session:
-        if tenant is not None:
+    """Every call that is over, by day, tenant and request. Raises NotFound as `usage` does, before the first."""
+    if tenant is not None:
+        with database.read() as session:
             lookup.tenant(session, tenant)
+    return _entries(database, tenant, span)
+
+
+def _entries(database: Database, tenant: str | None, span: Span) -> Iterator[LedgerEntry]:
+    place = ("", "", "")
     order = (_L.c.day, _L.c.tenant, _L.c.request_id)
     while True:
         after = _closed(select(_L), tenant, span).where(

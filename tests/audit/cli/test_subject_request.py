@@ -1,6 +1,7 @@
 """Requests of persons as they are typed."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,27 @@ def test_a_refusal_needs_its_reason_as_a_code(data: Path) -> None:
         assert wrong.exit_code != 0 and why in wrong.output
     words = ("close", "acme", made["id"], "--outcome", "refused", "--reason", "unknown_person")
     assert "refused, unknown_person" in run(data, *words).stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"request create acmee --right access --subject {ALICE}",
+        f"hold create acmee --subject {ALICE}",
+        "hold create acmee",
+        "hold list acmee",
+        "incident create acmee --law gdpr",
+        "erase acmee --all --yes",
+        f"restrict acmee --subject {ALICE}",
+        "retention acmee",
+        "breach acmee",
+        "authority record acmee received --authority 'A court' --country US",
+        "model record acmee --model m --what system_prompt",
+    ],
+)
+def test_a_mistyped_tenant_is_told_and_gets_no_record(data: Path, home: Home, line: str) -> None:
+    """A hold that stands for nobody would let the data go that it was meant to keep."""
+    wrong = SHELL.invoke(app, [*shlex.split(line), "--data", str(data)])
+    assert wrong.exit_code == 1 and "acmee" in wrong.output, wrong.output
+    shown_now = SHELL.invoke(app, ["show", "--json", "--data", str(data)])
+    assert "acmee" not in shown_now.output

@@ -164,6 +164,7 @@ BODIES = {
     "answer_access": {"subject": SUBJECT},
     "erase_values": {"subject": SUBJECT},
     "restrict_person": {"subject": SUBJECT},
+    "rectify_value": {"seq": 0, "field": "input", "value": "hello again"},
     "create_request": {"subject": SUBJECT, "right": "access"},
     "extend_request": {"reason": "complexity"},
     "close_request": {"outcome": "answered_elsewhere"},

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
-from gateway.cli.app import ON_FILES, app
+from gateway.cli.app import app
 from gateway.cli.remote import credentials
 from gateway.cli.remote.credentials import Credentials, CredentialsError
 from gateway.identity.keys import generate_key
@@ -192,8 +192,6 @@ def test_a_command_on_files_says_so_by_its_name(words, tmp_path):
     said = run(*words, env={"DOMICILE_URL": "http://127.0.0.1:9"})
     assert said.exit_code == 1
     assert "on its host" in said.stderr or "on the installation's own host" in said.stderr
-    if words[0] in ON_FILES:
-        assert f"`domicile {words[0]}` works on the files of an installation" in said.stderr
 
 
 async def test_what_a_role_may_not_do_is_refused_in_the_words_of_the_gateway(served):

@@ -1,0 +1,39 @@
+"""The admin API as the commands of `audit` ask it: with the errors that the record itself would raise."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from audit.cli.frame import UsageMistake
+from audit.errors import AuditError
+from gateway.cli.remote.api import AdminApi
+from gateway.database.errors import InvalidValue, StoreError
+
+
+class RecordApi:
+    """Methods raise AuditError; UsageMistake for a value that no installation accepts."""
+
+    def __init__(self, api: AdminApi) -> None:
+        self._api = api
+
+    def get(self, *path: str) -> Any:
+        with _of_the_record():
+            return self._api.get(*path)
+
+    def post(self, *path: str, body: Mapping[str, Any]) -> Any:
+        with _of_the_record():
+            return self._api.post(*path, body=body)
+
+    def content(self, *path: str) -> bytes:
+        with _of_the_record():
+            return self._api.content(*path)
+
+
+@contextmanager
+def _of_the_record() -> Iterator[None]:
+    try:
+        yield
+    except InvalidValue as error:
+        raise UsageMistake(str(error)) from error
+    except StoreError as error:
+        raise AuditError(str(error)) from error
