@@ -58,6 +58,7 @@ class Detected:
 async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:
     """Return the result for a text. keys: the keys of all periods of the tenant."""
     by_model: dict[str, list[PeriodKey]] = {}
+    marked = {model for key in keys for model in key.models}
     for key in keys[:PERIODS_AT_ONCE]:
         for model in key.models:
             by_model.setdefault(model, []).append(key)
@@ -67,7 +68,7 @@ async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:
         answer = await ask(model, body.model_dump_json().encode())
         if answer is not None and (read := _read(answer, len(of_model))) is not None:
             found[model] = read
-    untested = tuple(sorted({*by_model} - {*found}))
+    untested = tuple(sorted(marked - {*found}))
     return _told(found, by_model, untested)
 
 

@@ -144,11 +144,12 @@ async def test_other_servers_are_asked_in_their_words_and_a_caller_s_are_left_ou
         set_up = registering(server.url, Trust(pin=pin_of(files), watermark=kind), policy=MARKED)
         async with lab(tmp_path, set_up=set_up, backends={}) as made:
             declining = {"watermarking": False, "watermark": {"enabled": False}, "vllm_xargs": {"gamma": 0}}
+            declining |= {"enable_watermark": False, "Watermark_Config": None, "custom_logit_processor": "none"}
             answer = await made.post(chat("hello", **declining))
             greedy = await made.post(chat("hello", temperature=0))
             events = made.events()
     (_, body), _ = server.received
-    known = {"watermarking", "watermark", "vllm_xargs"}
+    known = {"watermarking", "watermark", *declining}
     assert {name: value for name, value in body.items() if name in known} == asked
     assert (answer.status, answer.headers["x-domicile-watermark"]) == (200, "requested")
     assert greedy.headers["x-domicile-watermark"] == "greedy"
