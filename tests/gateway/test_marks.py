@@ -36,6 +36,29 @@ def told(answer):
     return answer.json["choices"][0].get("watermark"), answer.headers.get("x-domicile-watermark")
 
 
+SAID = [{"role": "user", "content": "the sea"}]
+APIS = {
+    "/v1/messages": {"messages": SAID, "max_tokens": 6},
+    "/v1/responses": {"input": "the sea", "max_output_tokens": 16, "store": False},
+    "/api/chat": {"messages": SAID, "options": {"num_predict": 6}},
+    "/api/generate": {"prompt": "the sea", "options": {"num_predict": 6}},
+}
+
+
+async def in_other_apis(made):
+    """What came of the mark is said by the object that ends the answer, whole or streamed."""
+    for path, body in APIS.items():
+        whole = await made.post({"model": "writer", "stream": False, **body}, path)
+        assert whole.status == 200, (path, whole.body)
+        assert whole.json["watermark"] == whole.headers["x-domicile-watermark"], path
+        assert whole.json["watermark"] in ("short", "marked")
+        stream = await made.post({"model": "writer", "stream": True, **body}, path)
+        assert stream.headers["x-domicile-watermark"] == "demanded"
+        last = [line for line in stream.body.decode().splitlines() if '"watermark"' in line]
+        assert len(last) == 1, (path, stream.body)
+        assert '"watermark":"short"' in last[0] or '"watermark":"marked"' in last[0]
+
+
 async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
     models = tmp_path / "models"
     (models / "writer").mkdir(parents=True)
@@ -82,6 +105,7 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
                 if choice.get("watermark") is not None
             ]
             assert (ends, stream.headers["x-domicile-watermark"]) == (["marked"], "demanded")
+            await in_other_apis(made)
             other = await made.post(long, path, key="globex/main")
             assert told(other) == (None, None)
 
