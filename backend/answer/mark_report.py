@@ -26,7 +26,7 @@ def mark_of(params: SamplingParams, tokens: Sequence[int]) -> str | None:
     """
     if params.mark is None:
         return None
-    if params.greedy:
+    if params.greedy or params.top_k == 1:
         return GREEDY
     if is_detectable(params.mark, tokens):
         return MARKED

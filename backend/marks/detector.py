@@ -55,7 +55,7 @@ def scores(keys: Sequence[MarkKey], pairs: Sequence[tuple[Sequence[int], int]]) 
 def p_value(key: bytes, pairs: Sequence[tuple[Sequence[int], int]]) -> float:
     """Return the p-value of a tenant's key for a period, corrected for all shards."""
     found = scores([shard_key(key, shard) for shard in range(SHARDS)], pairs)
-    return min(1.0, SHARDS * min(one.p_value for one in found))
+    return min(1.0, SHARDS * max(found, key=lambda one: one.total).p_value)
 
 
 def is_detectable(key: MarkKey, tokens: Sequence[int]) -> bool:

@@ -98,26 +98,39 @@ def _blocks(keys: Words, counters: Words, nonces: Words) -> Words:
     start = np.empty((BLOCK_WORDS, len(counters)), dtype=np.uint32)
     start[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
     start[4:12], start[12], start[13:] = keys.T, counters, nonces.T
-    a, b, c, d = start[:4].copy(), start[4:8].copy(), start[8:12].copy(), start[12:].copy()
+    state = start.copy()
+    a, b, c, d = state[:4], state[4:8], state[8:12], state[12:]
+    diagonal, spare = tuple(np.empty_like(b) for _ in range(3)), np.empty_like(b)
     for _ in range(10):
-        a, b, c, d = _quarters(a, b, c, d)
-        a, b, c, d = _quarters(a, np.roll(b, -1, 0), np.roll(c, -2, 0), np.roll(d, -3, 0))
-        b, c, d = np.roll(b, 1, 0), np.roll(c, 2, 0), np.roll(d, 3, 0)
-    return np.concatenate((a, b, c, d)) + start
+        _quarters(a, b, c, d, spare)
+        for row, (of, into) in enumerate(zip((b, c, d), diagonal, strict=True), start=1):
+            _turned(of, row, into)
+        _quarters(a, diagonal[0], diagonal[1], diagonal[2], spare)
+        for row, (of, into) in enumerate(zip(diagonal, (b, c, d), strict=True), start=1):
+            _turned(of, 4 - row, into)
+    state += start
+    return state
 
 
-def _quarters(a: Words, b: Words, c: Words, d: Words) -> tuple[Words, Words, Words, Words]:
-    """Compute four quarter rounds, one for each row."""
+def _turned(words: Words, by: int, into: Words) -> None:
+    into[: 4 - by], into[4 - by :] = words[by:], words[:by]
+
+
+def _quarters(a: Words, b: Words, c: Words, d: Words, spare: Words) -> None:
+    """Compute four quarter rounds in place, one for each row. spare: overwritten; nothing is allocated."""
     for first, second in ((16, 12), (8, 7)):
-        a = a + b
-        d = _rotated(d ^ a, first)
-        c = c + d
-        b = _rotated(b ^ c, second)
-    return a, b, c, d
+        a += b
+        d ^= a
+        _rotate(d, first, spare)
+        c += d
+        b ^= c
+        _rotate(b, second, spare)
 
 
-def _rotated(words: Words, bits: int) -> Words:
-    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+def _rotate(words: Words, bits: int, spare: Words) -> None:
+    np.left_shift(words, np.uint32(bits), out=spare)
+    np.right_shift(words, np.uint32(32 - bits), out=words)
+    words |= spare
 
 
 def _stream(key: bytes, block: int, context: Sequence[int], blocks: int) -> bytes:

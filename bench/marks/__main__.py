@@ -1,6 +1,6 @@
 """How well watermarks are found, and what they cost, on the demo's model.
 
-    python -m bench.marks --peers vllm synthid --texts ../shared/data --cache build/marks --json FILE
+    python -m bench.marks --peers vllm synthid --texts ../shared/data FOLDER --cache build/marks --json FILE
 
 - found: the share of marked answers whose text is found at a false positive rate of 1e-3, all shards of the key
   counted, by length and by share of words edited; of all answers, and of those that are prose (a small model repeats
@@ -10,7 +10,8 @@
   bootstrap; the same of the draws alone (`by_steps`); share of distinct 4-grams of both, and the p-value of a rank test
   for a difference.
 - by entropy: found, of answers in quarters by the mean entropy of their draws.
-- false positives: distinct pieces of texts that people wrote, each by a random key.
+- false positives: distinct pieces of texts that people wrote, each by a random key; and how probable as many alarms or
+  more are at the stated rate.
 - speed: tokens a second with and without marks, interleaved, the median of the ratios.
 """
 
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
-from math import exp, sqrt
+from math import exp, fsum, lgamma, log, log1p, sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
@@ -170,7 +171,17 @@ def false_positives(model: str, folders: list[Path], tests: int, minutes: float)
         "median_pairs": statistics.median(lengths),
         "alarms": {str(alpha): count for alpha, count in alarms.items()},
         "expected_at_most": {str(alpha): alpha * len(lengths) for alpha in alarms},
+        "probability_of_as_many": {str(alpha): as_many(len(lengths), alpha, count) for alpha, count in alarms.items()},
     }
+
+
+def as_many(tests: int, rate: float, count: int) -> float:
+    """P(count or more of so many independent tests), each with that probability."""
+    logs = (
+        lgamma(tests + 1) - lgamma(k + 1) - lgamma(tests - k + 1) + k * log(rate) + (tests - k) * log1p(-rate)
+        for k in range(count)
+    )
+    return max(0.0, 1 - fsum(map(exp, logs)))
 
 
 def speed(model: str, repeats: int) -> list[dict[str, Any]]:
@@ -274,8 +285,10 @@ def whole(tokens: list[int]) -> list[int]:
 
 def main() -> None:
     parser = options_of(__doc__, count=64, of="answers of each kind", repeats=5)
-    parser.add_argument("--texts", type=Path, help="folder with texts that people wrote; those of this machine besides")
-    parser.add_argument("--tests", type=int, default=100_000, help="of pieces of those texts, at most")
+    parser.add_argument("--texts", type=Path, nargs="*", default=[], help="folders with texts that people wrote")
+    parser.add_argument(
+        "--tests", type=int, default=300_000, help="of pieces of those texts and of this machine's, at most"
+    )
     parser.add_argument("--minutes", type=float, default=60.0, help="for them, at most")
     parser.add_argument("--cache", type=Path, help="folder in which generated answers are kept")
     parser.add_argument("--temperature", type=float, nargs="*", default=[0.7, 1.0])
@@ -297,7 +310,7 @@ def main() -> None:
             run.part(f"quality at {temperature}", partial(all_of_quality, marked, plain, *steps))
             run.part(f"by entropy at {temperature}", partial(by_entropy, options.model, marked, steps[0]))
     if "people" in options.parts:
-        folders = here() if options.texts is None else [options.texts, *here()]
+        folders = [*options.texts, *here()]
         run.part("false positives", lambda: false_positives(options.model, folders, options.tests, options.minutes))
     if "speed" in options.parts:
         run.part("speed", lambda: speed(options.model, options.repeats))

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from backend.wire import Usage
 from gateway.openai.answer import THOUGHT_FIELDS, clean_saying
+from gateway.openai.finish import watermark_of
 from gateway.openai.finite_json import read
 
 MAX_TEXT: Final = 64 << 20
@@ -47,6 +48,13 @@ def said_in(choice: Mapping[str, Any], holder: str) -> dict[str, Any]:
     if (legacy := said.pop("function_call", None)) is not None:
         said["tool_calls"] = [*(said.get("tool_calls") or ()), {"index": 0, "id": "call_0", "function": legacy}]
     return said
+
+
+def mark_in(choice: Mapping[str, Any]) -> dict[str, str]:
+    """What came of the watermark that policy demands, as a member of what ends an answer of any API; none where the
+    choice says nothing of it."""
+    said = watermark_of(choice)
+    return {} if said is None else {"watermark": said}
 
 
 def thought_in(said: Mapping[str, Any]) -> str | None:

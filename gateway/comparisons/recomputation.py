@@ -27,11 +27,11 @@ from gateway.comparisons.challenge import (
 from gateway.content.inspection import Inspection
 from gateway.content.prompt import Prompt
 from gateway.errors import GatewayError
-from gateway.marks.detection import TestsPerHour
 from gateway.openai import endpoints
 from gateway.openai.checked_call import IDENTIFYING_FIELDS
 from gateway.openai.endpoints import Endpoint
 from gateway.policies.study import PolicyStudy
+from gateway.store.text_tests import TextTests
 from gateway.upstream.http1 import ConnectionLost, ProtocolError
 from policy.facts import BackendFacts
 from policy.redact.redactor import Redactor
@@ -110,7 +110,7 @@ class Fleet:
 class Recomputation:
     """Challenges. `bound`: most in an hour; None for a command, whose caller has the keys anyway."""
 
-    def __init__(self, fleet: Fleet, inspection: Inspection, bound: TestsPerHour | None = None) -> None:
+    def __init__(self, fleet: Fleet, inspection: Inspection, bound: TextTests | None = None) -> None:
         self._fleet = fleet
         self._inspection = inspection
         self._bound = bound
@@ -121,7 +121,7 @@ class Recomputation:
         """Challenge an answer. Raises TooManyTests, what `committed` and `Committed.request` do, NoBackendAllowed,
         HoldsRedacted, and what `Fleet.allowed` does."""
         if self._bound is not None:
-            self._bound.take(tenant)
+            await asyncio.to_thread(self._bound.take, tenant)
         kept = await committed(context, tenant, request_id, actor=actor, reason=reason)
         asked = kept.request(given.prompt, given.text, given.choice)
         backends, redactor = await self._fleet.allowed(kept)

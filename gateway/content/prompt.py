@@ -108,7 +108,7 @@ class Prompt:
         refused = _refused_by(backend, generates=self.generates)
         asked: Mapping[str, Any] = {}
         if watermark and self.generates:
-            refused |= _WATERMARK_FIELDS
+            refused |= {name for name in self.fields if name in _WATERMARK_FIELDS or "watermark" in name.lower()}
             asked = _watermark_asked_of(backend)
         refused &= self.fields.keys()
         if not (refused or asked):
@@ -121,8 +121,11 @@ class Prompt:
         return self.output.make if self.output is not None else None
 
 
-_WATERMARK_FIELDS = frozenset({"watermarking", "watermark", "watermark_config", "vllm_xargs"})
-"""By which callers of vLLM (its plug-ins' ``vllm_xargs``, too), SGLang and TGI turn marks on and off."""
+_WATERMARK_FIELDS = frozenset(
+    {"vllm_xargs", "custom_params", "custom_logit_processor", "logits_processors", "logits_processor_args"}
+)
+"""By which callers reach what changes logits in vLLM and SGLang, plug-ins included, and so may turn a mark off; beside
+every field that names a watermark, by whatever word a release of vLLM, SGLang, TensorRT-LLM or TGI has for it."""
 _WATERMARK_ASKED: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"watermarking": True},
     "sglang": {"watermark": {"enabled": True}},

@@ -7,8 +7,8 @@ from contextlib import closing
 from audit.events.privacy import AnswerSearched
 from audit.log.found_answers import AnswerSearch, find_answers
 from audit.storage.store import Reader
-from gateway.marks.detection import TestsPerHour
 from gateway.store.marks import AnswerSalts
+from gateway.store.text_tests import TextTests
 
 Record = Callable[[AnswerSearched], Awaitable[object]]
 
@@ -18,7 +18,7 @@ class AnswerFinder:
     caller has the keys anyway."""
 
     def __init__(
-        self, salts: AnswerSalts, open_reader: Callable[[], Reader], record: Record, bound: TestsPerHour | None = None
+        self, salts: AnswerSalts, open_reader: Callable[[], Reader], record: Record, bound: TextTests | None = None
     ) -> None:
         self._salts = salts
         self._open_reader = open_reader
@@ -31,7 +31,7 @@ class AnswerFinder:
         """Search, and record the search before returning its result. `since`, `until`: RFC 3339 UTC or a prefix of it.
         Raises TooManyTests, and the errors of salts, log and record."""
         if self._bound is not None:
-            self._bound.take(tenant)
+            await asyncio.to_thread(self._bound.take, tenant)
         found = await asyncio.to_thread(self._found, tenant, text, since, until)
         event = AnswerSearched(
             tenant=tenant,

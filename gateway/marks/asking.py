@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from audit.events.privacy import MarkTested
-from gateway.marks.detection import Ask, Detected, TestsPerHour, detected
+from gateway.marks.detection import Ask, Detected, detected
 from gateway.store.marks import MarkKeys
+from gateway.store.text_tests import TextTests
 from regions.fleet.fleet import Backend
 
 Allowed = Callable[[str, str, str], Sequence[Backend | None]]
@@ -21,7 +22,7 @@ class Detection:
     """Tests a text. The test is recorded before its result is returned."""
 
     def __init__(
-        self, keys: MarkKeys, allowed: Allowed, fetch: Fetch, record: Record, bound: TestsPerHour | None = None
+        self, keys: MarkKeys, allowed: Allowed, fetch: Fetch, record: Record, bound: TextTests | None = None
     ) -> None:
         self._keys = keys
         self._allowed = allowed
@@ -32,7 +33,7 @@ class Detection:
     async def __call__(self, tenant: str, project: str, text: str, actor: str) -> Detected:
         """Test a text. Raises TooManyTests, NotFound, PolicyError, and the errors of keys and record."""
         if self._bound is not None:
-            self._bound.take(tenant)
+            await asyncio.to_thread(self._bound.take, tenant)
         keys = await asyncio.to_thread(self._keys.all, tenant)
         found = await detected(keys, text, self._asking(tenant, project))
         event = MarkTested(

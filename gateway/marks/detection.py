@@ -7,16 +7,13 @@ remove a mark.
 """
 
 from base64 import b64encode
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from time import monotonic
 from typing import Literal
 
 from pydantic import ValidationError
 
 from backend.wire import MarksFound, MarksRequest
-from gateway.database.errors import NotReady
 from gateway.store.marks import PeriodKey
 
 ALPHA = 1e-3
@@ -26,7 +23,6 @@ LEAST_PAIRS = 40
 """Least number of (context, token) pairs for which a text can be reported as unmarked."""
 PERIODS_AT_ONCE = 120
 """Ten years of keys of one model. Models with older keys only are reported as untested."""
-TESTS_AN_HOUR = 60
 
 Verdict = Literal["marked", "not_found", "too_short", "untested"]
 Ask = Callable[[str, bytes], Awaitable[bytes | None]]
@@ -58,6 +54,7 @@ class Detected:
 async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:
     """Return the result for a text. keys: the keys of all periods of the tenant."""
     by_model: dict[str, list[PeriodKey]] = {}
+    marked = {model for key in keys for model in key.models}
     for key in keys[:PERIODS_AT_ONCE]:
         for model in key.models:
             by_model.setdefault(model, []).append(key)
@@ -67,7 +64,7 @@ async def detected(keys: list[PeriodKey], text: str, ask: Ask) -> Detected:
         answer = await ask(model, body.model_dump_json().encode())
         if answer is not None and (read := _read(answer, len(of_model))) is not None:
             found[model] = read
-    untested = tuple(sorted({*by_model} - {*found}))
+    untested = tuple(sorted(marked - {*found}))
     return _told(found, by_model, untested)
 
 
@@ -99,27 +96,3 @@ def _told(
     enough = max(one.pairs for one in found.values()) >= LEAST_PAIRS
     verdict: Verdict = "not_found" if enough else "too_short"
     return Detected(verdict, None, None, tests, tokens, models, untested)
-
-
-class TestsPerHour:
-    """Limit on the number of tests per tenant and hour, per gateway process."""
-
-    __test__ = False  # not for pytest
-
-    def __init__(self, most: int = TESTS_AN_HOUR, now: Callable[[], float] = monotonic) -> None:
-        self._most = most
-        self._now = now
-        self._made: dict[str, deque[float]] = {}
-
-    def take(self, tenant: str) -> None:
-        """Count a test. Raises TooManyTests."""
-        made, now = self._made.setdefault(tenant, deque()), self._now()
-        while made and made[0] <= now - 3600:
-            made.popleft()
-        if len(made) >= self._most:
-            raise TooManyTests(f"{self._most} texts were tested within an hour, the most there may be; try again later")
-        made.append(now)
-
-
-class TooManyTests(NotReady):
-    """Too many tests in an hour; the limit prevents editing a text until its mark is removed."""

@@ -78,7 +78,6 @@ from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.marks.answers import AnswerFinder
 from gateway.marks.asking import Detection
-from gateway.marks.detection import TestsPerHour
 from gateway.offers.cards import Cards
 from gateway.offers.offer import Offers
 from gateway.offers.routes import ModelRoutes
@@ -133,6 +132,7 @@ from gateway.store.log_followers.webhooks import WebhookMessages
 from gateway.store.marks import AnswerSalts, MarkKeys
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_report import spent
+from gateway.store.text_tests import TextTests
 from gateway.upstream.adapters import BackendAdapters
 from gateway.upstream.client import Connected, Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
@@ -653,7 +653,10 @@ def _admin_context(
         backend_keys=installation.backend_keys,
         detect=_detection(base, parts),
         find_answer=AnswerFinder(
-            AnswerSalts(base.database, base.keys), installation.open_reader, parts.log.append, TestsPerHour()
+            AnswerSalts(base.database, base.keys),
+            installation.open_reader,
+            parts.log.append,
+            TextTests(base.database, "search"),
         ),
         challenge=_challenges(base, parts),
         audit=audit,
@@ -716,7 +719,7 @@ def _challenges(base: _Base, parts: _Parts) -> Recomputation:
         return await parts.upstream.ask(memory.routes.target(backend), CHALLENGE_PATH, CHALLENGE_TIMEOUT_S, body)
 
     fleet = ChallengeFleet(study, memory.registry.backends, ask, facts)
-    return Recomputation(fleet, parts.inspection, TestsPerHour())
+    return Recomputation(fleet, parts.inspection, TextTests(base.database, "challenge"))
 
 
 def _detection(base: _Base, parts: _Parts) -> Detection:
@@ -741,7 +744,9 @@ def _detection(base: _Base, parts: _Parts) -> Detection:
             return None
         return await parts.upstream.fetch(memory.routes.target(backend), MARKS_PATH, MARKS_TIMEOUT_S, body)
 
-    return Detection(MarkKeys(base.database, base.keys), allowed, fetch, parts.log.append, TestsPerHour())
+    return Detection(
+        MarkKeys(base.database, base.keys), allowed, fetch, parts.log.append, TextTests(base.database, "watermark")
+    )
 
 
 def _telemetry(settings: Settings) -> Telemetry:

@@ -48,6 +48,8 @@ def verify(evidence: Evidence, binding: bytes, at: datetime, reference: Referenc
     require_root(chain, reference.roots)
     if _number(report, 0x34, 4) != ECDSA_P384_SHA384 or _number(report, 0x48, 4) >> 2 & 7:
         raise EvidenceRefused("the SEV-SNP report is not signed by a key of its chip (VCEK); ask for one that is")
+    if any(report[SIGNED + 2 * WIDTH :]):  # not signed: what is there says nothing, and may not differ
+        raise EvidenceRefused("the SEV-SNP report has bytes behind its signature; send it as the hardware made it")
     r, s = (int.from_bytes(report[at : at + WIDTH], "little") for at in (SIGNED, SIGNED + WIDTH))
     key = public_key_of(chain[0])
     require_signature(key, r, s, report[:SIGNED], hashes.SHA384(), "SEV-SNP report", ec.SECP384R1)

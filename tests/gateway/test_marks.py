@@ -12,7 +12,7 @@ from gateway.cli.app import app
 from regions.fleet.deployment import Deployment
 from regions.identity.trust import Trust
 from tests.backend.tiny import tiny_model, write_folder
-from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.lab import POLICY, chat, lab, until
 from tests.fakes.small_engines import small_engines
 from tests.gateway.test_own_servers import Server, files, pin_of, registering  # noqa: F401  (a fixture)
 
@@ -36,7 +36,66 @@ def told(answer):
     return answer.json["choices"][0].get("watermark"), answer.headers.get("x-domicile-watermark")
 
 
-async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
+SAID = [{"role": "user", "content": "the sea"}]
+APIS = {
+    "/v1/messages": {"messages": SAID, "max_tokens": 6},
+    "/v1/responses": {"input": "the sea", "max_output_tokens": 16, "store": False},
+    "/api/chat": {"messages": SAID, "options": {"num_predict": 6}},
+    "/api/generate": {"prompt": "the sea", "options": {"num_predict": 6}},
+}
+
+
+async def in_other_apis(made):
+    """What came of the mark is said by the object that ends the answer, whole or streamed."""
+    for path, body in APIS.items():
+        whole = await made.post({"model": "writer", "stream": False, **body}, path)
+        assert whole.status == 200, (path, whole.body)
+        assert whole.json["watermark"] == whole.headers["x-domicile-watermark"], path
+        assert whole.json["watermark"] in ("short", "marked")
+        stream = await made.post({"model": "writer", "stream": True, **body}, path)
+        assert stream.headers["x-domicile-watermark"] == "demanded"
+        last = [line for line in stream.body.decode().splitlines() if '"watermark"' in line]
+        assert len(last) == 1, (path, stream.body)
+        assert '"watermark":"short"' in last[0] or '"watermark":"marked"' in last[0]
+
+
+async def cut_off(made, body):
+    """The client leaves in the middle: the record says that what came of the mark is not known."""
+    sent = {"authorization": f"Bearer {made.key()}"}
+    async with made.http.post(made.base + "/v1/completions", json={**body, "stream": True}, headers=sent) as response:
+        assert response.headers["x-domicile-watermark"] == "demanded"
+        for _ in range(8):
+            await response.content.readline()
+        request = response.headers["x-request-id"]
+        response.close()
+
+    def ends():
+        return [e for e in made.events() if e.get("request_id") == request and e["type"].startswith("inference.")]
+
+    await until(lambda: len(ends()) >= 2)
+    assert (ends()[-1]["type"], ends()[-1].get("watermark")) == ("inference.aborted", "cut")
+
+
+async def over_the_turn_of_a_month(made, body, monkeypatch):
+    """Its text and the month of its key: that in which it began."""
+    month = ["2026-01"]
+    monkeypatch.setattr("gateway.request.answer.marking.period_at", lambda _: month[0])
+    sent = {"authorization": f"Bearer {made.key()}"}
+    async with made.http.post(made.base + "/v1/completions", json={**body, "stream": True}, headers=sent) as response:
+        begun = await response.content.readline()
+        month[0] = "2026-02"
+        text = (begun + await response.read()).decode()
+        request = response.headers["x-request-id"]
+    last = [e for e in made.events() if e.get("request_id") == request and e["type"] == "inference.completed"]
+    assert [(e["watermark"], e["mark_period"]) for e in last] == [("marked", "2026-01")]
+    after = await made.post(body, "/v1/completions")
+    monkeypatch.undo()
+    pieces = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    said = "".join(choice.get("text") or "" for piece in pieces for choice in piece["choices"])
+    return {"2026-01": said, "2026-02": after.text}
+
+
+async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path, monkeypatch):
     models = tmp_path / "models"
     (models / "writer").mkdir(parents=True)
     write_folder(models / "writer", tiny_model())
@@ -82,6 +141,9 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
                 if choice.get("watermark") is not None
             ]
             assert (ends, stream.headers["x-domicile-watermark"]) == (["marked"], "demanded")
+            await in_other_apis(made)
+            await cut_off(made, {**long, "max_tokens": 400})
+            across = await over_the_turn_of_a_month(made, long, monkeypatch)
             other = await made.post(long, path, key="globex/main")
             assert told(other) == (None, None)
 
@@ -93,7 +155,10 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
             period = datetime.now(UTC).strftime("%Y-%m")
             found = (await tested(text)).json
             assert (found["verdict"], found["period"], found["models"]) == ("marked", period, ["writer"])
-            assert found["p_below"] in (1e-12, 1e-9, 1e-6, 1e-3) and found["tests"] == 1
+            assert found["p_below"] in (1e-12, 1e-9, 1e-6, 1e-3) and found["tests"] == 3
+            for month, said in across.items():
+                seen = (await tested(said)).json
+                assert (seen["verdict"], seen["period"]) == ("marked", month)
             assert (await tested(stream.text)).json["verdict"] == "marked"
             assert (await tested(other.text)).json["verdict"] == "not_found", "of a tenant without a mark"
             assert (await tested("short")).json["verdict"] == "too_short"
@@ -114,14 +179,16 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path):
         gone = await asyncio.to_thread(CliRunner().invoke, app, asked)
     completed = [event for event in events if event["type"] == "inference.completed"]
     assert {event["watermark"] for event in completed} >= {"marked", "greedy", "short"}
-    assert {event["mark_period"] for event in completed} == {period}
+    assert {event["mark_period"] for event in completed} == {period, *across}
     tests = [event for event in events if event["type"] == "content.mark_tested"]
-    assert [event["verdict"] for event in tests][:2] == ["marked", "marked"]
+    assert [event["verdict"] for event in tests][:4] == ["marked"] * 4
     assert text[:20] not in json.dumps(events)
     assert (replayed.exit_code, json.loads(replayed.stdout)["equal"]) == (0, True), replayed.output
     assert (live.exit_code, json.loads(live.stdout)["verdict"]) == (0, "marked"), live.output
     assert (local.exit_code, json.loads(local.stdout)["verdict"]) == (0, "marked"), local.output
-    assert json.loads(listed.stdout) == [{"period": period, "models": ["writer"], "fingerprints": False}]
+    assert json.loads(listed.stdout) == [
+        {"period": each, "models": ["writer"], "fingerprints": False} for each in (period, "2026-02", "2026-01")
+    ]
     assert (gone.exit_code, json.loads(gone.stdout)["untested_models"]) == (2, ["writer"]), gone.output
 
 
@@ -144,11 +211,12 @@ async def test_other_servers_are_asked_in_their_words_and_a_caller_s_are_left_ou
         set_up = registering(server.url, Trust(pin=pin_of(files), watermark=kind), policy=MARKED)
         async with lab(tmp_path, set_up=set_up, backends={}) as made:
             declining = {"watermarking": False, "watermark": {"enabled": False}, "vllm_xargs": {"gamma": 0}}
+            declining |= {"enable_watermark": False, "Watermark_Config": None, "custom_logit_processor": "none"}
             answer = await made.post(chat("hello", **declining))
             greedy = await made.post(chat("hello", temperature=0))
             events = made.events()
     (_, body), _ = server.received
-    known = {"watermarking", "watermark", "vllm_xargs"}
+    known = {"watermarking", "watermark", *declining}
     assert {name: value for name, value in body.items() if name in known} == asked
     assert (answer.status, answer.headers["x-domicile-watermark"]) == (200, "requested")
     assert greedy.headers["x-domicile-watermark"] == "greedy"

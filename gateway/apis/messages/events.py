@@ -9,6 +9,7 @@ from gateway.apis.chat_answer import MAX_ITEMS, MAX_TEXT, first_choice, said_in,
 from gateway.apis.messages.errors import error_event
 from gateway.apis.messages.message_object import MessageObject, tool_id, usage_of
 from gateway.errors import BackendFailed, GatewayError
+from gateway.openai.answer import END_FIELDS
 from gateway.openai.finish import announces_end
 from gateway.openai.shape import position_of
 
@@ -59,7 +60,7 @@ class MessageEvents:
             sent += (self._say(_TEXT, text) for name in ("content", "refusal") if (text := said.get(name)))
             sent += (self._call(position_of(call, at), call) for at, call in enumerate(said.get("tool_calls") or ()))
             if announces_end(choice.get("finish_reason")):
-                self._end = {name: choice.get(name) for name in ("finish_reason", "stop_reason")}
+                self._end = {name: choice.get(name) for name in END_FIELDS}
         return b"".join(sent)
 
     def end(self, usage: Usage | None) -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backend.wire import Usage
-from gateway.apis.chat_answer import cached_tokens, detail, measured
+from gateway.apis.chat_answer import cached_tokens, detail, mark_in, measured
 
 _REASONS: Final = {
     "length": "max_tokens",
@@ -35,14 +35,14 @@ class MessageObject:
         }  # fmt: skip
 
     def ending(self, choice: Mapping[str, Any], *, calls: bool) -> dict[str, Any]:
-        """Why it ended, by a chat's choice. `calls`: whether it calls tools."""
+        """Why it ended, by a chat's choice, and what came of its mark. `calls`: whether it calls tools."""
         stop = choice.get("stop_reason")
         if isinstance(stop, str) and stop in self.stops:
-            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop, **mark_in(choice)}
         reason = _REASONS.get(str(choice.get("finish_reason")), "end_turn")
         if calls and reason == "end_turn":
             reason = "tool_use"
-        return {"stop_reason": reason, "stop_sequence": None}
+        return {"stop_reason": reason, "stop_sequence": None, **mark_in(choice)}
 
 
 def usage_of(usage: Usage | None) -> dict[str, Any]:

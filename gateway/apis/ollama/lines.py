@@ -12,10 +12,12 @@ from gateway.apis.chat_answer import (
     MAX_TEXT,
     arguments_of,
     first_choice,
+    mark_in,
     said_in,
     thought_in,
 )
 from gateway.errors import BackendFailed, GatewayError
+from gateway.openai.answer import END_FIELDS
 from gateway.openai.finish import announces_end
 from gateway.openai.shape import position_of
 
@@ -49,8 +51,10 @@ class Form:
             return {"message": {"role": "assistant", "content": text, **more}}
         return {"response": text, **more}
 
-    def ending(self, finish_reason: object, usage: Usage | None) -> dict[str, Any]:
-        told: dict[str, Any] = {"done": True, "done_reason": "length" if finish_reason == "length" else "stop"}
+    def ending(self, choice: Mapping[str, Any], usage: Usage | None) -> dict[str, Any]:
+        """By a chat's choice."""
+        reason = "length" if choice.get("finish_reason") == "length" else "stop"
+        told: dict[str, Any] = {"done": True, "done_reason": reason, **mark_in(choice)}
         if usage is not None:
             told |= {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.completion_tokens}
         return told
@@ -70,7 +74,7 @@ class OllamaLines:
         self._parts: dict[bool, tuple[bytes, bytes]] = {}  # around a text, by whether it is a thought
         self._calls: dict[int, dict[str, str]] = {}
         self._held = 0
-        self._reason: object = None
+        self._end: dict[str, Any] = {}
 
     def text(self, field: str, text: str) -> bytes:
         thought = field in _THOUGHTS
@@ -88,15 +92,15 @@ class OllamaLines:
         sent += (self.text("content", text) for name in ("content", "refusal") if (text := said.get(name)))
         for at, call in enumerate(said.get("tool_calls") or ()):
             self._hold(position_of(call, at), call)
-        if announces_end(reason := choice.get("finish_reason")):
-            self._reason = reason
+        if announces_end(choice.get("finish_reason")):
+            self._end = {name: choice.get(name) for name in END_FIELDS}
         return b"".join(sent)
 
     def end(self, usage: Usage | None) -> bytes:
         calls = [call_of(held["id"], held["name"], held["arguments"]) for held in self._calls.values()]
         form = self._form
         called = _line({**form.head, **form.says("", calls=calls), "done": False}) if calls else b""
-        return called + _line({**form.head, **form.says(""), **form.ending(self._reason, usage)})
+        return called + _line({**form.head, **form.says(""), **form.ending(self._end, usage)})
 
     def whole(self) -> bytes:
         return b""

@@ -31,9 +31,7 @@ class OllamaTranslation(NotKept):
             for function in [call.get("function") or {}]
         ]
         thought = thought_in(said) if form.shows_thinking else None
-        return write(
-            {**form.head, **form.says(text, thought, calls), **form.ending(choice.get("finish_reason"), usage)}
-        )
+        return write({**form.head, **form.says(text, thought, calls), **form.ending(choice, usage)})
 
     def events(self) -> EventWriter:
         return OllamaLines(self.form)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import to_json
 
 from backend.wire import Usage
-from gateway.apis.chat_answer import MAX_ITEMS, MAX_TEXT, first_choice, said_in, thought_in
+from gateway.apis.chat_answer import MAX_ITEMS, MAX_TEXT, first_choice, mark_in, said_in, thought_in
 from gateway.apis.responses.response_object import (
     INCOMPLETE,
     ResponseObject,
@@ -90,6 +90,7 @@ class ResponseEvents:
         self._text: _TextItem | None = None  # that is not done
         self._calls: dict[int, _Call] = {}  # that are not done
         self._reason: str | None = None
+        self._mark: dict[str, str] = {}
         self._characters = 0
         self._whole = b""
 
@@ -112,15 +113,15 @@ class ResponseEvents:
             for place, call in enumerate(said.get("tool_calls") or ()):
                 sent.append(self._call(position_of(call, place), call))
             if announces_end(reason := choice.get("finish_reason")):
-                self._reason = INCOMPLETE.get(str(reason))
+                self._reason, self._mark = INCOMPLETE.get(str(reason)), mark_in(choice)
         return b"".join(sent)
 
     def end(self, usage: Usage | None) -> bytes:
         begun, done = self._begun(), self._done("incomplete" if self._reason else "completed")
         name = "response.incomplete" if self._reason else "response.completed"
         if self._response.is_kept:
-            self._whole = self._response.written(ended(self._reason), self._items, usage)
-        return begun + done + self._response_event(name, ended(self._reason), usage)
+            self._whole = self._response.written(ended(self._reason, self._mark), self._items, usage)
+        return begun + done + self._response_event(name, ended(self._reason, self._mark), usage)
 
     def whole(self) -> bytes:
         return self._whole

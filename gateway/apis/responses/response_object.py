@@ -99,11 +99,11 @@ def refusal(text: str) -> dict[str, Any]:
     return {"type": "refusal", "refusal": text}
 
 
-def ended(reason: str | None) -> dict[str, Any]:
-    """The members of a response that ended; `reason`: why before its time."""
+def ended(reason: str | None, mark: Mapping[str, str]) -> dict[str, Any]:
+    """The members of a response that ended; `reason`: why before its time. `mark`: see `mark_in`."""
     if reason is None:
-        return {"status": "completed", "completed_at": int(time())}
-    return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+        return {"status": "completed", "completed_at": int(time()), **mark}
+    return {"status": "incomplete", "incomplete_details": {"reason": reason}, **mark}
 
 
 def logprobs_in(choice: Mapping[str, Any]) -> list[dict[str, Any]]:

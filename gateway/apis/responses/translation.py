@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.wire import Usage
 from gateway.api_format import EventWriter, Place, Storage, moved
-from gateway.apis.chat_answer import first_choice, said_in, thought_in
+from gateway.apis.chat_answer import first_choice, mark_in, said_in, thought_in
 from gateway.apis.responses.events import ResponseEvents
 from gateway.apis.responses.response_object import (
     INCOMPLETE,
@@ -42,7 +42,7 @@ class ResponsesTranslation:
         choice = first_choice(body) or {}
         reason = INCOMPLETE.get(str(choice.get("finish_reason")))
         items = self._items(choice, "incomplete" if reason else "completed")
-        return self.response.written(ended(reason), items, usage)
+        return self.response.written(ended(reason, mark_in(choice)), items, usage)
 
     def events(self) -> EventWriter:
         return ResponseEvents(self.response)

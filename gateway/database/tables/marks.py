@@ -38,3 +38,14 @@ class MarkUseRow(Row, table=True):
     model: str = Field(primary_key=True, max_length=256)
     scheme: str = Field(primary_key=True, max_length=32)
     first_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class TextTestRow(Row, table=True):
+    """A text that was tested within the last hour. number: free for the next one when the hour is over."""
+
+    __tablename__ = "text_test"
+
+    tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
+    kind: str = Field(primary_key=True, max_length=16)
+    number: int = Field(primary_key=True)
+    at: datetime = Field(sa_type=UtcDateTime)

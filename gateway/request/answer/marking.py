@@ -6,10 +6,10 @@ policy demands a mark, fields of the caller that control a server's watermark ar
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from audit.errors import AuditError
 from gateway.database.errors import ControlError, StoreError
@@ -29,6 +29,10 @@ REQUESTED: Final = "requested"
 DEMANDED: Final = "demanded"
 """In the headers of a stream, which are sent before the outcome is known."""
 GREEDY: Final = "greedy"
+GREEDY_BELOW: Final = 1e-5
+"""Temperatures at which our engine, vLLM and SGLang take the likeliest token."""
+CUT: Final = "cut"
+"""The answer broke off before our engine reported the mark of each choice. What was sent may carry one."""
 WORDS: Final = frozenset({MARKED, GREEDY, "short", "form", "low_entropy"})
 """Of our engine (`backend.answer.mark_report`)."""
 
@@ -104,14 +108,30 @@ def announced(routed: Routed) -> str | None:
     """Return the state of the mark before the answer, or None if no mark is demanded."""
     if not is_demanded(routed):
         return None
-    if routed.request.call.body.get("temperature") == 0:
+    if _is_greedy(routed.request.call.body):
         return GREEDY
     return DEMANDED if routed.route.backend.kind == "domicile" else REQUESTED
 
 
+def _is_greedy(body: Mapping[str, Any]) -> bool:
+    temperature = body.get("temperature")
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    return (temperature is not None and is_number and temperature < GREEDY_BELOW) or body.get("top_k") == 1
+
+
 def outcome(routed: Routed, received: ReceivedAnswer) -> str | None:
-    """Return the outcome. Of several choices it is the first one that is not ``marked``."""
+    """Return the outcome, None if no mark is demanded or nothing was said. Of several choices it is the first one that
+    is not ``marked``."""
     if routed.mark is None:
         return announced(routed)
     said = [received.watermarks[choice] for choice in sorted(received.watermarks)]
-    return next((word for word in said if word != MARKED), MARKED) if said else None
+    if len(said) < _choices(routed.request.call.body):
+        return CUT if said or received.characters_out else None
+    return next((word for word in said if word != MARKED), MARKED)
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    """Return the number of choices that a call asks for."""
+    each, prompt = body.get("n"), body.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and not all(isinstance(one, int) for one in prompt) else 1
+    return prompts * (each if isinstance(each, int) else 1)

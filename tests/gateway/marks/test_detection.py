@@ -3,7 +3,7 @@ from base64 import b64decode
 import pytest
 
 from backend.wire import MarksFound, MarksRequest
-from gateway.marks.detection import LEAST_PAIRS, TestsPerHour, TooManyTests, detected
+from gateway.marks.detection import LEAST_PAIRS, PERIODS_AT_ONCE, detected
 from gateway.store.marks import PeriodKey
 
 KEYS = [
@@ -57,16 +57,7 @@ async def test_an_answer_that_is_none_counts_as_untested(broken):
     assert (nothing.verdict, nothing.tests) == ("untested", 0)
 
 
-def test_tests_are_bounded_by_the_hour_and_by_tenant():
-    now = [0.0]
-    bound = TestsPerHour(2, lambda: now[0])
-    bound.take("acme")
-    now[0] = 1800
-    bound.take("acme")
-    with pytest.raises(TooManyTests):
-        bound.take("acme")
-    bound.take("globex")
-    now[0] = 3601
-    bound.take("acme")
-    with pytest.raises(TooManyTests):
-        bound.take("acme")
+async def test_a_model_with_none_but_keys_older_than_are_tried_is_named_as_untested():
+    old = [PeriodKey(f"{2036 - at // 12}-{12 - at % 12:02}", b"c" * 32, ("small",)) for at in range(PERIODS_AT_ONCE)]
+    found = await detected([*old, PeriodKey("2026-12", b"a" * 32, ("older",))], "a text", backends({}))
+    assert (found.tests, found.untested_models) == (PERIODS_AT_ONCE, ("older",))

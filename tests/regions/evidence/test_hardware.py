@@ -53,12 +53,12 @@ def test_a_report_of_a_real_milan_leads_to_amds_root() -> None:
     refused((one, replace(reference, roots=ROOTS["tdx"])), "not a trusted root", bound)
 
 
-@pytest.mark.parametrize("at", [0, 0x50, 0x90, 0x180, 0x1A0, 0x29F, 0x2A0, 0x2E8])
-def test_one_flipped_byte_of_a_real_report_breaks_it(at: int) -> None:
+def test_one_flipped_bit_of_any_byte_of_a_real_report_breaks_it() -> None:
     one, bound, reference = milan()
-    report = bytearray(one.report)
-    report[at] ^= 1
-    refused((evidence("sev-snp", bytes(report), one.certificates), reference), ";", bound)
+    for at in range(len(one.report)):
+        report = bytearray(one.report)
+        report[at] ^= 1 << at % 8
+        refused((evidence("sev-snp", bytes(report), one.certificates), reference), ";", bound)
 
 
 def hopper() -> tuple[Evidence, bytes, Reference]:
@@ -157,8 +157,6 @@ def test_one_flipped_byte_anywhere_breaks_it(name: str) -> None:
     one, reference = MAKERS[name][0]()
     size = len(one.report)
     for at in range(0, size, max(1, size // 60)):
-        if name == "sev-snp" and at >= 0x2A0 + 144:
-            continue  # behind the signature, reserved
         report = bytearray(one.report)
         report[at] ^= 0x40
         spoiled = evidence(name, bytes(report), one.certificates, one.signature)

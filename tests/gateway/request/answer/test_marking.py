@@ -35,8 +35,8 @@ class Keys:
         return PeriodKey(place[1], b"k" * 32)
 
 
-def received(**watermarks):
-    return ReceivedAnswer(watermarks={int(at[1:]): word for at, word in watermarks.items()})
+def received(characters=0, **watermarks):
+    return ReceivedAnswer(watermarks={int(at[1:]): word for at, word in watermarks.items()}, characters_out=characters)
 
 
 async def test_our_engine_gets_the_key_of_the_month_which_is_looked_up_once():
@@ -77,18 +77,53 @@ def test_an_engine_that_does_not_say_what_came_of_the_mark_has_failed():
 
 def test_of_several_choices_the_first_that_is_not_marked_counts():
     mark = Mark("2026-12", b"k" * 32)
-    assert outcome(routed(mark=mark), received(_0="marked", _1="marked")) == "marked"
-    assert outcome(routed(mark=mark), received(_0="marked", _2="low_entropy", _1="short")) == "short"
-    assert outcome(routed(mark=mark), received()) is None, "the answer broke off"
+    two, three = ({"n": n} for n in (2, 3))
+    assert outcome(routed(mark=mark, body=two), received(_0="marked", _1="marked")) == "marked"
+    assert outcome(routed(mark=mark, body=three), received(_0="marked", _2="low_entropy", _1="short")) == "short"
+    assert outcome(routed(mark=mark), received()) is None, "nothing was said"
     assert outcome(routed(kind="openai"), received()) == "requested"
     assert outcome(routed(marking=()), received()) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, {}),
+        ({"n": None, "prompt": "the sea"}, {}),
+        ({"n": 2}, {"_0": "marked"}),
+        ({"n": 2}, {"_1": "short"}),
+        ({"prompt": ["the sea", "the land"]}, {"_0": "marked"}),
+        ({"prompt": [[1, 2], [3]], "n": 2}, {"_0": "marked", "_1": "marked", "_2": "marked"}),
+    ],
+)
+def test_an_answer_that_broke_off_is_not_said_to_be_marked_nor_left_out(body, said):
+    mark = Mark("2026-12", b"k" * 32)
+    assert outcome(routed(mark=mark, body=body), received(characters=1, **said)) == "cut"
+    assert outcome(routed(mark=mark, body=body, kind="domicile"), received()) is None
+    whole = {f"_{at}": "marked" for at in range(len(said) + 1)}
+    assert outcome(routed(mark=mark, body=body), received(characters=1, **whole)) == "marked"
+
+
+def test_tokens_of_one_prompt_are_one_choice():
+    mark = Mark("2026-12", b"k" * 32)
+    assert outcome(routed(mark=mark, body={"prompt": [1, 2, 3]}), received(_0="marked")) == "marked"
 
 
 def test_what_is_announced_before_the_answer():
     assert announced(routed()) == "demanded"
     assert announced(routed(kind="openai")) == "requested"
-    assert announced(routed(body={"temperature": 0})) == "greedy"
     assert announced(routed(marking=())) is None
+
+
+@pytest.mark.parametrize("body", [{"temperature": 0}, {"temperature": 0.0}, {"temperature": 1e-6}, {"top_k": 1}])
+@pytest.mark.parametrize("kind", ["domicile", "openai"])
+def test_an_answer_with_nothing_to_draw_is_announced_as_greedy(body, kind):
+    assert announced(routed(body=body, kind=kind)) == "greedy"
+
+
+@pytest.mark.parametrize("body", [{"temperature": 1e-5}, {"temperature": None}, {"temperature": True}, {"top_k": 0}])
+def test_any_other_is_not(body):
+    assert announced(routed(body=body, kind="openai")) == "requested"
 
 
 def test_no_representation_shows_a_key():
