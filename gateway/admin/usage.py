@@ -1,4 +1,4 @@
-"""Usage and costs from the ledger, of one tenant or of all."""
+"""Usage and costs from the ledger, of one tenant or of all; and the curves of its calls."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,6 +9,7 @@ from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Day
 from gateway.store.reports.cost_report import Cost, CostDimension, cost
+from gateway.store.reports.curves import CallPoint, PeriodName, call_curves
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_csv import csv_lines
 from gateway.store.reports.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
@@ -97,6 +98,13 @@ def export_calls(context: Context, tenant: str, span: SpanOf) -> StreamingRespon
     Inventory(context.database).tenant(tenant)  # 404 before the first byte
     lines = csv_lines(entries(context.database, tenant=tenant, span=span), LedgerEntry)
     return StreamingResponse((line.encode() for line in lines), media_type=CSV)
+
+
+@router.get("/tenants/{tenant}/usage/curves", dependencies=[Depends(RequirePermission("tenant.read"))])
+def show_curves(context: Context, tenant: str, period: PeriodName = "24h") -> list[CallPoint]:
+    """Return rates, refusals, latency and written tokens over the last hour (a point a minute), day (ten minutes) or
+    week (an hour), oldest first. Calls are counted when they end."""
+    return call_curves(context.database, tenant, period, context.now().timestamp())
 
 
 def _costs(lines: list[Cost], format: str) -> list[Cost] | Response:

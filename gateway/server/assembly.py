@@ -119,6 +119,7 @@ from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
+from gateway.server.monitoring.backend_curves import BackendCurves
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
@@ -204,6 +205,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         recurring = (
             batches.worker.run, batches.retention.run, responses.retention.run, _webhooks(base, parts).run,
             CaseFollower(places, installation.open_reader).run, Preparation(admin).run,
+            BackendCurves(base.database, memory.fleet).run,
         )  # fmt: skip
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
