@@ -6,6 +6,7 @@ from gateway.console.page import Page
 from gateway.console.pages import (
     account,
     calls,
+    curves,
     fleet,
     keys,
     oversight,
@@ -23,6 +24,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
     *account.PAGES,
     *tenants.PAGES,
+    *curves.PAGES,
     *calls.PAGES,
     *keys.PAGES,
     *people.PAGES,

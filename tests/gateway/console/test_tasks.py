@@ -5,11 +5,13 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from time import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import pytest_asyncio
 
+from gateway.store.fleet.backend_curves import Look, note_looks
 from tests.fakes.lab import chat
 from tests.gateway.console.conftest import Guest
 from tests.gateway.console.scene import KEEPING, OPERATORS, STRICTER, scene
@@ -359,6 +361,23 @@ async def test_people_are_added_and_their_roles_changed_only_from_the_state_that
     assert none.status_code == 422
     await admin.send(f"{page}/revoke")
     assert last(made, "admin.person.revoked")["target"] == person
+
+
+async def test_curves_of_a_tenant_have_its_calls_and_its_backends(made, guest):
+    admin, auditor, theirs = guest("acme", "tenant-admin"), guest("acme", "billing"), guest("globex", "tenant-admin")
+    await made.post(chat("hello"))
+    note_looks(made.control._database, [Look("acme", "large-1", 3, 1, 0.62, 80.0, 420.0)], time())
+    page = await shown(admin, "/t/acme/curves?period=1h", "kWh")
+    charts = re.findall(r'<svg class="chart lines".*?</svg>', page, re.DOTALL)
+    assert len(charts) == 8 and all("aria-label=" in each for each in charts)
+    assert "Power of the cards, W, 1 hour. Drawn: last 420, highest 420." in page
+    assert "last 420" not in (await theirs.get("/t/globex/curves")).text
+    assert "<html" not in (await admin.http.get("/console/t/acme/curves", headers={"hx-request": "true"})).text
+    lines = (await admin.get("/t/acme/curves.csv?period=24h")).text.splitlines()
+    assert len(lines) == 145 and lines[0].startswith("begin,calls,completed,denied") and "backend_watts" in lines[0]
+    assert sum(int(line.split(",")[1]) for line in lines[1:]) > 0
+    assert "backend_watts" not in (await auditor.get("/t/acme/curves.csv")).text
+    assert "Power of the cards" not in (await auditor.get("/t/acme/curves?period=nonsense")).text
 
 
 async def test_usage_is_shown_and_downloaded(guest):
