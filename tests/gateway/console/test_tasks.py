@@ -144,6 +144,26 @@ async def test_calls_are_found_by_outcome_and_the_look_is_on_record(made, guest)
     assert wrong.status_code == 422 and "write 2026-03" in wrong.text
 
 
+def rows_in(page):
+    return page.text.count('<tr><th scope="row">')
+
+
+async def test_calls_of_a_span_that_ends_now_or_of_given_times_are_shown(made, guest):
+    auditor = guest("acme", "auditor")
+    now = datetime.now(UTC)
+    recent = await auditor.get("/t/acme/calls?within=1h&outcome=completed")
+    assert rows_in(recent) and 'aria-current="true">1 hour</a>' in recent.text and "Now 20" in recent.text
+    assert re.search(r'<input type="hidden" name="within" value="1h">', recent.text)
+    assert "within=24h" in recent.text and "outcome=completed" in recent.text
+    soon = f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"
+    assert rows_in(await auditor.get(f"/t/acme/calls?since={soon}&within=1h")) == 0
+    between = await auditor.get(f"/t/acme/calls?since={now - timedelta(hours=1):%Y-%m-%dT%H:%M:%S}&until={soon}")
+    assert rows_in(between) and f'type="datetime-local" value="{soon}"' in between.text
+    assert rows_in(await auditor.get("/t/acme/calls?within=nonsense")) == rows_in(await auditor.get("/t/acme/calls"))
+    packs = await auditor.get("/t/acme/packs?since=2026-01-01&until=2026-04-01")
+    assert 'type="date" value="2026-01-01"' in packs.text and 'type="date" value="2026-04-01"' in packs.text
+
+
 async def test_a_receipt_is_proven_in_the_page_and_downloaded(made, guest):
     auditor = guest("acme", "auditor")
     assert "The proof holds." in (await signed(auditor, "/t/acme/calls/0/proof")).text
