@@ -5,6 +5,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from html import unescape
 from time import time
 from urllib.parse import parse_qs, urlsplit
 
@@ -355,6 +356,23 @@ async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_s
     sent["prompt"] = "what is [EMAIL]? <script>alert(1)</script>"
     typed = await developer.send("/t/acme/playground", **sent)
     assert "<mark>" not in typed.text and "<script>alert" not in typed.text and "Nothing was masked" in typed.text
+
+
+async def test_a_conversation_goes_on_and_each_turn_has_its_receipt(made, guest):
+    developer = guest("acme", "tenant-admin")
+    sent = {"project": "main", "model": "small", "prompt": 'Ada\'s mail is ada@example.org & "<b>"'}
+    first = await developer.send("/t/acme/playground", **sent)
+    turns = unescape(re.search(r'name="turns" value="([^"]+)"', first.text)[1])
+    (turn,) = json.loads(turns)
+    assert turn["prompt"] == sent["prompt"] and turn["answer"] and turn["receipt"].startswith("acme/")
+    second = await developer.send("/t/acme/playground", **sent | {"prompt": "and again?", "turns": turns})
+    both = json.loads(unescape(re.search(r'name="turns" value="([^"]+)"', second.text)[1]))
+    assert [each["prompt"] for each in both] == [sent["prompt"], "and again?"]
+    assert both[0] == turn and both[1]["receipt"] != turn["receipt"] and both[1]["record"] != turn["record"]
+    assert last(made, "inference.accepted")["redaction"]["counts_by_type"]["email"] >= 1, "what was said is masked anew"
+    assert second.text.count("<code>user</code>") == 2 and "<b>" not in second.text
+    refused = await developer.send("/t/acme/playground", **sent | {"turns": json.dumps(both * 10)})
+    assert refused.status_code == 422 and "at most 20 turns" in refused.text
 
 
 async def test_limits_are_set_and_a_wrong_figure_is_named(made, guest):
