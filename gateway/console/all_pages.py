@@ -4,7 +4,6 @@ from typing import Final
 
 from gateway.console.page import Page
 from gateway.console.pages import (
-    account,
     calls,
     curves,
     fleet,
@@ -22,7 +21,6 @@ from gateway.console.pages import (
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
-    *account.PAGES,
     *tenants.PAGES,
     *curves.PAGES,
     *calls.PAGES,
