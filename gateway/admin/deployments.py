@@ -14,6 +14,7 @@ from gateway.records.fleet import DeploymentRecord, ReplicaRecord
 from gateway.records.prices import MICRO
 from gateway.store.pagination import Page
 from gateway.store.reports.cost_report import eur_per_million
+from gateway.store.reports.curves import BackendPoint, PeriodName, backend_curves
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.cards import CPU, Cards
 from regions.fleet.deployment import MAX_NAME, MAX_REPLICAS, Deployment, Kind, Place, Scale, Sha256, check_kind
@@ -151,6 +152,13 @@ def list_backend_loads(context: Context, tenant: str) -> tuple[BackendLoad, ...]
         return ()
     fleet, live = context.fleet, context.fleet.live()
     return tuple(_load(each, live[each.id], fleet.report(each.id), fleet.rates(each.id)) for each in fleet.of(tenant))
+
+
+@router.get("/tenants/{tenant}/backend-curves", dependencies=[Reading])
+def show_backend_curves(context: Context, tenant: str, period: PeriodName = "24h") -> list[BackendPoint]:
+    """Return what the tenant's backends told of queue, KV cache, speed and power over the last hour (a point a minute),
+    day (ten minutes) or week (an hour), oldest first."""
+    return backend_curves(context.database, tenant, period, context.now().timestamp())
 
 
 def _load(backend: Backend, load: Load, report: EngineReport | None, rates: EngineRates | None) -> BackendLoad:

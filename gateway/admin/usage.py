@@ -1,4 +1,4 @@
-"""Usage and costs from the ledger, of one tenant or of all."""
+"""Usage and costs from the ledger, of one tenant or of all; and the curves of its calls."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -10,6 +10,7 @@ from gateway.admin.calls.access import Context, RequirePermission
 from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Day
 from gateway.store.reports.cost_report import Cost, CostDimension, cost
+from gateway.store.reports.curves import CallPoint, PeriodName, call_curves
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_csv import csv_lines, json_lines
 from gateway.store.reports.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
@@ -118,6 +119,13 @@ def export_all_calls(context: Context, span: SpanOf, format: LineFormat = "csv")
 def _exported(rows: Iterable[LedgerEntry], format: str) -> StreamingResponse:
     lines = csv_lines(rows, LedgerEntry) if format == "csv" else json_lines(rows)
     return StreamingResponse((line.encode() for line in lines), media_type=CSV if format == "csv" else JSON_LINES)
+
+
+@router.get("/tenants/{tenant}/usage/curves", dependencies=[Depends(RequirePermission("tenant.read"))])
+def show_curves(context: Context, tenant: str, period: PeriodName = "24h") -> list[CallPoint]:
+    """Return rates, refusals, latency and written tokens over the last hour (a point a minute), day (ten minutes) or
+    week (an hour), oldest first. Calls are counted when they end."""
+    return call_curves(context.database, tenant, period, context.now().timestamp())
 
 
 def _costs(lines: list[Cost], format: str) -> list[Cost] | Response:

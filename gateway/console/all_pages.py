@@ -4,8 +4,8 @@ from typing import Final
 
 from gateway.console.page import Page
 from gateway.console.pages import (
-    account,
     calls,
+    curves,
     fleet,
     keys,
     oversight,
@@ -21,8 +21,8 @@ from gateway.console.pages import (
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
-    *account.PAGES,
     *tenants.PAGES,
+    *curves.PAGES,
     *calls.PAGES,
     *keys.PAGES,
     *people.PAGES,

@@ -19,6 +19,7 @@ class Entry:
 OF_TENANT: Final = (
     ("operate", (
         Entry("overview", "", None),
+        Entry("curves", "curves", "tenant.read"),
         Entry("calls", "calls", "record.read"),
         Entry("places", "places", "policies.read"),
         Entry("deployments", "deployments", "backends.read"),

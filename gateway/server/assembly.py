@@ -118,6 +118,7 @@ from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.logs.access_log import log_access
 from gateway.server.maintenance import Maintenance
+from gateway.server.monitoring.backend_curves import BackendCurves
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
@@ -203,7 +204,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         admin = build_admin(admin_context)
         recurring = (
             batches.worker.run, batches.retention.run, responses.retention.run, _webhooks(base, parts).run,
-            CaseFollower(places, installation.open_reader).run, Preparation(admin).run,
+            _followed(base, places).run, BackendCurves(base.database, memory.fleet).run, Preparation(admin).run,
         )  # fmt: skip
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
@@ -235,6 +236,10 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
             base.watches, parts.inspection, health, memory.bounds,
             _live_settings(settings, memory.bounds, parts.directory, operations), batches, responses,
         )  # fmt: skip
+
+
+def _followed(base: "_Base", places: CasePlaces) -> CaseFollower:
+    return CaseFollower(places, base.installation.open_reader)
 
 
 def _warnings(settings: Settings, installation: Installation, database: Database) -> tuple[ConfigurationWarning, ...]:

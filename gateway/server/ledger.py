@@ -45,7 +45,7 @@ class Ledger:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._open_reader = open_reader
-        self._writer = LedgerWriter(database, log, record_days, sizes=sizes)
+        self._writer = LedgerWriter(database, log, record_days, sizes=sizes, now=now)
         self._prices = prices
         self._days = days
         self._sum_days = sum_days

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from gateway.console import moments
 from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
@@ -14,19 +15,24 @@ FILTERS: Final = ("outcome", "project", "region", "model", "request", "since", "
 
 async def listed(visit: Visit) -> Response:
     asked = {name: visit.request.query_params.get(name, "").strip() for name in FILTERS}
+    within = visit.request.query_params.get("within", "")
+    if within not in moments.WITHIN or asked["since"] or asked["until"]:
+        within = ""  # what was typed comes first
+    since = asked["since"] or moments.since_of(within, visit.context.now())
     before = visit.request.query_params.get("before", "")
     page: Any = {"items": (), "before": None}
     try:
-        page = await visit.of_tenant("calls", **asked, before=before)
+        page = await visit.of_tenant("calls", **asked | {"since": since}, before=before)
     except Refused as refused:
         if refused.status != 422:
             raise
         visit.problem, visit.status = refused, 422
-    visit.form = asked
+    visit.form = asked | {name: moments.in_field(asked[name]) for name in ("since", "until")}
     projects = (await visit.of_tenant("projects", limit=200))["items"]
     return visit.render(
-        "calls.html", shown_tenant=visit.tenant, active="calls", page=page, rows=page["items"], asked=asked,
-        before=before, projects=projects,
+        "calls.html", shown_tenant=visit.tenant, active="calls", page=page, rows=page["items"],
+        asked=asked | {"within": within}, spans=moments.WITHIN, since=since, before=before, projects=projects,
+        now=visit.context.now(),
     )  # fmt: skip
 
 

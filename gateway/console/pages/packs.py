@@ -4,13 +4,19 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from gateway.console import moments
 from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
 
 
 async def listed(visit: Visit) -> Response:
-    return visit.render("packs.html", shown_tenant=visit.tenant, active="packs", **await _state(visit))
+    asked = visit.request.query_params
+    since, until = (moments.in_field(asked.get(name, ""))[:10] for name in ("since", "until"))
+    return visit.render(
+        "packs.html", shown_tenant=visit.tenant, active="packs", since=since, until=until,
+        periods=moments.closed_periods(visit.context.now().date()), **await _state(visit),
+    )  # fmt: skip
 
 
 async def live(visit: Visit) -> Response:

@@ -1,11 +1,13 @@
-"""People and roles of a tenant or of the installation's staff. Both use the same pages."""
+"""People and roles of a tenant or of the installation's staff, which use the same pages; and the user's own account
+with its open sessions."""
 
 from typing import Final, get_args
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from gateway.console.page import Page, form
-from gateway.console.visit import Visit, confirm
+from gateway.console.visit import Visit, confirm, path
+from gateway.identity.keys import parse_key
 from gateway.records.control import Role
 
 
@@ -89,4 +91,20 @@ def _pages(prefix: str) -> tuple[Page, ...]:
     )
 
 
-PAGES: Final = (*_pages("/t/{tenant}/people"), *_pages("/staff"))
+async def account(visit: Visit) -> Response:
+    return visit.render(
+        "account.html", sessions=await visit.get("sessions"), own=parse_key(visit.api.token, "admin").id
+    )
+
+
+async def end_session(visit: Visit) -> Response:
+    await visit.change("POST", "sessions", visit.request.path_params["token"], "end")
+    return RedirectResponse(path("account", done="session.ended"), 303)
+
+
+PAGES: Final = (
+    Page("/account", account),
+    form("/account/sessions/{token}/end", end_session, account),
+    *_pages("/t/{tenant}/people"),
+    *_pages("/staff"),
+)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ EVERY_S: Final = 0.1
 MAX_TOKENS: Final = 512
 DEBUG: Final = "x-domicile-debug"
 """Its value ``upstream`` adds to the answer what left for the backend."""
+MAX_TURNS: Final = 20
+TURN: Final = frozenset({"prompt", "answer", "receipt", "record"})
 _MARK: Final = re.compile(
     r"<(?P<placeholder>[^<>\s]{1,64}?)_[0-9]{1,12}_[a-z0-9]{4,40}>"
     r"|\[(?P<mask>[A-Z][A-Z0-9_-]{0,63})(?::[0-9A-Za-z]{4,64})?\]"
@@ -52,7 +54,9 @@ async def _show(visit: Visit, **said: Any) -> Response:
         "call": None,
         "seen": (),
         "masked": {},
+        "typed": visit.form.get("prompt", ""),
         "prompt": visit.form.get("prompt", ""),
+        "turns": earlier(visit.form.get("turns", "")),
     }
     return visit.render(
         "playground.html", shown_tenant=visit.tenant, active="playground", models=sorted(models),
@@ -61,11 +65,15 @@ async def _show(visit: Visit, **said: Any) -> Response:
 
 
 async def ask(visit: Visit) -> Response:
+    """Send the conversation so far and the new prompt. The page keeps it, and nothing else does: each turn is a call
+    with a decision, a masking and a receipt of its own."""
     sent = visit.form
-    prompt = sent.get("prompt", "")
+    prompt, turns = sent.get("prompt", ""), earlier(sent.get("turns", ""))
+    if len(turns) >= MAX_TURNS:
+        raise Refused(422, f"a conversation here has at most {MAX_TURNS} turns; begin another")
     body = {
         "model": sent.get("model", ""),
-        "messages": [{"role": "user", "content": prompt}],
+        "messages": [*messages_of(turns), {"role": "user", "content": prompt}],
         "max_tokens": MAX_TOKENS,
     }
     new = {
@@ -81,16 +89,48 @@ async def ask(visit: Visit) -> Response:
         await visit.api.call("POST", ("tenants", visit.tenant, "keys", key["id"], "revoke"))
     said = json.loads(answered)
     sent_on = said.get("domicile", {}).get("upstream_request", {})
-    seen = [(role, list(marked(text, prompt))) for role, text in texts_of(sent_on)]
+    typed = "\n".join([*(each["prompt"] for each in turns), prompt])
+    seen = [(role, list(marked(text, typed))) for role, text in texts_of(sent_on)]
+    answer = said["choices"][0]["message"].get("content") if status == 200 else None
+    call = await _on_record(visit, headers.get("x-request-id", ""))
+    if answer is not None:
+        receipt, record = headers.get("x-domicile-receipt", ""), "" if call is None else str(call["seq"])
+        turns.append({"prompt": prompt, "answer": answer, "receipt": receipt, "record": record})
     return await _show(
         visit,
-        answer=said["choices"][0]["message"].get("content") if status == 200 else None,
+        turns=turns,
+        prompt="" if answer is not None else prompt,
+        typed=prompt,
+        answer=answer,
         error=None if status == 200 else said["error"]["message"],
         headers=headers,
         seen=seen,
         masked=Counter(kind for _, pieces in seen for _, kind in pieces if kind),
-        call=await _on_record(visit, headers.get("x-request-id", "")),
+        call=call,
     )
+
+
+def earlier(text: str) -> list[dict[str, str]]:
+    """The turns that the page sent back, oldest first. What is no such list is none: it is the user's own text."""
+    try:
+        found = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(found, list):
+        return []
+    return [
+        each
+        for each in found
+        if isinstance(each, dict) and each.keys() == TURN and all(isinstance(one, str) for one in each.values())
+    ]
+
+
+def messages_of(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    said = []
+    for each in turns:
+        said.append({"role": "user", "content": each["prompt"]})
+        said.append({"role": "assistant", "content": each["answer"]})
+    return said
 
 
 async def _call(visit: Visit, key: str, content: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from gateway.console import moments
 from gateway.console.admin_calls import Refused
 from gateway.console.page import Page, form
 from gateway.console.visit import Visit
@@ -37,7 +38,7 @@ async def consistency(visit: Visit) -> Response:
             raise
         await visit.of_tenant("record")  # 404 of the tenant itself is no matter of sizes
         visit.problem, visit.status = refused, 422
-    visit.form = asked
+    visit.form = asked | {name: moments.in_field(asked[name]) for name in ("since", "until")}
     return await _show(visit, proof=proof)
 
 

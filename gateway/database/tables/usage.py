@@ -153,6 +153,48 @@ class DailySumRow(Row, table=True):
     keep_days: int
 
 
+class CallCurveRow(Row, table=True):
+    """Calls of a tenant that ended, or were denied, within `step_s` seconds from `begin` (since 1970), by the class of
+    how long they took (`gateway.records.curves`; -1 where that is not known), added up: no request, no key. Kept for
+    eight days at the most. `first_token_ms`: of `first_tokens` calls, in all."""
+
+    __tablename__ = "call_curve"
+    __table_args__ = (Index("ix_call_curve_step_s_begin", "step_s", "begin"),)
+
+    tenant: str = Field(primary_key=True, max_length=63)
+    step_s: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    begin: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+    took: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    completed: int = Field(sa_type=BigInteger)
+    denied: int = Field(sa_type=BigInteger)
+    refused: int = Field(sa_type=BigInteger)
+    aborted: int = Field(sa_type=BigInteger)
+    tokens_out: int = Field(sa_type=BigInteger)
+    first_tokens: int = Field(sa_type=BigInteger)
+    first_token_ms: int = Field(sa_type=BigInteger)
+
+
+class BackendCurveRow(Row, table=True):
+    """What a backend told at `looks` moments of a step, added up, by any gateway; `tokens_per_s` at `rated` and `watts`
+    at `powered` of them. Kept for eight days at the most."""
+
+    __tablename__ = "backend_curve"
+    __table_args__ = (Index("ix_backend_curve_step_s_begin", "step_s", "begin"),)
+
+    tenant: str = Field(primary_key=True, max_length=63)
+    step_s: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    begin: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+    backend: str = Field(primary_key=True, max_length=256)
+    looks: int = Field(sa_type=BigInteger)
+    running: float = Field(sa_type=Double)
+    waiting: float = Field(sa_type=Double)
+    kv_use: float = Field(sa_type=Double)
+    tokens_per_s: float = Field(sa_type=Double)
+    watts: float = Field(sa_type=Double)
+    rated: int = Field(sa_type=BigInteger)
+    powered: int = Field(sa_type=BigInteger)
+
+
 class CaseCursorRow(Row, table=True):
     """How far a tree of a log was read for records of incidents and of requests of persons: the next leaf, and the hash
     of the one before it."""

@@ -2,7 +2,8 @@
 
 A row is made of the intent and completed by the outcome. How far each tree of the log was read is written in the same
 transaction as the rows, so that every event counts exactly once, also after a crash in between; and what the ledger
-sums up to is what the record holds, since it has no other source. The sums of days are of that transaction too.
+sums up to is what the record holds, since it has no other source. The sums of days and of minutes are of that
+transaction too.
 """
 
 import logging
@@ -20,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gateway.database.database import Database
 from gateway.database.tables.usage import LedgerCursorRow, LedgerRow
 from gateway.records.prices import PriceBook
-from gateway.store.log_followers import daily_sums
+from gateway.store.log_followers import call_curves, daily_sums
 from gateway.store.log_followers.daily_sums import DAY_S, DEFAULT_DAYS, FLOOR_DAYS
 
 log = logging.getLogger(__name__)
@@ -59,17 +60,19 @@ class LogReader(Protocol):
 
 @dataclass(slots=True)
 class _Chunk:
-    """The content of one span of a tree: calls that begin in it, and outcomes of calls that began before."""
+    """The content of one span of a tree: calls that begin in it, and outcomes of calls that began before; and what it
+    adds to the curves."""
 
     rows: dict[str, dict[str, Any]]
     outcomes: dict[str, dict[str, Any]]
+    curves: call_curves.Sums
 
 
 class LedgerWriter:
     """Reads the log that is called `log` (any name that stays) into the ledger.
 
     `days_of`: how many days the record of an intent is kept, which is how long its row is. `sizes`: of the log's trees
-    now, where that costs less than opening the log.
+    now, where that costs less than opening the log. `now`: seconds since 1970.
     """
 
     def __init__(
@@ -79,8 +82,10 @@ class LedgerWriter:
         days_of: Callable[[dict[str, Any]], int] = lambda intent: DEFAULT_DAYS,
         *,
         sizes: Callable[[], dict[str, int]] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._sizes = sizes
+        self._now = now
         self._database = database
         self._log = log[:16]
         self._days_of = days_of
@@ -126,6 +131,7 @@ class LedgerWriter:
                 break
         with self._database.write() as session:
             daily_sums.expire(session.connection(), now, days, sum_days)
+            call_curves.expire(session.connection(), now)
         return deleted
 
     def _has_news(self, open_reader: Callable[[], LogReader]) -> bool:
@@ -154,12 +160,14 @@ class LedgerWriter:
             cursors = select(_CURSOR.c.tenant, _CURSOR.c.next_seq).where(_CURSOR.c.log == self._log)
             known: dict[str, int] = {tenant: seq for tenant, seq in connection.execute(cursors)}
             over: list[Row] = []
+            curves: call_curves.Sums = {}
             for tenant in news:
                 start = known.get(tenant, 0)
                 end = min(sizes[tenant], start + AT_ONCE - taken)
                 if end > start:
-                    chunk = _parsed(tenant, reader, start, end, self._days_of)
+                    chunk = _parsed(tenant, reader, start, end, self._days_of, self._now())
                     over += _write(connection, tenant, chunk, prices)
+                    curves |= chunk.curves
                     self._move(connection, tenant, end)
                     taken += end - start
                 elif start > sizes[tenant]:
@@ -172,6 +180,7 @@ class LedgerWriter:
                     break
             rest = daily_sums.take_rest(connection, AT_ONCE)
             daily_sums.add(connection, over + rest)
+            call_curves.add(connection, curves)
         self._read |= read
         return taken, taken >= AT_ONCE or len(rest) >= AT_ONCE
 
@@ -193,8 +202,10 @@ def _insert(connection: Connection, table: Any, then: dict[str, Any] | None = No
     return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=then)
 
 
-def _parsed(tenant: str, reader: LogReader, start: int, end: int, days_of: Callable[[dict[str, Any]], int]) -> _Chunk:
-    chunk = _Chunk({}, {})
+def _parsed(
+    tenant: str, reader: LogReader, start: int, end: int, days_of: Callable[[dict[str, Any]], int], now: float
+) -> _Chunk:
+    chunk = _Chunk({}, {}, {})
     for leaf in reader.leaves(tenant, start):
         if leaf.seq >= end:
             break
@@ -207,6 +218,9 @@ def _parsed(tenant: str, reader: LogReader, start: int, end: int, days_of: Calla
                 chunk.rows[request] = _accepted(tenant, event) | {"keep_days": days_of(event)}
             case "inference.completed" | "inference.aborted":
                 chunk.outcomes[request] = event
+                call_curves.note(chunk.curves, tenant, event, _outcome_of(event), now)
+            case "inference.denied":
+                call_curves.note(chunk.curves, tenant, event, "denied", now)
     return chunk
 
 

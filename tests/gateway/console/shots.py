@@ -4,11 +4,17 @@ to build/console-shots."""
 import asyncio
 import sys
 import tempfile
+from math import sin
 from pathlib import Path
+from time import time
+from unittest.mock import patch
 
 from playwright.async_api import async_playwright
 
 from gateway.console.all_pages import PAGES
+from gateway.records.curves import PERIODS
+from gateway.store.fleet.backend_curves import Look, note_looks
+from gateway.store.log_followers.call_curves import add
 from tests.gateway.console.browser import CHROMIUM, NO_PAGES, filled, sign_in
 from tests.gateway.console.scene import scene, session_of
 
@@ -34,6 +40,32 @@ async def owed(made):
     await sent("incidents", laws=["gdpr", "dora"], severity="major", freeze=False)
 
 
+def past(made):
+    """A week of calls and loads for the curves, which have a rhythm of days and a gap."""
+    database, now = made.control._database, time()
+    for period in PERIODS.values():
+        sums = {}
+        for at, begin in enumerate(period.begins(now)[:-1]):
+            busy = 1.2 + sin(begin / 86_400 * 6.283) + 0.2 * sin(at)
+            calls = int(busy * period.step_s / 6)
+            figures = {
+                "completed": calls,
+                "denied": calls // 30,
+                "refused": calls // 90,
+                "aborted": calls // 200,
+                "tokens_out": calls * 180,
+                "first_tokens": calls,
+                "first_token_ms": int(calls * 90 * busy),
+            }
+            sums["acme", period.step_s, begin, 28 + int(3 * busy)] = figures  # fmt: skip
+            if at % 50 > 3 and begin < now - period.step_s:
+                look = Look("acme", "acme-1", int(8 * busy), int(3 * busy), min(1, 0.3 * busy), 400 * busy, 420.0)
+                with patch("gateway.store.fleet.backend_curves.steps_of", lambda *_, at=(period.step_s, begin): [at]):
+                    note_looks(database, [look], now)
+        with database.write() as session:
+            add(session.connection(), sums)
+
+
 LOOKS = {
     "light": {"color_scheme": "light", "viewport": {"width": 1360, "height": 850}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1360, "height": 850}},
@@ -52,6 +84,7 @@ async def main(only):
     with tempfile.TemporaryDirectory() as folder:
         async with scene(Path(folder), calls=40) as made, async_playwright() as play:
             await owed(made)
+            await asyncio.to_thread(past, made)
             await asyncio.sleep(6)  # backends are asked every two seconds, and speed takes two answers
             session = session_of(made, "acme" if "tenant" in only else None, "operator")
             browser = await play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

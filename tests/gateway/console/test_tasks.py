@@ -5,11 +5,14 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from html import unescape
+from time import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import pytest_asyncio
 
+from gateway.store.fleet.backend_curves import Look, note_looks
 from tests.fakes.lab import chat
 from tests.gateway.console.conftest import Guest
 from tests.gateway.console.scene import KEEPING, OPERATORS, STRICTER, scene
@@ -140,6 +143,26 @@ async def test_calls_are_found_by_outcome_and_the_look_is_on_record(made, guest)
     assert read["reason"] == "console" and read["actor"].startswith("key:") and read["end"] > read["first"]
     wrong = await auditor.get("/t/acme/calls?since=yesterday")
     assert wrong.status_code == 422 and "write 2026-03" in wrong.text
+
+
+def rows_in(page):
+    return page.text.count('<tr><th scope="row">')
+
+
+async def test_calls_of_a_span_that_ends_now_or_of_given_times_are_shown(made, guest):
+    auditor = guest("acme", "auditor")
+    now = datetime.now(UTC)
+    recent = await auditor.get("/t/acme/calls?within=1h&outcome=completed")
+    assert rows_in(recent) and 'aria-current="true">1 hour</a>' in recent.text and "Now 20" in recent.text
+    assert re.search(r'<input type="hidden" name="within" value="1h">', recent.text)
+    assert "within=24h" in recent.text and "outcome=completed" in recent.text
+    soon = f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"
+    assert rows_in(await auditor.get(f"/t/acme/calls?since={soon}&within=1h")) == 0
+    between = await auditor.get(f"/t/acme/calls?since={now - timedelta(hours=1):%Y-%m-%dT%H:%M:%S}&until={soon}")
+    assert rows_in(between) and f'type="datetime-local" value="{soon}"' in between.text
+    assert rows_in(await auditor.get("/t/acme/calls?within=nonsense")) == rows_in(await auditor.get("/t/acme/calls"))
+    packs = await auditor.get("/t/acme/packs?since=2026-01-01&until=2026-04-01")
+    assert 'type="date" value="2026-01-01"' in packs.text and 'type="date" value="2026-04-01"' in packs.text
 
 
 async def test_a_receipt_is_proven_in_the_page_and_downloaded(made, guest):
@@ -335,6 +358,23 @@ async def test_a_model_is_asked_under_the_projects_policy_and_the_key_does_not_s
     assert "<mark>" not in typed.text and "<script>alert" not in typed.text and "Nothing was masked" in typed.text
 
 
+async def test_a_conversation_goes_on_and_each_turn_has_its_receipt(made, guest):
+    developer = guest("acme", "tenant-admin")
+    sent = {"project": "main", "model": "small", "prompt": 'Ada\'s mail is ada@example.org & "<b>"'}
+    first = await developer.send("/t/acme/playground", **sent)
+    turns = unescape(re.search(r'name="turns" value="([^"]+)"', first.text)[1])
+    (turn,) = json.loads(turns)
+    assert turn["prompt"] == sent["prompt"] and turn["answer"] and turn["receipt"].startswith("acme/")
+    second = await developer.send("/t/acme/playground", **sent | {"prompt": "and again?", "turns": turns})
+    both = json.loads(unescape(re.search(r'name="turns" value="([^"]+)"', second.text)[1]))
+    assert [each["prompt"] for each in both] == [sent["prompt"], "and again?"]
+    assert both[0] == turn and both[1]["receipt"] != turn["receipt"] and both[1]["record"] != turn["record"]
+    assert last(made, "inference.accepted")["redaction"]["counts_by_type"]["email"] >= 1, "what was said is masked anew"
+    assert second.text.count("<code>user</code>") == 2 and "<b>" not in second.text
+    refused = await developer.send("/t/acme/playground", **sent | {"turns": json.dumps(both * 10)})
+    assert refused.status_code == 422 and "at most 20 turns" in refused.text
+
+
 async def test_limits_are_set_and_a_wrong_figure_is_named(made, guest):
     admin = guest("acme", "tenant-admin")
     page = "/t/acme/limits?project=research"
@@ -359,6 +399,23 @@ async def test_people_are_added_and_their_roles_changed_only_from_the_state_that
     assert none.status_code == 422
     await admin.send(f"{page}/revoke")
     assert last(made, "admin.person.revoked")["target"] == person
+
+
+async def test_curves_of_a_tenant_have_its_calls_and_its_backends(made, guest):
+    admin, auditor, theirs = guest("acme", "tenant-admin"), guest("acme", "billing"), guest("globex", "tenant-admin")
+    await made.post(chat("hello"))
+    note_looks(made.control._database, [Look("acme", "large-1", 3, 1, 0.62, 80.0, 420.0)], time())
+    page = await shown(admin, "/t/acme/curves?period=1h", "kWh")
+    charts = re.findall(r'<svg class="chart lines".*?</svg>', page, re.DOTALL)
+    assert len(charts) == 8 and all("aria-label=" in each for each in charts)
+    assert "Power of the cards, W, 1 hour. Drawn: last 420, highest 420." in page
+    assert "last 420" not in (await theirs.get("/t/globex/curves")).text
+    assert "<html" not in (await admin.http.get("/console/t/acme/curves", headers={"hx-request": "true"})).text
+    lines = (await admin.get("/t/acme/curves.csv?period=24h")).text.splitlines()
+    assert len(lines) == 145 and lines[0].startswith("begin,calls,completed,denied") and "backend_watts" in lines[0]
+    assert sum(int(line.split(",")[1]) for line in lines[1:]) > 0
+    assert "backend_watts" not in (await auditor.get("/t/acme/curves.csv")).text
+    assert "Power of the cards" not in (await auditor.get("/t/acme/curves?period=nonsense")).text
 
 
 async def test_usage_is_shown_and_downloaded(guest):

@@ -1,8 +1,10 @@
 """What a model saw: pieces of text, each with the kind of value that it stands for."""
 
+import json
+
 import pytest
 
-from gateway.console.pages.playground import marked, texts_of
+from gateway.console.pages.playground import earlier, marked, messages_of, texts_of
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,28 @@ def test_what_was_typed_like_a_mark_is_none_beside_one_that_is():
 )
 def test_texts_of_a_request_come_with_their_roles(request_, texts):
     assert list(texts_of(request_)) == texts
+
+
+TURN = {"prompt": "a", "answer": "b", "receipt": "acme/1/x", "record": "1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "7",
+        "{}",
+        "[1]",
+        '[{"prompt": "a"}]',
+        '[{"prompt": 1, "answer": "b", "receipt": "", "record": ""}]',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_conversation_is_none(text):
+    assert earlier(text) == []
+
+
+def test_a_conversation_is_sent_with_both_sides():
+    assert earlier(json.dumps([TURN])) == [TURN]
+    assert messages_of([TURN]) == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
