@@ -149,7 +149,7 @@ class ServedExchange(RequestResponseCycle):
             gone()
             return
         self._gone = gone
-        if gone is not None:
+        if gone is not None and self.flow.read_paused:
             self.flow.resume_reading()  # or it would not be seen
 
     def leave(self) -> None:
@@ -372,34 +372,41 @@ class BoundedConnection(HttpToolsProtocol):
     def _parse(self, data: bytes | memoryview, *, goes_on: bool) -> None:
         """Parse `data`, piece by piece. What costs more than the connection's share of this turn is held."""
         was_idle = self._is_idle
-        if len(data) > PIECE:
-            data, until = memoryview(data), perf_counter() + PIECES_S
-        while len(data) > PIECE:
-            size = max(PIECE, self._left)
-            if not self._feed(data[:size]):
+        size = len(data)
+        if size <= PIECE:
+            if not self._feed(data, size):
                 return
-            data = data[size:]
-            if self._last:
-                self._discard(len(data))
-                return
-            if self.pipeline or (self._left <= 0 and (perf_counter() >= until or (self._turns.busy and not goes_on))):
-                self._hold(data, goes_on=goes_on)
-                break
-        else:
-            if data and not self._feed(data):
-                return
+        elif not self._parse_pieces(memoryview(data), goes_on=goes_on):
+            return
         if self._timer is None:  # a message that came whole needs none
             if self._in_body:
                 self._wait(self._body_s)
             elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
                 self._wait(self._head_s)
 
-    def _feed(self, data: bytes | memoryview) -> bool:
-        """Have the parser read `data`; False where it was refused."""
+    def _parse_pieces(self, data: memoryview, *, goes_on: bool) -> bool:
+        """False where a piece was refused, or was the last that counts."""
+        until = perf_counter() + PIECES_S
+        while data:
+            size = min(max(PIECE, self._left), len(data))
+            if not self._feed(data[:size], size):
+                return False
+            data = data[size:]
+            if self._last and data:
+                self._discard(len(data))
+                return False
+            enough = self._left <= 0 and (perf_counter() >= until or (self._turns.busy and not goes_on))
+            if data and (enough or self.pipeline):
+                self._hold(data, goes_on=goes_on)
+                break
+        return True
+
+    def _feed(self, data: bytes | memoryview, size: int) -> bool:
+        """Have the parser read `data`, of `size` bytes; False where it was refused."""
         if self._in_body:
-            self._around = max(0, self._around) + len(data)
+            self._around = max(0, self._around) + size
         else:
-            self._size += len(data)
+            self._size += size
         try:
             while True:
                 try:
@@ -546,8 +553,9 @@ class BoundedConnection(HttpToolsProtocol):
         if self.pipeline:
             self._turns.take(self._answer_next, goes_on=True)
             return
-        self.flow.resume_reading()
-        if self._held:
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        elif self._held:
             self._read_on()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if self._postponed is not None:

@@ -538,9 +538,9 @@ async def test_no_turn_of_the_loop_parses_much_of_one_connection(monkeypatch, me
     turn, fed = 0, Counter()
     feed = connection.BoundedConnection._feed
 
-    def counted(self, data):
-        fed[turn] += len(data)
-        return feed(self, data)
+    def counted(self, data, size):
+        fed[turn] += size
+        return feed(self, data, size)
 
     async def turns():
         nonlocal turn
