@@ -363,7 +363,7 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
-    parser.add_argument("--only", default="", help="attacks whose name holds this")
+    parser.add_argument("--only", default="", help="attacks whose name holds one of these, with commas between")
     parser.add_argument("--seconds", type=float, default=4, help="of each attack")
     options = parser.parse_args()
     with ExitStack() as stack:
