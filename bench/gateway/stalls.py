@@ -6,8 +6,9 @@ The gateway runs in a process of its own, in front of a mock that answers at onc
 over, from two connections of a third process, so that what it takes to send is not measured; another asks for
 `GET /v1/models` (authentication, no backend) every 5 ms and makes a short call every 50 ms. The figures are the longest
 such answer under the attack, and the longest of a quiet gateway before it; the difference is the stall. On a machine
-that does other work both are larger, which is why both are reported, and beside them the CPU time of each step that
-holds the gateway's interpreter, which does not depend on that.
+that does other work both are larger, which is why both are reported, and beside them two figures that depend on that
+less: the CPU time of each step that holds the gateway's interpreter, and `net_worst_ms`, the longest answer without the
+time for which the gateway's loop, or the process that asks, was ready to run and waited for a core (Linux's schedstat).
 """
 
 import argparse
@@ -216,20 +217,28 @@ def steps(body: bytes) -> dict[str, float]:
     return took
 
 
-async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
-    """Of the other tenant's calls within `seconds`, in milliseconds."""
-    took: dict[str, list[float]] = {"models": [], "call": []}
+def without_core(gateway: int) -> float:
+    """Milliseconds for which the main thread of `gateway`, and this process, were ready and had no core, so far."""
+    threads = (f"/proc/{gateway}/task/{gateway}/schedstat", "/proc/self/schedstat")
+    return sum(int(Path(each).read_bytes().split()[1]) for each in threads) / 1e6
+
+
+async def worst(base: str, key: str, seconds: float, gateway: int) -> dict[str, float]:
+    """Of the other tenant's calls within `seconds`, in milliseconds. `gateway`: its process."""
+    took: dict[str, list[float]] = {"models": [], "call": [], "net": []}
     short = {"model": "mock", "messages": [{"role": "user", "content": "hi"}]}
 
     async def every(pause: float, name: str, method: str, path: str, **sent: object) -> None:
         until = time.monotonic() + seconds
         async with aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as http:
             while time.monotonic() < until:
-                began = time.perf_counter()
+                idle, began = without_core(gateway), time.perf_counter()
                 async with http.request(method, base + path, **sent) as answer:
                     await answer.read()
                     assert answer.status == 200, answer.status
                 took[name].append((time.perf_counter() - began) * 1000)
+                if name == "models":
+                    took["net"].append(took[name][-1] - (without_core(gateway) - idle))
                 await asyncio.sleep(pause)
 
     await asyncio.gather(
@@ -237,6 +246,7 @@ async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
     )
     return {
         "models_worst_ms": round(max(took["models"]), 1),
+        "net_worst_ms": round(max(took["net"]), 1),
         "call_worst_ms": round(max(took["call"]), 1),
         "models_median_ms": round(statistics.median(took["models"]), 2),
     }
@@ -298,10 +308,10 @@ def attacking(message: bytes) -> Iterator[Counter[int]]:
         attacker.join()
 
 
-async def measured(base: str, keys: dict[str, str], token: str, seconds: float, only: str) -> list[dict]:
+async def measured(base: str, keys: dict[str, str], token: str, seconds: float, only: str, gateway: int) -> list[dict]:
     for _ in range(600):  # a loaded machine takes its time to start a gateway
         try:
-            await worst(base, keys["globex"], 1)
+            await worst(base, keys["globex"], 1, gateway)
             break
         except aiohttp.ClientError:
             await asyncio.sleep(0.2)
@@ -318,14 +328,20 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
     attacks["answers of small events"] = ("/v1/chat/completions", keys["acme"], said("mode:events", stream=True))
     check = json.dumps({"document": RULES}).encode()
     attacks["4,000 rules of a policy"] = ("/admin/v1/tenants/acme/policies/check", token, check)
-    sent = {name: (post(*attack), steps(attack[2])) for name, attack in attacks.items() if only in name}
-    made = {name: make(keys["acme"]) for name, make in MESSAGES.items() if only in name}
+    sent = {
+        name: (post(*attack), steps(attack[2]))
+        for name, attack in attacks.items()
+        if any(each in name for each in only.split(","))
+    }
+    made = {
+        name: make(keys["acme"]) for name, make in MESSAGES.items() if any(each in name for each in only.split(","))
+    }
     sent |= {name: (message, await asyncio.to_thread(reads, message)) for name, message in made.items()}
     found = []
     for name, (message, cpu) in sent.items():
-        quiet = await worst(base, keys["globex"], seconds / 2)
+        quiet = await worst(base, keys["globex"], seconds / 2, gateway)
         with attacking(message) as statuses:
-            under = await worst(base, keys["globex"], seconds)
+            under = await worst(base, keys["globex"], seconds, gateway)
         stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
         found.append(
             {
@@ -347,7 +363,7 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
-    parser.add_argument("--only", default="", help="attacks whose name holds this")
+    parser.add_argument("--only", default="", help="attacks whose name holds one of these, with commas between")
     parser.add_argument("--seconds", type=float, default=4, help="of each attack")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -359,9 +375,9 @@ def main() -> None:
         )
         up = (sys.executable, "-m", "gateway", "up", "--data", str(folder / "data"))
         port = {"DOMICILE__LISTEN__PORT": str(PORT)}
-        stack.enter_context(process(*up, ready=f"http://127.0.0.1:{PORT}/healthz", **port))
+        gateway = stack.enter_context(process(*up, ready=f"http://127.0.0.1:{PORT}/healthz", **port))
         began = os.getloadavg()[0]
-        found = asyncio.run(measured(f"http://127.0.0.1:{PORT}", keys, token, options.seconds, options.only))
+        found = asyncio.run(measured(f"http://127.0.0.1:{PORT}", keys, token, options.seconds, options.only, gateway))
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} x {cpu_model()}",

@@ -12,21 +12,26 @@ RFC 9112 ask of a server and what neither uvicorn nor httptools does:
 * Whatever cannot be parsed is answered with 400 before the connection closes, in its turn, and never inside or after
   the answer to the same message (RFC 9112 §11.2).
 
+What one connection sends is parsed in small pieces, and none while requests of it wait for their answers; `Turns` gives
+what goes on beyond one request, of all connections together, half of the event loop's time at most.
+
 Time and size are bounded here because the pipeline bounds a body only once the caller is known: no application code
 runs before a head is complete, and after a refusal none reads the rest of the body (CWE-400; RFC 9112 §9.5, RFC 6585
 §5).
 """
 
 import re
-from asyncio import Event, TimerHandle, Transport
+from asyncio import Event, TimerHandle, Transport, get_running_loop
+from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import httptools
 from pydantic_core import to_json
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -45,11 +50,16 @@ MAX_HEAD = 64 << 10
 """Bytes of a request's head; also of what stands around a body that is chunked, extensions and trailers, which nobody
 reads. Each chunk has CHUNK_FRAME free."""
 CHUNK_FRAME = 24  # its size in hexadecimal, and two line ends
-FIELD_FRAME = 32
-"""Bytes that a header field counts beside its name and value, as in HTTP/2 (RFC 9113 §6.5.2): a head has 2,000 fields
-at most, since each costs what no byte of it does."""
-MAX_AHEAD = 100
-"""Requests that may be sent ahead of an awaited answer (RFC 9112 §9.3.2): one read brings thousands."""
+FIELD_FRAME = 256
+"""Bytes that a header field counts beside its name and value, as 32 in HTTP/2 (RFC 9113 §6.5.2), since each costs what
+no byte of it does: a head has 250 fields at most. Apache httpd and HAProxy take 100."""
+PIECE = 1 << 10
+"""Bytes that are parsed in a row: the head of most requests, and at most 40 requests that were sent ahead of an answer
+(RFC 9112 §9.3.2). What a Content-Length says of a body is one piece of any size, since it costs no time."""
+PIECES_S = 0.001
+"""For the pieces of one read, before the rest of it waits for a turn."""
+BURST_S, REST_S = 0.002, 0.002
+"""For what waits for a turn, and for all else before it goes on: the event loop and the threads that it waits for."""
 WRITE_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
 MAX_DISCARDED = 32 << 20
@@ -90,9 +100,6 @@ INVALID = _bad("The request is not valid HTTP/1.1; send it as RFC 9112 says")
 NO_HOST = _bad("The request needs exactly one Host field with a valid host name")
 BAD_CODING = _bad("Transfer-Encoding must be chunked, once, and HTTP/1.1; or send Content-Length")
 TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's head did not arrive in time")
-MANY_AHEAD = _bad(
-    f"More than {MAX_AHEAD} requests were sent ahead of an answer; send the others again, and wait for answers"
-)
 TOO_LARGE = Refusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     "head_too_large",
@@ -114,7 +121,7 @@ VERSION = Refusal(
     "Use HTTP version 1.1 or 1.0; other versions are not supported",
 )
 
-_FRAMING = frozenset({b"host", b"transfer-encoding", b"expect"})
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]*)(?::[0-9]*)?")
 """RFC 9110 §7.2, RFC 3986 §3.2.2; empty where the target has no authority. No comma: it would be two fields joined."""
 _UPGRADE_TOKENS = frozenset({b"upgrade", b"http2-settings"})
@@ -142,7 +149,7 @@ class ServedExchange(RequestResponseCycle):
             gone()
             return
         self._gone = gone
-        if gone is not None:
+        if gone is not None and self.flow.read_paused:
             self.flow.resume_reading()  # or it would not be seen
 
     def keeps_up(self) -> bool:
@@ -229,13 +236,79 @@ def _closes(name: bytes, value: bytes) -> bool:
     return name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]
 
 
+class Turns:
+    """Work that connections have the event loop do beyond one request each: in every turn of the loop one piece, of one
+    connection after another, those first whose work just began; BURST_S of it, then nothing for REST_S."""
+
+    def __init__(self) -> None:
+        self._begun: deque[Callable[[], None]] = deque()
+        self._going_on: deque[Callable[[], None]] = deque()
+        self._until = 0.0
+        self.busy = False
+
+    def take(self, work: Callable[[], None], *, goes_on: bool) -> None:
+        """Call `work` in its turn. `goes_on`: its connection had a turn for the same reason."""
+        (self._going_on if goes_on else self._begun).append(work)
+        if not self.busy:
+            self.busy = True
+            self._await_turn()
+
+    def _await_turn(self) -> None:
+        now, pause = perf_counter(), 0.0
+        if now >= self._until:
+            pause = max(0.0, self._until + REST_S - now)
+            self._until = now + pause + BURST_S
+        get_running_loop().call_later(pause, self._next)
+
+    def _next(self) -> None:
+        try:
+            (self._begun or self._going_on).popleft()()
+        finally:
+            self.busy = bool(self._begun or self._going_on)
+            if self.busy:
+                self._await_turn()
+
+
+class _Reading(FlowControl):
+    """As uvicorn's, beside others who stop the reading. `resumed` is called where that may go on."""
+
+    def __init__(self, transport: Transport, resumed: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._resumed = resumed
+        self._stopped = False
+
+    def pause_reading(self) -> None:
+        self.read_paused = True
+        self.stop()
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            self._resumed()
+
+    def stop(self) -> None:
+        if not self._stopped and not self._transport.is_closing():
+            self._stopped = True
+            self._transport.pause_reading()
+
+    def start(self) -> None:
+        if self._stopped and not self._transport.is_closing():
+            self._stopped = False
+            self._transport.resume_reading()
+
+
 class BoundedConnection(HttpToolsProtocol):
     """`head_s`, `body_s`: seconds for the head of a request, and from there to the end of its body."""
 
     cycle: ServedExchange
+    flow: _Reading
 
-    def __init__(self, *args: Any, head_s: float, body_s: float, **named: Any) -> None:
+    def __init__(self, *args: Any, turns: Turns, head_s: float, body_s: float, **named: Any) -> None:
         super().__init__(*args, **named)
+        self._turns = turns
+        self._held: bytes | memoryview = b""  # of what was read; not parsed yet
+        self._awaits_turn = False
+        self._left = 0  # of a body with a Content-Length
         self.parser = httptools.HttpRequestParser(self)  # without uvicorn's leniency for data after the last message
         self._head_s, self._body_s = head_s, body_s
         self._size = self._fields = self._discarded = self._around = 0
@@ -244,7 +317,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._fault: Refusal | None = None
         self._postponed: Refusal | None = None
         self._timer: TimerHandle | None = None
-        self._reading_on: TimerHandle | None = None  # after a pause in what is dropped
+        self._discarding: TimerHandle | None = None  # until what is dropped is read on
         self._unread: TimerHandle | None = None  # while an answer waits for its reader
         self._is_proxied = False
         self._proxied_client: tuple[str, int] | None = None
@@ -256,6 +329,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.flow = _Reading(transport, self._read_on)
         if self._is_proxied:
             self.client = self._proxied_client
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
@@ -263,10 +337,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        for timer in (self._reading_on, self._unread):
+        for timer in (self._discarding, self._unread):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        self._held = b""
         if self.cycle is not None and self.cycle.disconnected:
             self.cycle.leave()
 
@@ -293,30 +368,92 @@ class BoundedConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._last:  # the client said that it sends no other request, or what it sent was refused
             self._discard(len(data))
-            return
-        was_idle = self._is_idle
-        if self._in_body:
-            self._around = max(0, self._around) + len(data)
+        elif self._held:
+            self._hold(b"".join((self._held, data)))
+        elif self.pipeline:
+            self._hold(data)
         else:
-            self._size += len(data)
+            self._parse(data, goes_on=False)
+
+    def _parse(self, data: bytes | memoryview, *, goes_on: bool) -> None:
+        """Parse `data`, piece by piece. What costs more than the connection's share of this turn is held."""
+        was_idle = self._is_idle
+        size = len(data)
+        if size <= PIECE:
+            if not self._feed(data, size):
+                return
+        elif not self._parse_pieces(memoryview(data), goes_on=goes_on):
+            return
+        if self._timer is None:  # a message that came whole needs none
+            if self._in_body:
+                self._wait(self._body_s)
+            elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
+                self._wait(self._head_s)
+
+    def _parse_pieces(self, data: memoryview, *, goes_on: bool) -> bool:
+        """False where a piece was refused, or was the last that counts."""
+        until = perf_counter() + PIECES_S
+        while data:
+            size = min(max(PIECE, self._left), len(data))
+            if not self._feed(data[:size], size):
+                return False
+            data = data[size:]
+            if self._last and data:
+                self._discard(len(data))
+                return False
+            enough = self._left <= 0 and (perf_counter() >= until or (self._turns.busy and not goes_on))
+            if data and (enough or self.pipeline):
+                self._hold(data, goes_on=goes_on)
+                break
+        return True
+
+    def _feed(self, data: bytes | memoryview, size: int) -> bool:
+        """Have the parser read `data`, of `size` bytes; False where it was refused."""
+        if self._in_body:
+            self._around = max(0, self._around) + size
+        else:
+            self._size += size
         try:
             while True:
                 try:
                     self.parser.feed_data(data)
                     break
                 except httptools.HttpParserUpgrade as upgrade:
-                    data = self._without_upgrade() + data[upgrade.args[0] :]
+                    data = self._without_upgrade() + bytes(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             if not self._last:  # otherwise there is only data behind the last message
                 self._refuse(self._fault or INVALID)
-            return
+            return False
         if (refusal := self._endless()) is not None:
             self._refuse(refusal)
-        elif self._timer is None:  # a message that came whole needs none
-            if self._in_body:
-                self._wait(self._body_s)
-            elif self._in_message or (was_idle and self._is_idle):  # also blank lines, which begin no message
-                self._wait(self._head_s)
+            return False
+        return True
+
+    def _hold(self, data: bytes | memoryview, *, goes_on: bool = False) -> None:
+        self._held = data
+        self.flow.stop()
+        self._read_on(goes_on=goes_on)
+
+    def _read_on(self, *, goes_on: bool = True) -> None:
+        """Have what is held parsed in its turn, or read where nothing is; unless that is paused, or requests wait."""
+        if self.flow.read_paused:
+            return
+        if self._held:
+            if not self._awaits_turn and not self.pipeline:
+                self._awaits_turn = True
+                self._turns.take(self._parse_held, goes_on=goes_on)
+        elif self._discarding is None:
+            self.flow.start()
+
+    def _parse_held(self) -> None:
+        self._awaits_turn = False
+        data, self._held = self._held, b""
+        if not data or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        self._parse(data, goes_on=True)
+        if not self._held:
+            self._read_on()
 
     def _endless(self) -> Refusal | None:
         """What is said of a field, or of extensions of chunks, without end."""
@@ -360,8 +497,6 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _begin(self, version: str) -> None:
         """Start the application for the request whose head is here; one that was sent ahead waits for its turn."""
-        if self.pipeline and len(self.pipeline) >= MAX_AHEAD:
-            self._fail(MANY_AHEAD)
         scope, url = self.scope, httptools.parse_url(self.url)
         raw_path = url.path
         path = raw_path.decode("ascii")
@@ -397,6 +532,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._body_seen = True
         self._around -= len(body)
+        self._left -= len(body)
         cycle = self.cycle
         if cycle.response_complete:
             self._discard(len(body))
@@ -412,16 +548,34 @@ class BoundedConnection(HttpToolsProtocol):
         self._last = not self.parser.should_keep_alive()
         super().on_message_complete()
         self._in_message = self._in_body = False
-        self._size = 0
+        self._size = self._left = 0
         self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        was_last = not self.pipeline
-        super().on_response_complete()
-        if self._postponed is not None and was_last:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self.pipeline:
+            self._turns.take(self._answer_next, goes_on=True)
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        elif self._held:
+            self._read_on()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        if self._postponed is not None:
             self._write(self._postponed)
         elif self.expect_100_continue and self._in_body and self.cycle.response_complete and not self._body_seen:
             self.transport.close()  # whether the body still comes is up to the client (RFC 9110 §10.1.1)
+
+    def _answer_next(self) -> None:
+        """Start the application for the first of the requests that were sent ahead."""
+        if self.transport.is_closing():
+            return
+        self._start_asgi_task(*self.pipeline.pop())
+        if self._held:  # its body may be there
+            self._read_on()
 
     @property
     def _is_idle(self) -> bool:
@@ -437,6 +591,8 @@ class BoundedConnection(HttpToolsProtocol):
                 hosts += 1
                 if _HOST.fullmatch(value) is None:
                     self._fail(NO_HOST)
+            elif name == b"content-length":
+                self._left = int(value)
             elif name == b"transfer-encoding":
                 codings += [each.strip() for each in value.lower().split(b",")]
             elif version == "1.1":  # a server of HTTP/1.0 does not know Expect
@@ -482,14 +638,13 @@ class BoundedConnection(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > MAX_DISCARDED:
             self.transport.abort()
-        elif self._reading_on is None and not self.transport.is_closing():
-            self.transport.pause_reading()
-            self._reading_on = self.loop.call_later(DISCARD_PAUSE_S, self._read_on)
+        elif self._discarding is None:
+            self.flow.stop()
+            self._discarding = self.loop.call_later(DISCARD_PAUSE_S, self._discard_on)
 
-    def _read_on(self) -> None:
-        self._reading_on = None
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+    def _discard_on(self) -> None:
+        self._discarding = None
+        self._read_on()
 
     def _wait(self, seconds: float) -> None:
         self._stop_waiting()
@@ -505,7 +660,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         answering = self.cycle is not None and not self.cycle.response_complete
-        if self.flow.read_paused or (answering and not self._in_body):  # it is us who do not read on
+        if self.flow.read_paused or self._held or (answering and not self._in_body):  # it is us who do not read on
             self._wait(seconds)
         elif self._in_body or answering or not self._size:
             self.transport.abort()
@@ -546,7 +701,9 @@ class BoundedConnection(HttpToolsProtocol):
 def bounded(body_timeout_s: Callable[[], float], head_s: float = HEAD_S) -> Callable[..., BoundedConnection]:
     """What uvicorn makes its connections with, where the gateway gives a body `body_timeout_s` seconds."""
 
+    turns = Turns()
+
     def connection(*args: Any, **named: Any) -> BoundedConnection:
-        return BoundedConnection(*args, head_s=head_s, body_s=body_timeout_s() + BODY_MARGIN_S, **named)
+        return BoundedConnection(*args, turns=turns, head_s=head_s, body_s=body_timeout_s() + BODY_MARGIN_S, **named)
 
     return connection

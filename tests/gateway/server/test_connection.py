@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -497,31 +498,133 @@ async def test_a_head_of_very_many_very_small_fields_is_refused(monkeypatch, fie
     assert len(SEEN) == 1
 
 
-async def test_as_many_requests_as_may_be_sent_ahead_are_answered_and_one_more_is_refused_behind_them(monkeypatch):
-    one = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
-    for ahead in (connection.MAX_AHEAD, connection.MAX_AHEAD + 1, 5000):
-        forget()
-        async with connected(monkeypatch) as (reader, writer):
-            writer.write(b"".join(one % number for number in range(ahead)))
-            writer.write(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            said = await rest(reader)
-        answered = min(ahead, connection.MAX_AHEAD) + 1
-        assert said.count(b"HTTP/1.1 200 OK") == answered == len(SEEN)
-        in_order = [path for _, path, _ in SEEN]
-        if ahead == connection.MAX_AHEAD:
-            assert in_order == [*(f"/{number}" for number in range(ahead)), "/last"]
-            assert b"HTTP/1.1 400" not in said
-        else:
-            assert in_order == [f"/{number}" for number in range(answered)]
-            assert said.count(b"HTTP/1.1 400 ") == 1
-            assert said.rindex(b"HTTP/1.1 400 ") > said.rindex(b"HTTP/1.1 200 OK")
-            assert b"were sent ahead" in said
-
-
-async def test_requests_that_wait_for_each_answer_are_never_too_many(monkeypatch):
+@pytest.mark.parametrize("body", [b"", b"hello" * 60])
+async def test_requests_sent_ahead_are_all_answered_in_their_order(monkeypatch, body):
+    many = 5000 if not body else 500
+    one = b"POST /%d HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"
     async with connected(monkeypatch) as (reader, writer):
-        for number in range(3 * connection.MAX_AHEAD):
-            writer.write(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number)
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-            assert await reader.readexactly(2) == b"ok"
-    assert len(SEEN) == 3 * connection.MAX_AHEAD
+        writer.write(b"".join(one % (number, len(body), body) for number in range(many)))
+        writer.write(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        said = await rest(reader)
+    assert said.count(b"HTTP/1.1 200 OK") == said.count(b"HTTP/1.1 ") == many + 1
+    assert [*(("POST", f"/{number}", body) for number in range(many)), ("GET", "/last", b"")] == SEEN
+
+
+async def test_chunks_sent_ahead_are_put_together_wherever_pieces_and_reads_end(monkeypatch):
+    said_in = b"".join(b"%x\r\n%s\r\n" % (size, b"x" * size) for size in (1, 2, 700, 5, 3000, 1) * 40) + b"0\r\n\r\n"
+    one = b"POST /%d HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n%s"
+    async with connected(monkeypatch, body_s=15) as (reader, writer):
+        writer.write(b"".join(one % (number, said_in) for number in range(7)))
+        writer.write(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        said = await rest(reader)
+    assert said.count(b"HTTP/1.1 200 OK") == said.count(b"HTTP/1.1 ") == 8
+    assert [*(("POST", f"/{number}", b"x" * 40 * 3709) for number in range(7)), ("GET", "/last", b"")] == SEEN
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 9000,
+        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n" * 4000,
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx" * 5000,
+        ASK + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 40_000 + b"0\r\n\r\n",
+        ASK + b"a:\r\n" * 1000 + b"\r\n",
+        b"\r\n" * 60_000,
+    ],
+    ids=["ahead", "upgrades", "bodies", "chunks", "fields", "blank lines"],
+)
+async def test_no_turn_of_the_loop_parses_much_of_one_connection(monkeypatch, message):
+    """What came in one read: at most a dozen pieces in a row, and at most as many requests as a piece has."""
+    turn, fed = 0, Counter()
+    feed = connection.BoundedConnection._feed
+
+    def counted(self, data, size):
+        fed[turn] += size
+        return feed(self, data, size)
+
+    async def turns():
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    monkeypatch.setattr(connection.BoundedConnection, "_feed", counted)
+    monkeypatch.setattr(connection, "perf_counter", Clock(0.0001))
+    async with connected(monkeypatch, body_s=15) as (reader, writer):
+        counting = asyncio.create_task(turns())
+        writer.write(message)
+        await reader.read(1)
+        for _ in range(300):
+            await asyncio.sleep(0)
+        counting.cancel()
+    assert sum(fed.values()) and max(fed.values()) <= 12 * connection.PIECE
+
+
+class Clock:
+    """Each look at it takes `seconds`."""
+
+    def __init__(self, seconds):
+        self.now, self.seconds = 1.0, seconds
+
+    def __call__(self):
+        self.now += self.seconds
+        return self.now
+
+
+async def test_another_connection_is_answered_before_what_was_sent_ahead(monkeypatch):
+    async with serving(application, Listen(port=0), 15) as port:
+        many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in many:
+            writer.write(b"GET /ahead HTTP/1.1\r\nhost: x\r\n\r\n" * 500)
+        while not SEEN:
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        before = len(SEEN)
+        writer.write(b"POST /other HTTP/1.1\r\nhost: x\r\ncontent-length: 3000\r\n\r\n" + b"a" * 3000)
+        await reader.readuntil(b"ok")
+        between = len(SEEN) - before
+        for _, each in [*many, (reader, writer)]:
+            each.close()
+    assert ("POST", "/other", b"a" * 3000) in SEEN
+    assert between <= 100, "of 10,000"
+
+
+class Later:
+    """A loop on which only `call_later` works; `pauses` are those that were asked for, and pass at once on `clock`."""
+
+    def __init__(self, clock):
+        self.clock, self.pauses, self.works = clock, [], []
+
+    def call_later(self, pause, work):
+        self.clock.now += pause
+        self.pauses.append(pause)
+        self.works.append(work)
+
+
+def test_work_has_its_turn_first_of_those_who_begin_and_rests_after_a_burst(monkeypatch):
+    clock = Clock(connection.BURST_S / 4)
+    loop, turns, done = Later(clock), connection.Turns(), []
+    monkeypatch.setattr(connection, "get_running_loop", lambda: loop)
+    monkeypatch.setattr(connection, "perf_counter", clock)
+    for name in "ab":
+        for number in range(8):
+            turns.take(lambda said=f"{name}{number}": done.append(said), goes_on=name == "a")
+    assert done == [] and turns.busy
+    while turns.busy:
+        before = len(done)
+        loop.works.pop()()
+        assert len(done) == before + 1 and len(loop.works) == turns.busy
+    assert done == [f"{name}{number}" for name in "ba" for number in range(8)]
+    rests = [number for number, pause in enumerate(loop.pauses) if pause]
+    assert rests == [5, 10, 15]
+    assert min(loop.pauses[number] for number in rests) >= connection.REST_S / 2
+
+
+async def test_work_that_fails_keeps_no_other_from_its_turn():
+    turns, done, failed = connection.Turns(), [], []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
+    turns.take(lambda: 1 // 0, goes_on=False)
+    turns.take(lambda: done.append(1), goes_on=False)
+    while turns.busy:
+        await asyncio.sleep(0.001)
+    assert done == [1] and isinstance(failed[0], ZeroDivisionError)
