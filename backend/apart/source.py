@@ -190,9 +190,16 @@ class Source:
             if found is None or found.digest != ask.adapter_digest:
                 raise Refused("the adapter is not loaded here, or another one by this name; load it on both backends")
         return AddSequence(
-            0, ask.prompt, ONE_TOKEN, priority=ask.priority, cache_root=ask.cache_root, project=project.encode(),
-            exports=ask.first, adapter=ask.adapter, adapter_digest=ask.adapter_digest,
-        )  # fmt: skip
+            0,
+            ask.prompt,
+            ONE_TOKEN,
+            priority=ask.priority,
+            cache_root=ask.cache_root,
+            project=project.encode(),
+            exports=ask.first,
+            adapter=ask.adapter,
+            adapter_digest=ask.adapter_digest,
+        )
 
     async def _send(self, call: Call, sent: "_Sent", window: bytes) -> str:
         while True:

@@ -121,8 +121,9 @@ class ChatModel:
         if self._channels and grammar_of(request)[0]:
             raise InvalidRequest(
                 "an answer in channels cannot have a form; leave response_format and the like out",
-                param="response_format", code="unsupported_parameter",
-            )  # fmt: skip
+                param="response_format",
+                code="unsupported_parameter",
+            )
         include_reasoning = _flag(extra, "include_reasoning", default=True)
 
         def interpreter() -> Interpreter:
@@ -205,9 +206,12 @@ class ChatModel:
             )
 
         return self._plain.encode_chat(
-            whole(messages, render, template.source), definitions, add_generation_prompt=add_generation_prompt,
-            continued=continued, options=options,
-        )  # fmt: skip
+            whole(messages, render, template.source),
+            definitions,
+            add_generation_prompt=add_generation_prompt,
+            continued=continued,
+            options=options,
+        )
 
     def _messages(self, request: ChatCompletionRequest) -> Messages:
         """As the template is to be given them. Raises InvalidRequest."""

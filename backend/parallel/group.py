@@ -137,9 +137,16 @@ class DistributedGroup(ParallelGroup):
     """
 
     def __init__(
-        self, shard: Shard, device: torch.device, *, ordered: bool = False, small: SmallSums | None = None,
-        pipeline: Pipeline = ONE_STAGE, group: dist.ProcessGroup | None = None, spare: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        shard: Shard,
+        device: torch.device,
+        *,
+        ordered: bool = False,
+        small: SmallSums | None = None,
+        pipeline: Pipeline = ONE_STAGE,
+        group: dist.ProcessGroup | None = None,
+        spare: int | None = None,
+    ) -> None:
         self.shard, self.pipeline, self.spare = shard, pipeline, spare
         self._group = group
         self.device = device

@@ -263,13 +263,41 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 OfTransfer = RoomMade | BlocksWritten | Fetched | BlocksTaken
 ToEngine = (
-    Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake | LoadAdapter | UnloadAdapter
-    | TakeBlocks | WriteBlocks | EndFetch | FreeSlot | MakeWindow | OpenWindow
-)  # fmt: skip
+    Start
+    | AddSequence
+    | AbortSequences
+    | Scrub
+    | Ping
+    | Sleep
+    | Wake
+    | LoadAdapter
+    | UnloadAdapter
+    | TakeBlocks
+    | WriteBlocks
+    | EndFetch
+    | FreeSlot
+    | MakeWindow
+    | OpenWindow
+)
 FromEngine = (
-    Loading | Ready | Failed | Lost | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
-    | AdapterChanged | RoomMade | BlocksWritten | Fetched | BlocksTaken | WindowMade | WindowOpened
-)  # fmt: skip
+    Loading
+    | Ready
+    | Failed
+    | Lost
+    | Refused
+    | StepDone
+    | Scrubbed
+    | Pong
+    | LifecycleChanged
+    | LifecycleRefused
+    | AdapterChanged
+    | RoomMade
+    | BlocksWritten
+    | Fetched
+    | BlocksTaken
+    | WindowMade
+    | WindowOpened
+)
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -148,9 +148,14 @@ def failing(tree: Path, tests: list[str], timeout_s: int) -> tuple[str | None, f
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
     try:
         done = subprocess.run(
-            words, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+            words,
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": str(tree)},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"(not over within {timeout_s} s)", time.monotonic() - began
     took = time.monotonic() - began

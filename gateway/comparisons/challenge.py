@@ -157,9 +157,15 @@ def _when(context: AuditContext, tenant: str, seq: int) -> int:
 
 
 async def record_challenge(
-    context: AuditContext, kept: Committed, choice: int, found: Challenged, *, actor: str, reason: str,
+    context: AuditContext,
+    kept: Committed,
+    choice: int,
+    found: Challenged,
+    *,
+    actor: str,
+    reason: str,
     backend: Backend | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """backend: that computed it; None: this host."""
     backend_id, region = place_of(backend)
     await context.record(

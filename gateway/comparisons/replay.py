@@ -132,9 +132,7 @@ async def ask_again(
     retained = RetainedContent(b"", kept.sent, None, 1)
     fingerprints: list[str | None] = []
     request_id = f"replay-{token_hex(12)}"
-    asked = upstream.call(
-        target, kept.path, kept.sent, request_id, kept.request_id, kept.project, mark_key=mark_key
-    )  # fmt: skip
+    asked = upstream.call(target, kept.path, kept.sent, request_id, kept.request_id, kept.project, mark_key=mark_key)
     async with asked as answer:
         if kept.stream:
             async for piece in _whole_stream(answer, fingerprints):

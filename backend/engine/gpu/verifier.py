@@ -116,10 +116,17 @@ class Verifier:
         inputs = self.inputs.first(size, size)
         own = self._own_draws(size)
         attention = layers_of(self.model.config)(
-            self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
-            inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
+            self.model.config,
+            self.kernels,
+            self.cache,
+            self.workspace,
+            StepShape(size),
+            inputs.block_tables,
+            inputs.seq_lens,
+            self.starts[: size + 1],
+            batch_invariant=self.batch_invariant,
             sinks=self.model.sinks,
-        )  # fmt: skip
+        )
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, None)
 
         def step() -> Tensor:

@@ -16,9 +16,14 @@ class DecoderLayer(Matrices):
     """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        self,
+        config: ModelConfig,
+        index: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization,
         group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, index, dtype, device, quantization, group)
         self.eps = config.rms_norm_eps
         self.heads = config.num_heads

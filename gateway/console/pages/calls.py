@@ -25,9 +25,15 @@ async def listed(visit: Visit) -> Response:
     visit.form = asked
     projects = (await visit.of_tenant("projects", limit=200))["items"]
     return visit.render(
-        "calls.html", shown_tenant=visit.tenant, active="calls", page=page, rows=page["items"], asked=asked,
-        before=before, projects=projects,
-    )  # fmt: skip
+        "calls.html",
+        shown_tenant=visit.tenant,
+        active="calls",
+        page=page,
+        rows=page["items"],
+        asked=asked,
+        before=before,
+        projects=projects,
+    )
 
 
 async def show(visit: Visit) -> Response:
@@ -38,11 +44,19 @@ async def _one(visit: Visit, *, proof: Any = None, content: Any = None) -> Respo
     number = visit.request.path_params["number"]
     found = await visit.of_tenant("calls", number)
     return visit.render(
-        "call.html", shown_tenant=visit.tenant, active="calls", call=found["call"], records=found["records"],
-        receipt=found["receipt"], kept={int(seq): fields for seq, fields in found["kept"].items()}, proof=proof,
-        content=content, first=found["records"][0]["record"], last=found["records"][-1]["record"],
+        "call.html",
+        shown_tenant=visit.tenant,
+        active="calls",
+        call=found["call"],
+        records=found["records"],
+        receipt=found["receipt"],
+        kept={int(seq): fields for seq, fields in found["kept"].items()},
+        proof=proof,
+        content=content,
+        first=found["records"][0]["record"],
+        last=found["records"][-1]["record"],
         decision=_decision(found["records"]),
-    )  # fmt: skip
+    )
 
 
 async def proven(visit: Visit) -> Response:

@@ -172,10 +172,10 @@ class Control(
             row = change.session.get(BackendRow, backend.backend)
             before = backend_record(row) if row else None
             if row is None:
+                told: dict[str, Any] = {"models": models, "cost": cost, **facts, **change.stamp}
                 row = BackendRow(
-                    id=backend.backend, tenant=backend.tenant, region=backend.region, uri=backend.uri, url=url,
-                    models=list(models), cost=cost, **facts, **change.stamp,
-                )  # fmt: skip
+                    id=backend.backend, tenant=backend.tenant, region=backend.region, uri=backend.uri, url=url, **told
+                )
                 change.session.add(row)
             elif row.uri != backend.uri:
                 raise Duplicate(

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """IP addresses (RFC 791, RFC 4291) that may identify a person.
 
 Unspecified, loopback, multicast, documentation and well-known addresses are excluded.
@@ -43,8 +42,10 @@ _DOCUMENTATION = tuple(
     )
 )
 _CALLED_A_PERSONS = re.compile(
-    r"(?<![^\W_])(?:ip(?:v[46])?(?![^\W\d_])[^0-9\n.;]{0,24}|(?:client|remote(?:[_ ]addr)?|r?host|user|peer|visitor|login"
-    r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]|\bis\b){1,8})\[?\Z"
+    r"(?<![^\W_])(?:ip(?:v[46])?(?![^\W\d_])[^0-9\n.;]{0,24}|(?:client|remote(?:[_ ]addr)?|r?host|user|peer|visitor"
+    r"|login"
+    r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]"
+    r"|\bis\b){1,8})\[?\Z"
 )
 _CALLED_REACH, _RECORD_REACH = 40, 64
 # Public resolvers: Google, Cloudflare, Quad9, OpenDNS, AdGuard, DNS.SB.

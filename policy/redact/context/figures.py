@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are figures: decimals, years, versions, times and process ids, cells of a table of numbers.
 
 The format of a figure, of its line or of its column distinguishes it from a phone, a card and an identity number, even
@@ -45,7 +44,8 @@ _POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Bra
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
 # Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
 _DAY_AND_TIME = re.compile(
-    r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
+    r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]"
+    r"|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
     r"(?: {1,3}[0-9]{1,7}){0,3}"
 )
 _LINE_BEFORE = re.compile(r"(?:\A|[\n>\[(|;\"'])[ \[]{0,2}\Z")
@@ -53,7 +53,8 @@ _CLOCK_BEFORE = re.compile(
     r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9}[Z\]]?|\])[ \t]{1,4}(?:[0-9]{1,9}[ \t]{1,8}){0,3}\Z"
 )
 _NUMERIC_CELL_BEFORE = re.compile(
-    r"(?:(?:\A|[,;\t|\[({\n])[ ]{0,2}[\"']?|[ ]{2,4})-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?\Z"
+    r"(?:(?:\A|[,;\t|\[({\n])[ ]{0,2}[\"']?|[ ]{2,4})-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?[,;\t"
+    r"|][ ]{0,2}[\"']?-?\Z"
 )
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
@@ -62,7 +63,8 @@ _KERNEL_TIME = re.compile(r"[0-9]{1,9}\.[0-9]{6}")
 _BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2} {1,2}\Z")
 _BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2}(?![A-Za-z0-9])")
 _KEY_BEFORE = re.compile(
-    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
+    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?"
+    r"|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
 )
 _REACH = 64
 _RECORD = 240  # characters of a line on each side
@@ -111,7 +113,7 @@ def is_hours(written: str) -> bool:
 
 
 def _is_several(written: str) -> bool:
-    """Return whether it is two decimals, a range of hours, a score in sets, a company's number, or numbers of several columns."""
+    """Whether it is two decimals, a range of hours, a score, a company's number, or numbers of several columns."""
     return (
         (written.count(".") > 1 and len(_ONE_DECIMAL.findall(written)) > 1)
         or _RATIO_FIRST.match(written) is not None

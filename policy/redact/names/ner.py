@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Person names from a small token classifier that runs offline; requires the extra `ner`.
 
 The model is Rampart (National Design Studio, CC BY 4.0; BERT with six layers, 15 MB, labels for given names, surnames
@@ -33,15 +32,20 @@ _UPPER = rf"(?![a-zß-öø-ÿα-ωά-ώа-яё])[{LETTER}]"
 _WORD = rf"{_UPPER}[{LETTER}'’]{{1,24}}(?:-{_UPPER}[{LETTER}'’]{{1,24}})?"
 # A capitalised word after one of these is a name: forms of address, and phrases of self-introduction.
 _TITLE = (
-    r"Herrn?|Frau|Hr|Fr|Mr|Mrs|Ms|Miss|Dr|Prof|Mme|Mlle|M|Monsieur|Madame|Sr|Sra|Srta|Señora?|Don|Doña|D|Sig|Sigra|Signora?"
+    r"Herrn?|Frau|Hr|Fr|Mr|Mrs|Ms|Miss|Dr|Prof|Mme|Mlle|M|Monsieur|Madame|Sr|Sra|Srta|Señora?|Don|Doña|D|Sig|Sigra"
+    r"|Signora?"
     r"|Dott|Dottssa|Pan[iau]?|Dhr|Mevr|Mw|Meneer|Mevrouw|Heer|Sra?|Senhora?|Dra|Dl|Dna|Ing|Mgr|Avv|Rag|Mag"
 )
 _TITLED = re.compile(rf"(?<![{LETTER}])(?:{_TITLE})\.? (?:(?:{_TITLE})\.? )?(?P<name>{_WORD}(?: {_WORD}){{0,2}})")
 _SELF = re.compile(
-    r"(?:[Mm]y name is|[Tt]his is|I am|I'm|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Ii]ch bin|[Jj]e m'appelle|[Jj]e suis|[Mm]on nom est"
-    r"|[Mm]e llamo|[Mm]i nombre es|[Ss]oy|[Mm]i chiamo|[Ss]ono|[Ii]k ben|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się|[Jj]estem"
-    r"|[Cc]hamo-me|[Oo] meu nome é|[Ee]u sou|[Ss]ou o|[Ss]ou a|[Jj]ag heter|[Mm]itt namn är|[Jj]eg (?:hedder|heter)|[Jj]menuji se"
-    r"|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Oo]lgetin|[Oo]len|[Ee]su|[Mm]ani sauc|[Ηη]? ?[Οο]νομάζομαι|[Кк]азвам се"
+    r"(?:[Mm]y name is|[Tt]his is|I am|I'm|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Ii]ch bin|[Jj]e m'appelle|[Jj]e suis"
+    r"|[Mm]on nom est"
+    r"|[Mm]e llamo|[Mm]i nombre es|[Ss]oy|[Mm]i chiamo|[Ss]ono|[Ii]k ben|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się"
+    r"|[Jj]estem"
+    r"|[Cc]hamo-me|[Oo] meu nome é|[Ee]u sou|[Ss]ou o|[Ss]ou a|[Jj]ag heter|[Mm]itt namn är|[Jj]eg (?:hedder|heter)"
+    r"|[Jj]menuji se"
+    r"|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Oo]lgetin|[Oo]len|[Ee]su|[Mm]ani sauc"
+    r"|[Ηη]? ?[Οο]νομάζομαι|[Кк]азвам се"
     rf"|[Éé]g heiti|[Jj]ien) (?P<name>{_WORD}(?: {_WORD}){{0,2}})"
 )
 _NO_NAME = frozenset(

@@ -211,8 +211,13 @@ def test_a_question_that_is_not_answered_yes_changes_nothing(acme):
 def test_the_status_is_that_of_the_process(tmp_path, line, says):
     done = subprocess.run(
         [sys.executable, "-m", "gateway", *line.split()],
-        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": TREE},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": TREE},
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert says in done.stderr

@@ -58,11 +58,24 @@ async def record(tmp_path, clock):
 
 def accepted(request, tenant="acme", project="main", model="small", region="eu-fr-par"):
     return InferenceAccepted(
-        tenant=tenant, request_id=request, key_id="7GA3GXAA", project=project, endpoint="/v1/chat/completions",
-        stream=False, model_requested=model, backend_id=f"{tenant}-1", region=region, inference_country="FR",
-        storage_country="FR", operator_entity="x", operator_hq="FR", ultimate_parent="x", ultimate_parent_country="FR",
-        transfer_basis="intra_eea", decision=Decision(outcome="allow"),
-    )  # fmt: skip
+        tenant=tenant,
+        request_id=request,
+        key_id="7GA3GXAA",
+        project=project,
+        endpoint="/v1/chat/completions",
+        stream=False,
+        model_requested=model,
+        backend_id=f"{tenant}-1",
+        region=region,
+        inference_country="FR",
+        storage_country="FR",
+        operator_entity="x",
+        operator_hq="FR",
+        ultimate_parent="x",
+        ultimate_parent_country="FR",
+        transfer_basis="intra_eea",
+        decision=Decision(outcome="allow"),
+    )
 
 
 def completed(request, tenant="acme", **more):
@@ -83,10 +96,23 @@ async def test_a_call_is_one_row_with_its_tokens_seconds_and_price(record, datab
     read(database, path)
     (row,) = entries(database)
     assert row == LedgerEntry(
-        day="2026-05-28", tenant="acme", project="main", key="7GA3GXAA", request_id="r1", model="small",
-        region="eu-fr-par", backend="acme-1", outcome="completed", tokens_in=100, tokens_cached=40, tokens_out=20,
-        estimated=False, backend_seconds=1.5, price=1, nano_eur=60 * 200 + 40 * 50 + 20 * 600,
-    )  # fmt: skip
+        day="2026-05-28",
+        tenant="acme",
+        project="main",
+        key="7GA3GXAA",
+        request_id="r1",
+        model="small",
+        region="eu-fr-par",
+        backend="acme-1",
+        outcome="completed",
+        tokens_in=100,
+        tokens_cached=40,
+        tokens_out=20,
+        estimated=False,
+        backend_seconds=1.5,
+        price=1,
+        nano_eur=60 * 200 + 40 * 50 + 20 * 600,
+    )
 
 
 async def test_a_line_of_a_batch_is_charged_once_at_the_price_of_batches_whatever_was_done_twice(
@@ -466,9 +492,20 @@ async def test_limits_that_an_administrator_sets_hold_at_once(tmp_path):
 
 def test_a_name_that_a_spreadsheet_would_run_is_text_in_the_table():
     line = Usage(
-        model="=cmd|' /C calc'!A0", requests=1, completed=1, aborted=0, estimated=0, unpriced=0, tokens_in=0,
-        tokens_cached=0, tokens_out=0, backend_seconds=0, nano_eur=-1, eur=0, eur_per_million_tokens=None,
-    )  # fmt: skip
+        model="=cmd|' /C calc'!A0",
+        requests=1,
+        completed=1,
+        aborted=0,
+        estimated=0,
+        unpriced=0,
+        tokens_in=0,
+        tokens_cached=0,
+        tokens_out=0,
+        backend_seconds=0,
+        nano_eur=-1,
+        eur=0,
+        eur_per_million_tokens=None,
+    )
     (row,) = csv.DictReader(io.StringIO("".join(csv_lines([line], Usage))))
     assert row["model"] == "'=cmd|' /C calc'!A0"
     assert row["nano_eur"] == "-1", "a number stays one"

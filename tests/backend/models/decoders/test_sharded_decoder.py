@@ -78,9 +78,14 @@ def ids() -> Tensor:
 
 
 def logits(
-    group: ParallelGroup, folder: Path, ids: Tensor, dtype: str, road: str, steps: tuple[int, ...] = (64,),
+    group: ParallelGroup,
+    folder: Path,
+    ids: Tensor,
+    dtype: str,
+    road: str,
+    steps: tuple[int, ...] = (64,),
     quantization: str = "none",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """For each size of steps. road: "plain", "kernels" or "invariant"."""
     format = of_name(quantization)
 

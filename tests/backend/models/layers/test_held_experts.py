@@ -36,9 +36,7 @@ def test_of_all_ranks_one_computes_a_pair_and_holders_take_turns() -> None:
 
 def layer_of(group: ParallelGroup, spare: int) -> ExpertLayer:
     """A rank's share of one and the same layer."""
-    shape = Experts(
-        EXPERTS, PER_TOKEN, INNER, mixtral.NAMES, placement=Placement.even(EXPERTS, group.size, spare)
-    )  # fmt: skip
+    shape = Experts(EXPERTS, PER_TOKEN, INNER, mixtral.NAMES, placement=Placement.even(EXPERTS, group.size, spare))
     layer = ExpertLayer(shape, WIDTH, torch.float32, torch.device("cpu"), group=group)
     source = torch.Generator().manual_seed(3)
     whole = [torch.randn(EXPERTS, *shape, generator=source) for shape in ((2 * INNER, WIDTH), (WIDTH, INNER))]

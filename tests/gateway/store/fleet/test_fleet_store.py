@@ -20,9 +20,14 @@ from regions.identity.identity import BackendIdentity
 ON_BOTH_DATABASES = True
 
 WISH = Deployment(
-    tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par", "eu-de-fra"),
-    max_replicas=3, micro_eur_per_hour=3_600_000,
-)  # fmt: skip
+    tenant="acme",
+    id="small",
+    model="small",
+    weights="small.gguf",
+    regions=("eu-fr-par", "eu-de-fra"),
+    max_replicas=3,
+    micro_eur_per_hour=3_600_000,
+)
 
 
 @pytest.fixture
@@ -43,9 +48,13 @@ def store(database, events, acme):
 def backend(replica):
     identity = BackendIdentity("demo", replica.tenant, replica.region, replica.id)
     return Backend(
-        id=replica.id, tenant=replica.tenant, region=replica.region, url="https://127.0.0.1:1", uri=identity.uri,
+        id=replica.id,
+        tenant=replica.tenant,
+        region=replica.region,
+        url="https://127.0.0.1:1",
+        uri=identity.uri,
         models=("small",),
-    )  # fmt: skip
+    )
 
 
 def uptime(database):
@@ -98,9 +107,7 @@ def test_one_is_put_to_sleep_and_woken_and_the_same_again_is_not_told(acme, even
     assert [acme.put_deployment_to_sleep("acme", "small").asked for _ in range(2)] == ["asleep"] * 2
     assert [acme.wake_deployment("acme", "small").asked for _ in range(2)] == ["awake"] * 2
     told = [(event.action, event.detail) for event in events if event.action.startswith("deployment.")][1:]
-    assert told == [
-        ("deployment.put_to_sleep", {"asked": "asleep"}), ("deployment.woken", {"asked": "awake"})
-    ]  # fmt: skip
+    assert told == [("deployment.put_to_sleep", {"asked": "asleep"}), ("deployment.woken", {"asked": "awake"})]
     assert acme.drain_deployment("acme", "small").asked is None
     for act in (acme.put_deployment_to_sleep, acme.wake_deployment):
         with pytest.raises(NotReady, match="scale it first"):

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 import pytest
 
 from policy.errors import RedactionError
@@ -36,8 +35,10 @@ def test_a_text_without_names_has_none(model, text):
 
 
 @pytest.mark.parametrize(("text", "names"), [
-    ("Richter Dr. M. und die Zeugin K. sagten aus.", ["M.", "K."]), ("Im Urteil steht, der Kläger hätte K. in Wien gesehen.", ["K."]),
-    ("K. Schmidt", ["K. Schmidt"]), ("Nach § 5 Abs. 2 S. 1 und Art. 3 BGB gilt das.", []), ("Den Herrn N traf Frau B. dort.", ["N", "B."]),
+    ("Richter Dr. M. und die Zeugin K. sagten aus.", ["M.", "K."]),
+    ("Im Urteil steht, der Kläger hätte K. in Wien gesehen.", ["K."]),
+    ("K. Schmidt", ["K. Schmidt"]), ("Nach § 5 Abs. 2 S. 1 und Art. 3 BGB gilt das.", []),
+    ("Den Herrn N traf Frau B. dort.", ["N", "B."]),
 ])  # fmt: skip
 def test_judgments_name_persons_by_initials(model, text, names):
     assert [text[start:end] for start, end in model.find(text)] == names
