@@ -269,6 +269,25 @@ def test_a_package_offers_what_it_says():
             assert getattr(module, offered).__name__ == offered, package
 
 
+def test_a_package_says_who_may_import_it():
+    said = {package: importlib.import_module(package).__doc__ or "" for package in OFFERING}
+    assert [package for package, doc in said.items() if not re.search(r"may\s+import|imports? it", doc)] == []
+
+
+SETS = {"backend/kernels/fused.py", "backend/kernels/latent/fused.py"}
+"""Modules that are a set of functions as a value, by the protocol in `interface` beside them."""
+
+
+def test_no_module_hands_on_what_is_elsewhere():
+    found = set()
+    for file in MODULES:
+        body = ast.parse(file.read_text(encoding="utf-8")).body[1:]
+        own = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
+        if body and all(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in own):
+            found.add(name(file))
+    assert found == SETS
+
+
 def test_the_command_and_the_gateway_never_load_an_engine():
     heavy = "torch", "triton", "numpy", "transformers", "backend.engine"
     program = f"import gateway.cli.app, gateway.cli.up, sys; print([m for m in {heavy} if m in sys.modules])"

@@ -126,7 +126,8 @@ from gateway.server.monitoring.duties import Duties
 from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
-from gateway.store.control.control import Control, OnEvent
+from gateway.store.change import OnEvent
+from gateway.store.control.control import Control
 from gateway.store.control.provisioning import Provisioning
 from gateway.store.log_followers.case_places import CasePlaces
 from gateway.store.log_followers.webhooks import WebhookMessages

@@ -12,8 +12,8 @@ from time import time
 
 from pydantic_core import from_json
 
+from gateway.batches.content.lines import BadLine, parse_line
 from gateway.batches.work.line_client import Collected, line_client
-from gateway.batches.work.lines import BadLine, parse_line
 from gateway.batches.work.results import ApiAnswer, LineResult, answered, erased, failed
 from gateway.directory.directory import DirectoryStale
 from gateway.errors import GatewayError, PolicyDenied
