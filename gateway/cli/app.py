@@ -79,7 +79,7 @@ PARTS = {
     ),
     "plan": LazyCommand(
         "Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.",
-        ("backend.cli.serve:plan",),
+        ("backend.cli.plan:plan",),
     ),
     "region": LazyCommand("Places where backends run, and who controls them.", ("regions.cli:app",)),
     "cell": LazyCommand("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
