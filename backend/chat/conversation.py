@@ -16,8 +16,8 @@ from backend.errors import ConfigError, InvalidRequest
 from backend.models.checkpoints.chat_template import ChatTemplate, text_of
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.tools import formats, teaching
+from backend.tools.call_grammar import forced_calls
 from backend.tools.formats import ToolFormat
-from backend.tools.grammar import forced_calls
 from backend.tools.request import Tools, for_template, read_tools
 from backend.wire import ChatCompletionRequest, JsonObject
 

@@ -1,7 +1,7 @@
 """The kinds of places that models come from."""
 
 from backend.fetch import hub, oci, s3
-from backend.fetch.names import HubName, OciName, RemoteName
+from backend.fetch.model_references import HubName, OciName, RemoteName
 from backend.fetch.source import Listing
 from backend.fetch.transport import Transport
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
-from backend.parallel.placement import Placement
+from backend.parallel.expert_placement import Placement
 from backend.parallel.shard import SAME, WHOLE, Shard, Share, Stage, Stretch, of_columns, of_rows
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.parallel.one_shot import NormedSums, where_all_can
-from backend.parallel.pipeline import ONE_STAGE, Pipeline
+from backend.parallel.pipeline_stages import ONE_STAGE, Pipeline
 from backend.parallel.shard import ALONE, Shard
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from backend.parallel.group import SINGLE, Alone, DistributedGroup, ParallelGroup
 from backend.parallel.one_shot import OneShot, where_all_can
-from backend.parallel.pipeline import ONE_STAGE, DistributedPipeline, Pipeline
+from backend.parallel.pipeline_stages import ONE_STAGE, DistributedPipeline, Pipeline
 from backend.parallel.shard import WHOLE, Shard, Stage
 
 TIMEOUT = timedelta(hours=1)  # of a collective: ranks load at different speed, and compile meanwhile

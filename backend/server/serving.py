@@ -24,7 +24,7 @@ from backend.chat.conversation import AUTO, NONE, ChatModel
 from backend.engine.core.progress import Stage
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
-from backend.frontends.hub import Backend, Hub
+from backend.frontends.main_process import Backend, Hub
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.process.gpu_meter import GpuMeter, open_probe

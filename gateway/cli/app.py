@@ -102,7 +102,7 @@ def _prepare(ctx: typer.Context) -> None:
     from audit.cli.frame import open_keys, open_replacement
     from audit.private.value_location import use_values_url_of
     from audit.storage.location import use_urls_of
-    from gateway.evidence.sources import give_sources
+    from gateway.evidence.pack_sources import give_sources
 
     give_sources()
     open_keys.set(_keys_and_signer_of)

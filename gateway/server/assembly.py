@@ -79,7 +79,7 @@ from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.marks.answers import AnswerFinder
 from gateway.marks.asking import Detection
 from gateway.marks.detection import TestsPerHour
-from gateway.offers.cards import Cards
+from gateway.offers.model_cards import Cards
 from gateway.offers.offer import Offers
 from gateway.offers.routes import ModelRoutes
 from gateway.openai.asgi_client import caller_address

@@ -28,6 +28,7 @@ from backend.engine.core.speculation import Drafted, HiddenStates, first_rows
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
 from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
+from backend.engine.gpu.device_tables import DeviceTables, Words, row_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
 from backend.engine.gpu.paged_layers import (
     DENSE_STEP,
@@ -41,7 +42,6 @@ from backend.engine.gpu.paged_layers import (
 )
 from backend.engine.gpu.piecewise import PiecewiseBody
 from backend.engine.gpu.shaping import DeviceShaping, PendingLogprobs, prompt_places
-from backend.engine.gpu.tables import DeviceTables, Words, row_of
 from backend.engine.gpu.verifier import SIZES, Verifier
 from backend.kernels.adapters.reference import slots_of_tokens
 from backend.kernels.attention.workspace import PREFIX_STEP, SharedPrefix

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from backend.errors import CorruptCheckpoint
 from backend.kernels.moe.rule import Routing
 from backend.models.rope import Rope
-from backend.parallel.placement import Placement
+from backend.parallel.expert_placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

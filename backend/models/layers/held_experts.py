@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from backend.parallel.expert_placement import Placement
 from backend.parallel.group import ParallelGroup
-from backend.parallel.placement import Placement
 
 
 class HeldExperts:

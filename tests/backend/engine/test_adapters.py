@@ -28,7 +28,7 @@ from backend.errors import (
 from backend.kernels.interface import kernels_for
 from backend.models.adapters.bank import AdapterBank
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.parallel.group import SINGLE_ORDERED

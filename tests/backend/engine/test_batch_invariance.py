@@ -27,7 +27,7 @@ from backend.engine_config import EngineConfig, size_cache
 from backend.kernels import reference
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from tests.backend.engine.drafters import Oracle
 from tests.backend.tiny import greedy, tiny_model
 

@@ -16,7 +16,7 @@ from backend.models.families.family import Experts, Variant
 from backend.models.loader import load_model
 from backend.models.sharding import of_rank, of_stage
 from backend.parallel.group import Alone, DistributedGroup
-from backend.parallel.pipeline import ONE_STAGE, OneStage
+from backend.parallel.pipeline_stages import ONE_STAGE, OneStage
 from backend.parallel.shard import Shard, Stage
 from backend.planner.memory import weight_bytes
 from tests.backend.tiny import tiny_config, tiny_model, write_folder

@@ -19,8 +19,8 @@ from backend.kernels.interface import kernels_for
 from backend.models.bert import EncoderConfig
 from backend.models.checkpoints.pooling import POOLED, Pooling
 from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.encoder import BatchLayout, Encoder, one_by_one, together
-from backend.models.decoders.kinds import kind_of
 from tests.backend.tiny import tiny_model
 from tests.backend.tiny_families import tiny_family
 

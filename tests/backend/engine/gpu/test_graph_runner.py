@@ -25,7 +25,7 @@ from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine_config import EngineConfig, groups_of, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 from tests.backend.engine.drafters import Oracle

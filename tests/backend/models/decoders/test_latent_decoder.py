@@ -15,7 +15,7 @@ from backend.engine.gpu.paged_layers import StepShape
 from backend.kernels.interface import kernels_for
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.latent_decoder import InvariantLatentDecoder, LatentDecoder
 from backend.models.decoders.paged_decoder import PagedCache, StepTokens
 from backend.models.loader import DTYPES, load_model

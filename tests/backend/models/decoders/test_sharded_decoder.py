@@ -15,7 +15,7 @@ from backend.kernels.linear import fp8_block_reference
 from backend.kernels.moe import reference as moe_reference
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.families import mixtral, qwen3_moe
 from backend.models.families.family import Experts
 from backend.models.loader import DTYPES, load_model

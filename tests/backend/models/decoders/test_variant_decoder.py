@@ -14,12 +14,12 @@ from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
 from backend.kernels.launching.launch import FP8
 from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.fused_decoder import FusedDecoder
 from backend.models.decoders.invariant_decoder import (
     InvariantDecoder,
     InvariantVariantDecoder,
 )
-from backend.models.decoders.kinds import kind_of
 from backend.models.decoders.paged_decoder import Attended, PagedCache, StepTokens
 from backend.models.decoders.variant_decoder import UNTURNED, VariantDecoder, unturned
 from backend.quantization.fp8 import FP8 as FP8_WEIGHTS

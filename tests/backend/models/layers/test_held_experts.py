@@ -9,8 +9,8 @@ from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.held_experts import HeldExperts
+from backend.parallel.expert_placement import Placement
 from backend.parallel.group import DistributedGroup, ParallelGroup
-from backend.parallel.placement import Placement
 from backend.parallel.shard import Shard
 from tests.backend.parallel.crew import Crews
 
