@@ -330,7 +330,7 @@ def read_command(
 
 
 def do(data: Path | None, work: Callable[[AuditContext], Awaitable[T]], backup_days: int = 30) -> T:
-    """What `work` returns, done on the log and side store of a data folder."""
+    """What `work` returns, done on the log and value store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
         raise NoLog(no_log_at(log))

@@ -233,7 +233,7 @@ class Installation:
         return self.urls.record
 
     def values_url(self) -> str | None:
-        """None: the side store and the keys above it are files of the folder. Raises SettingsError."""
+        """None: the value store and the keys above it are files of the folder. Raises SettingsError."""
         return self.urls.values
 
     def open_reader(self) -> Reader:
