@@ -46,6 +46,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gateway/server/ledger.py:record_days": (
         "tests/gateway/test_ledger_retention.py",
         "tests/gateway/server/test_ledger.py",
+        "tests/gateway/store/log_followers/test_ledger_writer.py",
     ),
     "gateway/admin/calls/access.py:*": ("tests/gateway/admin",),
     "gateway/store/change.py:*": ("tests/gateway/store", "tests/gateway/admin"),

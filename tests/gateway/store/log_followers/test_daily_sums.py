@@ -19,7 +19,8 @@ from gateway.store.log_followers.ledger_writer import DAY_S, LedgerWriter
 from gateway.store.reports.usage_report import DIMENSIONS, entries, usage
 from tests.conftest import how_many, seed_of
 from tests.fakes.lab import lab
-from tests.gateway.server.test_ledger import TENANTS, accepted, bill, clock, completed, record  # noqa: F401  (fixtures)
+from tests.gateway.server.test_ledger import bill
+from tests.gateway.store.log_followers.test_ledger_writer import TENANTS, accepted, clock, completed, record  # noqa: F401  (fixtures)
 from tests.gateway.test_keeping import ALICE, asked, audit, keeping
 from tests.gateway.test_ledger_retention import NOW, called, kept, taken
 
