@@ -85,7 +85,7 @@ class Fetcher:
     _framed: set[str] = field(default_factory=set)  # URIs of backends whose windows are of no use here
 
     def takes(self, sequences: list[AddSequence], made: int) -> bool:
-        """Whether blocks of this request are to be fetched. made: answers of each prompt. Several prompts, those with
+        """Return whether blocks of this request are fetched. made: answers of each prompt. Several prompts, those with
         log probabilities of their own and short ones are computed here."""
         statement, first = self.statement(), sequences[0]
         return (

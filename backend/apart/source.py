@@ -67,7 +67,7 @@ class Submitting(Protocol):
 
 
 class Windowing(Protocol):
-    """What makes windows: the one engine of a backend."""
+    """Makes windows: the single engine of a backend."""
 
     async def make_window(self, peer: str, timeout_s: float) -> WindowHandle | None: ...
 
@@ -156,7 +156,7 @@ class Source:
             await asyncio.gather(hearing, sending, return_exceptions=True)
 
     async def _agreed_window(self, ask: Ask, reader: asyncio.StreamReader, sent: "_Sent") -> bytes:
-        """Agree; the id of the window that the asker has mapped, b"" if there is none."""
+        """Accept the transfer. Return the id of the window that the asker has mapped, b"" if there is none."""
         ours, handle = self.statement(), None
         assert ours is not None  # noqa: S101 -- else it was refused
         if self.windows is not None and ask.host and ask.host == host_identity():

@@ -7,7 +7,7 @@ from backend.fetch.transport import Transport
 
 
 def listing_of(name: RemoteName, transport: Transport) -> Listing:
-    """What the place has under that name now. Raises FetchError."""
+    """Return what the place has under that name now. Raises FetchError."""
     if isinstance(name, HubName):
         return hub.listing(name, transport)
     if isinstance(name, OciName):

@@ -156,7 +156,7 @@ class CardWindow:
 
     @classmethod
     def made(cls, device: torch.device, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> "CardWindow":
-        """In a pool of its own, for what is mapped is the whole allocation. Raises WindowUnusable."""
+        """Allocate from a separate pool, since a mapping covers the whole allocation. Raises WindowUnusable."""
         try:
             pool = torch.cuda.MemPool()
             with torch.cuda.use_mem_pool(pool, device):

@@ -254,7 +254,7 @@ class PagedDecoder(ABC):
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
 
     def _adapt(self, slots: Tensor | None) -> None:
-        """Products are of rows with these adapters from now on."""
+        """Use these adapters, by row, in all products from now on."""
         if self.adapters is not None:
             self.adapters.begin(slots)
 

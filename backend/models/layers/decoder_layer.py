@@ -77,7 +77,7 @@ class DecoderLayer(Matrices):
         return added if self.out_bias is None else added + self.out_bias
 
     def mixed(self, x: Tensor) -> Tensor:
-        """What the MLP, or the experts, add. x: [tokens, hidden]; so is what comes back."""
+        """Return what the MLP, or the experts, add: [tokens, hidden], as x."""
         if self.experts is None:
             return self.gated_branch(x, self.gate_up, self.down, F.silu)
         found: Tensor = self.experts(x)
