@@ -5,4 +5,6 @@ file and trusts nothing in it but the key. Values that a record must not hold ar
 (`audit.private.log_and_value_store`); `audit.private.audit_context` gives access to both, for erasure, the rights of
 persons, retention and packs. Event types are in `audit.events.event`, errors in `audit.errors`, the bytes on disk in
 `docs/audit-format.md`.
+
+`regions` and `gateway` may import it.
 """

@@ -14,7 +14,7 @@ AuditError
 ├── SignerError          the signing key is missing, unsafe or out of reach
 ├── TimestampError       no RFC 3161 timestamp was had, or one that does not hold
 ├── WitnessError         a witness is out of reach, refuses, or answers what does not hold
-├── KeyProviderError     the keys above the side store are missing, unsafe or out of reach
+├── KeyProviderError     the keys above the value store are missing, unsafe or out of reach
 │   └── KeyLost          ... for good: what they protected is not readable any more
 └── StoreError           the data file could not be read or written; what was being written is not durable
     ├── NoLog            ... because there is none yet

@@ -59,8 +59,12 @@ def _lock(uv: Path, override: Path) -> None:
         options += ["--overrides", str(override)]
         done = subprocess.run(  # noqa: S603  # the program that the caller names
             [str(word) for word in (*command, *options)],
-            input="\n".join(lines), cwd=TREE, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            input="\n".join(lines),
+            cwd=TREE,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise SystemExit(f"{name}: {done.stderr.strip()}; mend constraints.txt or pyproject.toml")
         (FOLDER / f"{name}.txt").write_text(done.stdout, encoding="utf-8")

@@ -1,1 +1,4 @@
-"""What clients and administrators touch: the OpenAI API, the CLI, keys, limits, the request pipeline."""
+"""What clients and administrators touch: HTTP APIs, the command line, keys, limits, the request pipeline.
+
+No other package may import it.
+"""

@@ -356,7 +356,7 @@ class LimitsUnavailable(GatewayError):
 
 
 class ContentUnavailable(GatewayError):
-    """The control database, the side store or the keys above it do not answer."""
+    """The control database, the value store or the keys above it do not answer."""
 
     fix = "try again later"
     status = 503

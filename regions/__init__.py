@@ -1,1 +1,4 @@
-"""Places, operators, backends, their identities, and the choice among them."""
+"""Places, operators, backends, their identities, and the choice among them.
+
+`gateway` may import it.
+"""

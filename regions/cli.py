@@ -179,7 +179,7 @@ def create_region(
         Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
     ] = DEFAULT_DATA,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Create a region, a place where backends run, in the installation's own catalogue, and who controls it.
 
     With gateways on several hosts, copy the file to each. A running gateway reads it when it starts.

@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import io
 import re
 import shutil
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -19,10 +21,12 @@ from tests.function_sizes import COMPLEX, LONG_FUNCTIONS
 TREE = Path(__file__).parents[1]
 PACKAGES = ("gateway", "regions", "policy", "audit", "backend")
 MODULES = sorted(file for package in PACKAGES for file in (TREE / package).rglob("*.py"))
+CHECKED = [*MODULES, *sorted(file for folder in ("tests", "bench", "deploy") for file in (TREE / folder).rglob("*.py"))]
 OFFERING = [str(file.parent.relative_to(TREE)).replace("/", ".") for file in MODULES if file.stem == "__init__"]
 MAX_MODULES = 14
 MAX_LINES = 60
 MAX_COMPLEXITY = 15
+LEAST_TABLE = 3
 CROWDED = {
     "audit/pack_verifier": "joined into one verify.py, whose parts go by their file names",
     "backend/models/families": "one file a model family",
@@ -154,6 +158,106 @@ def test_functions_are_short_and_simple(measure, limit, known):
     assert known.keys() - found.keys() == set(), "no longer above the limit: take it off the list"
 
 
+def is_table(node):
+    """Whether `node` holds a list, tuple, set or dict of LEAST_TABLE entries or more, or a text, on several lines."""
+    return any(
+        each.end_lineno > each.lineno
+        and (
+            (isinstance(each, ast.List | ast.Tuple | ast.Set) and len(each.elts) >= LEAST_TABLE)
+            or (isinstance(each, ast.Dict) and len(each.keys) >= LEAST_TABLE)
+            or (isinstance(each, ast.Constant) and isinstance(each.value, str | bytes))
+        )
+        for each in ast.walk(node)
+        if isinstance(each, ast.expr)
+    )
+
+
+def is_kernel(node):
+    """Whether `node` is a Triton kernel or launches one: its parameters are a table, with a line for each tensor."""
+    return isinstance(node, ast.FunctionDef) and (
+        any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+        or any(isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript) for call in ast.walk(node))
+    )
+
+
+def heads(node):
+    """The parts of a statement that may be a table: of one with a body only what stands before it."""
+    found = [*getattr(node, "decorator_list", ()), *(node.bases if isinstance(node, ast.ClassDef) else ())]
+    match node:
+        case ast.FunctionDef(args=head) | ast.AsyncFunctionDef(args=head):
+            found += [*head.defaults, *(each for each in head.kw_defaults if each)]
+        case ast.For(iter=head) | ast.If(test=head) | ast.While(test=head):
+            found.append(head)
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            found += [item.context_expr for item in items]
+        case _ if not hasattr(node, "body"):
+            found.append(node)
+    return found
+
+
+def laid_out_by_hand(source, kernels=True):
+    """Lines of `source` with `fmt: skip` that stand on no data table and, with `kernels`, in no kernel."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found = {token.start[0] for token in tokens if token.type == tokenize.COMMENT and "fmt: skip" in token.string}
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.stmt) or not found:
+            continue
+        if kernels and any(node.lineno <= line <= node.end_lineno for line in found) and is_kernel(node):
+            found -= set(range(node.lineno, node.end_lineno + 1))
+        for head in heads(node):
+            of_head = {line for line in found if head.lineno <= line <= head.end_lineno + 1}
+            if of_head and is_table(head):
+                found -= of_head
+    return sorted(found)
+
+
+def test_only_data_tables_and_kernels_are_laid_out_by_hand():
+    sources = {file: file.read_text(encoding="utf-8") for file in CHECKED}
+    by_hand = {file: source for file, source in sources.items() if "fmt: skip" in source}
+    found = [
+        f"{name(file)}:{line}"
+        for file, source in by_hand.items()
+        for line in laid_out_by_hand(source, kernels="kernels" in file.parts)
+    ]
+    assert found == [], "take `# fmt: skip` away and run `make format`"
+    assert [name(file) for file, source in sources.items() if re.search(r"^ *# *fmt: *off", source, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(\n    a, b, c, d,\n):  # fmt: skip\n    return [\n1,\n2,\n3]\n",
+        "x = f(\n    a, b, c, d,\n)  # fmt: skip\n",
+        "x = (a,\n     b)  # fmt: skip\n",
+        "for x in (\n    a, b):  # fmt: skip\n    y = (1,\n2,\n3)\n",
+        "@jit\ndef f():\n    pass\nx = f(\n    a)  # fmt: skip\n",
+    ],
+)
+def test_what_is_no_table_is_not_laid_out_by_hand(source):
+    assert len(laid_out_by_hand(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = {\n    1: 2, 3: 4, 5: 6,\n}  # fmt: skip\n",
+        "x = ('a'\n     'b')  # fmt: skip\n",
+        "@mark('x', [\n    1, 2, 3,\n])  # fmt: skip\ndef f():\n    pass\n",
+        "@triton.jit\ndef f(\n    a, b,\n):  # fmt: skip\n    pass\n",
+        "def f():\n    kernel[(1,)](\n        a, b,\n    )  # fmt: skip\n",
+    ],
+)
+def test_a_table_and_a_kernel_may_be_laid_out_by_hand(source):
+    assert laid_out_by_hand(source) == []
+
+
+def test_no_file_is_free_of_a_rule_as_a_whole_and_none_of_the_length_of_lines():
+    wide = re.compile(r"^# *(?:ruff|flake8) *:.*", re.MULTILINE)
+    found = {name(file): wide.findall(file.read_text(encoding="utf-8")) for file in CHECKED}
+    assert {file: rules for file, rules in found.items() if rules} == {}
+    assert "E501" not in (TREE / "pyproject.toml").read_text(encoding="utf-8")
+
+
 def test_what_is_to_begin_first_is_there():
     assert [long for long in LONG if not (TREE / "tests" / long).is_file()] == []
 
@@ -163,6 +267,25 @@ def test_a_package_offers_what_it_says():
         module = importlib.import_module(package)
         for offered in getattr(module, "__all__", ()):
             assert getattr(module, offered).__name__ == offered, package
+
+
+def test_a_package_says_who_may_import_it():
+    said = {package: importlib.import_module(package).__doc__ or "" for package in OFFERING}
+    assert [package for package, doc in said.items() if not re.search(r"may\s+import|imports? it", doc)] == []
+
+
+SETS = {"backend/kernels/fused.py", "backend/kernels/latent/fused.py"}
+"""Modules that are a set of functions as a value, by the protocol in `interface` beside them."""
+
+
+def test_no_module_hands_on_what_is_elsewhere():
+    found = set()
+    for file in MODULES:
+        body = ast.parse(file.read_text(encoding="utf-8")).body[1:]
+        own = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
+        if body and all(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in own):
+            found.add(name(file))
+    assert found == SETS
 
 
 def test_the_command_and_the_gateway_never_load_an_engine():

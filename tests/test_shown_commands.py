@@ -16,9 +16,10 @@ HISTORY = ("CHANGELOG.md", "adr")
 DOCUMENTS = sorted(
     file
     for file in (*TREE.glob("*.md"), *(TREE / "docs").rglob("*.md"), *(TREE / "deploy").rglob("*"))
-    if file.suffix in {".md", ".yaml", ".service", ".conf", ".sh"} and not set(HISTORY) & set(file.parts)
+    if file.suffix in {".md", ".yaml", ".service", ".conf", ".sh"}
+    and not set(HISTORY) & set(file.parts)
     and "rendered" not in file.parts
-)  # fmt: skip
+)
 LINE = re.compile(
     r"(?:^|(?<=[\s`'/(|&;]))(?<!-n )(?<!-u )domicile (?:--version|[a-z][a-z-]*(?: |$|`))[^`|;&\n)]*", re.MULTILINE
 )

@@ -139,8 +139,12 @@ def test_the_built_site_is_sound_and_loads_nothing_from_elsewhere(tmp_path):
     (tmp_path / "mkdocs.yml").write_text(text.replace("site_dir: build/site", f"site_dir: {tmp_path / 'site'}"))
     done = subprocess.run(
         [TOOLS / "bin" / "mkdocs", "build", "--strict", "--quiet", "-f", tmp_path / "mkdocs.yml"],
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     built = list((tmp_path / "site").rglob("*.html"))
     assert len(built) > 100

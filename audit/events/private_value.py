@@ -1,4 +1,4 @@
-"""Values that an event commits to, on their way from the caller to the side store."""
+"""Values that an event commits to, on their way from the caller to the value store."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from audit.events.commitment import FIELDS, Field, commit_canonical, new_salt
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """What goes into the side store beside one event.
+    """What goes into the value store beside one event.
 
     `values` are JSON values by field. `subject` is an identifier of the person concerned, which the values are filed
     under and which is committed to itself; without one the event has a key of its own. `expires` is in milliseconds

@@ -168,9 +168,14 @@ async def receive(
         raise AuditError(f"the request cannot come in the future ({received_at}); it is {now} now: correct it")
     matter_id, due_at = context.new_id(), later(received_at, MONTHS)
     event = DsarRequest(
-        type="dsar.received", tenant=tenant, matter_id=matter_id, actor=actor, right=right, received_at=received_at,
+        type="dsar.received",
+        tenant=tenant,
+        matter_id=matter_id,
+        actor=actor,
+        right=right,
+        received_at=received_at,
         due_at=due_at,
-    )  # fmt: skip
+    )
     await context.record(event, Private({}, subject, "request", _kept_until(due_at)))
     return matter_id
 

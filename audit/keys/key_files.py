@@ -44,7 +44,7 @@ class WrappedKeys(Protocol):
     def changing(self) -> AbstractContextManager[None]:
         """While it lasts no other process changes a key here.
 
-        Who also holds the lock of the side store took that one first, so that no two wait for each other.
+        Who also holds the lock of the value store took that one first, so that no two wait for each other.
         """
 
 

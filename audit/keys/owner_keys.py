@@ -111,7 +111,7 @@ class KeyRing:
         except (KeyError, InvalidUnwrap, ValueError) as error:
             raise KeyLost(
                 f"what was wrapped for tenant {tenant} does not open under its key"
-                "; restore the side store and the keys from one backup"
+                "; restore the value store and the keys from one backup"
             ) from error
 
     def destroy(self, tenant: str) -> None:
@@ -342,22 +342,22 @@ class FileKeyProvider(KeyRing):
 
 
 class NoKeys:
-    """For reading what is in a side store without opening any of it."""
+    """For reading what is in a value store without opening any of it."""
 
     def wrap(self, tenant: str, key: bytes) -> bytes:
-        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
+        raise KeyProviderError("the value store is open without its keys; give the keys with --keys")
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
-        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
+        raise KeyProviderError("the value store is open without its keys; give the keys with --keys")
 
     def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
-        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
+        raise KeyProviderError("the value store is open without its keys; give the keys with --keys")
 
     def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
-        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
+        raise KeyProviderError("the value store is open without its keys; give the keys with --keys")
 
     def destroy(self, tenant: str) -> None:
-        raise KeyProviderError("the side store is open without its keys; give the keys with --keys")
+        raise KeyProviderError("the value store is open without its keys; give the keys with --keys")
 
 
 def _checked(owner: str) -> str:

@@ -129,7 +129,7 @@ class AuditLog:
 
         Raises AuditUnavailable if it is not and never will be called so: do nothing of what it announces. Raises
         EventRejected if this event breaks a rule (too large, an intent opened twice, an outcome without an open
-        intent, private values without a side store), which leaves the log well.
+        intent, private values without a value store), which leaves the log well.
 
         The caller need not repair the record. An outcome that met AuditUnavailable is closed by the log as aborted
         (``unrecorded``) when it is well again; an intent whose append is cancelled is closed as aborted

@@ -135,18 +135,23 @@ class PackShelf:
             raise PackBusy(f"the pack is not ready ({found.state}); wait until it is, or make another")
         return self._place(tenant, pack_id) / "pack.zip"
 
-    async def make(
-        self, tenant: str, *, since: str | None, until: str | None, actor: str, reason: str
-    ) -> PackState:  # fmt: skip
+    async def make(self, tenant: str, *, since: str | None, until: str | None, actor: str, reason: str) -> PackState:
         """Start to create a pack and return its state at once. Raises PackBusy while another pack of the tenant is
         created, and OSError."""
         if any(one.state == "making" for one in await asyncio.to_thread(self.packs, tenant)):
             raise PackBusy(f"a pack of {tenant!r} is being made; wait until it is done")
         now = self.context.now()
         state = PackState(
-            id=self.context.new_id(), tenant=tenant, state="making", asked_at=rfc3339(now), asked_ms=now,
-            actor=actor, reason=reason, since=since, until=until,
-        )  # fmt: skip
+            id=self.context.new_id(),
+            tenant=tenant,
+            state="making",
+            asked_at=rfc3339(now),
+            asked_ms=now,
+            actor=actor,
+            reason=reason,
+            since=since,
+            until=until,
+        )
         await self._begin(state, self._make(state))
         return state
 
@@ -211,10 +216,18 @@ class PackShelf:
             evidence = await asyncio.to_thread(self.evidence, state.tenant)
             attestations = await asyncio.to_thread(self.attestations)
             made = await export(
-                self.context, state.tenant, target, since=state.since, until=state.until, evidence=evidence,
-                attestations=attestations, actor=state.actor, progress=written.add, pack_id=state.id,
+                self.context,
+                state.tenant,
+                target,
+                since=state.since,
+                until=state.until,
+                evidence=evidence,
+                attestations=attestations,
+                actor=state.actor,
+                progress=written.add,
+                pack_id=state.id,
                 reason=state.reason,
-            )  # fmt: skip
+            )
             size, digest = await asyncio.to_thread(_digest, target)
         except AuditError as error:
             return state.model_copy(update={"state": "failed", "why": str(error)})
@@ -325,7 +338,7 @@ async def _run_verifier(target: Path, key: str) -> Verification:
     """Return the result of ``verify.py TARGET --key KEY --json``, with the installed verifier, not the pack's."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-", str(target), "--key", key, "--json", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
-    )  # fmt: skip
+    )
     try:
         async with asyncio.timeout(VERIFY_TIMEOUT_S):
             said, _ = await process.communicate(program())

@@ -1,4 +1,4 @@
-"""Whether evidence of hardware in the records is for the nonce, TLS key and weights that its record names.
+"""Checks that evidence of hardware in the records is for the nonce, TLS key and weights that its record names.
 
 The standard library has no X.509 and no ECDSA, so signatures and certificates are not checked here:
 ``domicile evidence verify PACK`` does that.

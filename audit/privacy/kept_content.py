@@ -1,4 +1,4 @@
-"""Content of persons that is kept outside of the side store, sealed under keys in it (`audit.private.content_keys`):
+"""Content of persons that is kept outside of the value store, sealed under keys in it (`audit.private.content_keys`):
 what an access request shows of it. The programs that keep such content add what reads it.
 """
 

@@ -139,9 +139,14 @@ async def restrict(
 
 
 async def read(
-    context: AuditContext, tenant: str, seq: int, *, actor: str, reason: str = "support",
+    context: AuditContext,
+    tenant: str,
+    seq: int,
+    *,
+    actor: str,
+    reason: str = "support",
     only: Collection[str] | None = None,
-) -> Sequence[Disclosed]:  # fmt: skip
+) -> Sequence[Disclosed]:
     """The values of one record, recorded as shown before they are. only: of these fields; None: all.
 
     Raises RestrictedError, AuditError if none is kept.

@@ -48,7 +48,7 @@ def near(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class AuditContext:
-    """`backup_days` is how long the oldest backup of the side store lives; certificates state it. `tiles` is where
+    """`backup_days` is how long the oldest backup of the value store lives; certificates state it. `tiles` is where
     trees are published beside the log, so that what is deleted is deleted there too. `exchange` brings notes and tokens
     of other parties beside the log to the hosts that share the record; it blocks, and may raise StoreError.
 

@@ -1,6 +1,6 @@
-"""Data keys for content that is stored outside of the side store, such as the lines of a file of a batch.
+"""Data keys for content that is stored outside of the value store, such as the lines of a file of a batch.
 
-The side store holds the keys and no byte of that content. So the content is erased where its key is: with its person
+The value store holds the keys and no byte of that content. So the content is erased where its key is: with its person
 (GDPR 17), with its tenant, and in every backup and free page of the database that holds the ciphertext. The content of
 a person is sealed under the same key as the person's values (`audit.private.value_store`).
 
@@ -113,7 +113,7 @@ def is_held(side: ValueStore, tenant: str, holder: str) -> bool:
 
 
 def _make_table(side: ValueStore) -> None:
-    """In a side store from before there was one."""
+    """In a value store from before there was one."""
     if not side.has_table(USES):
         with side.transaction() as db:
             for statement in USES_TABLE:

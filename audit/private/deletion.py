@@ -1,4 +1,4 @@
-"""Deleting from the side store: one transaction that checks holds, deletes, and notes what is gone.
+"""Deleting from the value store: one transaction that checks holds, deletes, and notes what is gone.
 
 Used by erasure and by retention. A deletion is first noted (here), then recorded (a leaf), then certified; whatever was
 interrupted in between is in `unfinished` and is taken up again.
@@ -84,7 +84,7 @@ def _sorted_values(rows: Sequence[DueValue], recorded: Recorded) -> _SortedValue
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequest:
-    """What is to be deleted and why. `now` in milliseconds, `backup_days` how long backups of the side store live."""
+    """What is to be deleted and why. `now` in milliseconds, `backup_days` how long backups of the value store live."""
 
     id: str
     tenant: str

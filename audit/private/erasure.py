@@ -89,7 +89,7 @@ async def erase(
 
 
 async def certify(context: AuditContext, certificate: Certificate, announcement: Event | None = None) -> str:
-    """Empty the side store's log, record the deletion (as `announcement`, if given), sign and keep the certificate."""
+    """Empty the value store's log, record the deletion (as `announcement`, if given), sign and keep the certificate."""
     if certificate.scope == "tenant":
         await asyncio.to_thread(context.keys.destroy, certificate.tenant)
     await context.in_thread(partial(_prune, context, certificate))
@@ -159,7 +159,7 @@ def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
 
 
 async def _scrub(context: AuditContext) -> None:
-    """A reader of the side store may hold its write-ahead log for a moment; no deletion counts until it lets go."""
+    """A reader of the value store may hold its write-ahead log for a moment; no deletion counts until it lets go."""
     for attempt in range(SCRUB_TRIES):
         try:
             await context.with_values(ValueStore.scrub)

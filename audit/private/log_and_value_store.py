@@ -1,4 +1,4 @@
-"""A log with a side store: the values are durable before the leaf that commits to them, under one lock."""
+"""A log with a value store: the values are durable before the leaf that commits to them, under one lock."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ def open_log_and_values(
     side: Path, keys: KeyProvider, source: UrlSource = database_url, values: UrlSource = values_url
 ) -> Callable[[Path, str, str], "LogAndValueStore"]:
     """What `AuditLog.open` takes as `open_store` where events bring private values; the sources give the URLs of the
-    record and of the side store."""
+    record and of the value store."""
 
     def opened(path: Path, node: str, boot: str) -> LogAndValueStore:
         require_place(side, values)

@@ -1,4 +1,4 @@
-"""The side store and the wrapped keys above it in a PostgreSQL database, so that gateways on several hosts share them.
+"""The value store and the wrapped keys above it in a PostgreSQL database, so that gateways on several hosts share them.
 
 Its schema is its own, and may lie in another database than the record: then its backups can be kept shorter. Deletions
 exclude every other transaction by an advisory lock of the database, as SQLite's write lock does; transactions that only
@@ -22,7 +22,7 @@ from audit.storage.dsn import database_of
 from audit.storage.postgres_server import connect, first_line, has_schema, has_table, require_durability, store_errors
 
 SCHEMA = "domicile_values"
-WHAT = "the side store"
+WHAT = "the value store"
 LOCK_SECONDS = 30
 """How long a writer waits for a deletion, which may hold the lock while it reads the record."""
 HUNG_SECONDS = 120
@@ -81,7 +81,7 @@ _SCRUBBED = ("value", "data_key", "pepper")
 
 def connect_values(url: str, *, create: bool = True) -> psycopg.Connection[Row]:
     """A connection whose tables are there. Raises StoreError: the server is away, would not keep what it commits, has
-    something else under our name, or, unless it is to be made, has no side store."""
+    something else under our name, or, unless it is to be made, has no value store."""
     with store_errors(WHAT):
         db = connect(url)
         try:
@@ -95,7 +95,7 @@ def connect_values(url: str, *, create: bool = True) -> psycopg.Connection[Row]:
             if _format_of(db) is None:
                 if not create:
                     raise StoreError(
-                        f"{database_of(url, 'the URL')} holds no side store; start the gateway, which makes it"
+                        f"{database_of(url, 'the URL')} holds no value store; start the gateway, which makes it"
                     )
                 _make(db)
         except BaseException:
@@ -113,14 +113,14 @@ def _make(db: psycopg.Connection[Row]) -> None:
 
 
 def _format_of(db: psycopg.Connection[Row]) -> int | None:
-    """None if there is no side store yet. Raises StoreError for a schema that is not ours, or newer."""
+    """None if there is no value store yet. Raises StoreError for a schema that is not ours, or newer."""
     if not has_schema(db, SCHEMA):
         return None
     if not has_table(db, "format", SCHEMA):
-        raise StoreError(f"the schema {SCHEMA} of the database is not a side store; name another database")
+        raise StoreError(f"the schema {SCHEMA} of the database is not a value store; name another database")
     row = db.execute("SELECT version FROM format").fetchone()
     if row != (FORMAT_VERSION,):
-        raise wrong_format("the side store", "none" if row is None else row[0], FORMAT_VERSION)
+        raise wrong_format("the value store", "none" if row is None else row[0], FORMAT_VERSION)
     return FORMAT_VERSION
 
 
@@ -188,20 +188,20 @@ _MANIFEST = "SELECT id, tenant FROM data_key UNION ALL SELECT id, tenant FROM de
 
 
 def copy_into(url: str, source: ValueStore, keys: Sequence[tuple[str, bytes]]) -> tuple[int, int]:
-    """Fill an empty side store in one transaction; how many values and how many wrapped keys. Raises StoreError."""
+    """Fill an empty value store in one transaction; how many values and how many wrapped keys. Raises StoreError."""
     with store_errors(WHAT), closing(connect_values(url)) as db, db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_VALUES_LOCK,))
         if there := {row for row in db.execute(_MANIFEST)}:
             if there == set(source.all_rows(_MANIFEST)):
                 return 0, 0  # this command was cut off after the copy
             raise StoreError(
-                f"{database_of(url, 'the URL')} holds another side store already; name an empty database, or drop its"
+                f"{database_of(url, 'the URL')} holds another value store already; name an empty database, or drop its"
                 f" schema {SCHEMA} first"
             )
         values = 0
         for table, columns in _COPIED.items():
             if not source.has_table(table):
-                continue  # a side store from before there was one
+                continue  # a value store from before there was one
             with db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
                 for row in source.all_rows(f"SELECT {columns} FROM {table}"):  # noqa: S608
                     copy.write_row(row)
@@ -212,7 +212,7 @@ def copy_into(url: str, source: ValueStore, keys: Sequence[tuple[str, bytes]]) -
 
 
 class KeyTable:
-    """`audit.keys.key_files.WrappedKeys` in the side store's database, for any thread.
+    """`audit.keys.key_files.WrappedKeys` in the value store's database, for any thread.
 
     On two connections, so that no reader waits for one that changes keys, which may ask a far away master meanwhile.
     """
@@ -221,7 +221,7 @@ class KeyTable:
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         """Connects when it is first asked. Raises StoreError for what is no URL of a database."""
-        self.place = str(database_of(url, "the URL of the side store"))
+        self.place = str(database_of(url, "the URL of the value store"))
         self._reading = _Connection(url, create)
         self._writing = _Connection(url, create)
         self._inside = threading.local()  # .yes: this thread is in `changing`

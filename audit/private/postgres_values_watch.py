@@ -1,4 +1,4 @@
-"""A watch on a side store in PostgreSQL (`audit.storage.watched`): the same tables, and no state that it had before.
+"""A watch on a value store in PostgreSQL (`audit.storage.watched`): the same tables, and no state that it had before.
 
 Each gateway has a row with a random mark, which it replaces every minute: an older state of the database holds an older
 mark, or none.
@@ -67,13 +67,13 @@ class ValuesWatch:
     def _compare(self, db: psycopg.Connection[Row]) -> None:
         if self._identity(db) != self._tables:
             raise StoreReplaced(
-                "the side store's database was dropped or replaced while this gateway uses it; stop the gateway before"
+                "the value store's database was dropped or replaced while this gateway uses it; stop the gateway before"
                 " a database is restored, then start it again"
             )
         row = db.execute("SELECT mark FROM watch_mark WHERE gateway = %s", (self._id,)).fetchone()
         if row is None or row[0] not in self._marks:
             raise StoreReplaced(
-                "the side store's database was put back to an older state while this gateway uses it: this gateway's"
+                "the value store's database was put back to an older state while this gateway uses it: this gateway's"
                 " mark is not the last one; stop the gateway before a database is restored, then start it again"
             )
         self._marks = {row[0]}

@@ -1,4 +1,4 @@
-"""What the side store needs of a database, and that of one SQLite file.
+"""What the value store needs of a database, and that of one SQLite file.
 
 Statements are written once, in the SQL that SQLite and PostgreSQL share, with ``?`` for each parameter; what differs
 (locks, tables that exist, how deleted content leaves the disk) is a method.
@@ -19,7 +19,7 @@ APPLICATION_ID = 0x444F4D53  # "DOMS"
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
 USES = "key_use"
-"""The table of what uses a data key besides values (`audit.private.content_keys`); absent in older side stores."""
+"""The table of what uses a data key besides values (`audit.private.content_keys`); absent in older value stores."""
 
 Row = tuple[Any, ...]
 
@@ -171,7 +171,7 @@ class SqliteValues:
         busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise StoreError(
-                "the side store is being read: deleted pages are still in its write-ahead log"
+                "the value store is being read: deleted pages are still in its write-ahead log"
                 "; end the readers and run it again"
             )
 
@@ -183,6 +183,6 @@ def _check_format(db: sqlite3.Connection) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        raise StoreError("the file is not a side store; put side.db back from a backup with: domicile backup restore")
+        raise StoreError("the file is not a value store; put side.db back from a backup with: domicile backup restore")
     if version != FORMAT_VERSION:
-        raise wrong_format("the side store", version, FORMAT_VERSION)
+        raise wrong_format("the value store", version, FORMAT_VERSION)

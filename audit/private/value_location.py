@@ -1,4 +1,4 @@
-"""Where the side store is, and the wrapped keys above it: in files beside the log, or in a PostgreSQL database.
+"""Where the value store is, and the wrapped keys above it: in files beside the log, or in a PostgreSQL database.
 
 The URL is that of DOMICILE_VALUES_DATABASE_URL, unless a program has named another source of it (`use_values_url_of`).
 A marker beside the log says where it is (`audit.storage.marker`), as for the record.
@@ -31,7 +31,7 @@ _source: list[UrlSource] = [_from_environment]
 
 
 def use_values_url_of(source: UrlSource) -> None:
-    """From now on in this process the URL of the side store is what `source` returns; None: it is a file."""
+    """From now on in this process the URL of the value store is what `source` returns; None: it is a file."""
     _source[0] = source
 
 
@@ -41,8 +41,8 @@ def values_url() -> str | None:
 
 
 def values_of(side: Path) -> NamedDatabase:
-    """The side store whose file would be `side`, as messages and its marker name it."""
-    return NamedDatabase("side store", side, VALUES_VARIABLE, VALUES_SETTING)
+    """The value store whose file would be `side`, as messages and its marker name it."""
+    return NamedDatabase("value store", side, VALUES_VARIABLE, VALUES_SETTING)
 
 
 def require_place(side: Path, source: UrlSource = values_url) -> None:
@@ -51,7 +51,7 @@ def require_place(side: Path, source: UrlSource = values_url) -> None:
 
 
 def open_values(side: Path, keys: KeyProvider, source: UrlSource = values_url) -> ValueStore:
-    """The side store of a record, made if there never was one. Raises StoreError, also for one that is missing."""
+    """The value store of a record, made if there never was one. Raises StoreError, also for one that is missing."""
     url = source()
     place = location_of(values_of(side), url) or StoreLocation()
     return open_values_at(url, side, keys, create=not place.made)
@@ -90,7 +90,7 @@ def open_values_read_only(side: Path, keys: KeyProvider | None = None, source: U
 
 
 def has_values(side: Path, source: UrlSource = values_url) -> bool:
-    """Whether there is a side store, as far as can be told without opening it. Raises StoreError."""
+    """Whether there is a value store, as far as can be told without opening it. Raises StoreError."""
     return source() is not None or side.is_file()
 
 
@@ -124,7 +124,7 @@ def _postgres() -> ModuleType:
         from audit.private import postgres_values  # of the extra domicile[postgres]
     except ImportError as error:
         raise StoreError(
-            f"a side store in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install "
+            f"a value store in PostgreSQL needs the extra domicile[postgres]: {error}; run: pip install "
             "'domicile[postgres]'"
         ) from error
     return postgres_values

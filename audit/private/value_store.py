@@ -1,4 +1,4 @@
-"""The side store: the values that leaves commit to, in a database that forgets (`audit.private.value_database`).
+"""The value store: the values that leaves commit to, in a database that forgets (`audit.private.value_database`).
 
 Each value lies encrypted (AES-256-GCM) together with its salt under a data key: one a subject, or one a record where
 no subject is known. Data keys lie here wrapped under the tenant's key (`audit.keys.owner_keys`). A person is found by
@@ -74,15 +74,15 @@ def value_store_errors() -> Iterator[None]:
         raise
     except KeyProviderError as error:
         raise KeysOutOfReach(
-            f"the side store cannot be used: {error}; make the keys reachable (secrets.provider)"
+            f"the value store cannot be used: {error}; make the keys reachable (secrets.provider)"
         ) from error
     except sqlite3.Error as error:
         raise StoreError(
-            f"the side store cannot be used: {describe_sqlite_error(error)}; check the file side.db and its disk"
+            f"the value store cannot be used: {describe_sqlite_error(error)}; check the file side.db and its disk"
         ) from error
     except OSError as error:
         raise StoreError(
-            f"the side store cannot be used: {describe_os_error(error)}; check the file side.db and its disk"
+            f"the value store cannot be used: {describe_os_error(error)}; check the file side.db and its disk"
         ) from error
 
 
@@ -123,7 +123,7 @@ class ValueStore:
                             " NULL)"
                         )
                         db.execute("INSERT INTO identity VALUES (?, ?, ?)", (found.cell, found.log, found.key))
-        check_identity(found, key, "the side store")
+        check_identity(found, key, "the value store")
         return found
 
     def identity(self) -> Identity | None:
@@ -143,8 +143,8 @@ class ValueStore:
             return
         if lost:
             raise ForeignDatabaseError(
-                "the side store belongs to another installation: none of its tenants' keys open under the keys in"
-                " audit/keys; put back the side store of this installation, or the key set it was written with"
+                "the value store belongs to another installation: none of its tenants' keys open under the keys in"
+                " audit/keys; put back the value store of this installation, or the key set it was written with"
             )
 
     def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
@@ -351,7 +351,7 @@ class ValueStore:
         try:
             plaintext = cipher.decrypt(nonce, ciphertext, _bound(kept.tenant, kept.seq, kept.field, kept.commitment))
         except InvalidTag as error:
-            raise CommitmentError(f"{kept.field} of record {kept.seq} was changed in the side store") from error
+            raise CommitmentError(f"{kept.field} of record {kept.seq} was changed in the value store") from error
         salt, jcs = plaintext[:SALT_SIZE], plaintext[SALT_SIZE:]
         value = json.loads(jcs)
         verify_commitment(kept.commitment, salt, kept.tenant, kept.event_id, kept.field, value)

@@ -1,9 +1,9 @@
 """Which installation a database belongs to, as the database itself says.
 
-Record, side store and control database each carry the cell, the name (origin) of the log and the fingerprint of the key
-that signed it when they were claimed. The key may be replaced later: a holder of a key that a succession links to the
-first one belongs to the same installation. A database without a row is from before, or empty: it is claimed once, after
-its content was checked to be of this installation.
+Record, value store and control database each carry the cell, the name (origin) of the log and the fingerprint of the
+key that signed it when they were claimed. The key may be replaced later: a holder of a key that a succession links to
+the first one belongs to the same installation. A database without a row is from before, or empty: it is claimed once,
+after its content was checked to be of this installation.
 """
 
 from dataclasses import dataclass

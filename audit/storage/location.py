@@ -1,10 +1,10 @@
 """Where a log is: in a file of the data folder, or in the PostgreSQL database whose URL is configured.
 
 The URL is that of DOMICILE_AUDIT_DATABASE_URL, unless a program has named another source of it (`use_urls_of`).
-Signing key, side store, reserve and tiles are in the folder either way; several gateways that share a log in PostgreSQL
-share that folder's `side.db` and keys only if they are on one machine. A marker beside the log says where it is
-(`audit.storage.marker`), and the database says which installation it belongs to (`audit.storage.identity`): a command
-that disagrees with either is refused before anything is written.
+Signing key, value store, reserve and tiles are in the folder either way; several gateways that share a log in
+PostgreSQL share that folder's `side.db` and keys only if they are on one machine. A marker beside the log says where
+it is (`audit.storage.marker`), and the database says which installation it belongs to (`audit.storage.identity`): a
+command that disagrees with either is refused before anything is written.
 """
 
 import logging

@@ -381,7 +381,7 @@ class SqlitePruner:
 
 
 def no_log_at(path: Path) -> str:
-    """What is said where there is none; where there was one, its side store is beside it."""
+    """What is said where there is none; where there was one, its value store is beside it."""
     if path.with_name("side.db").exists():
         return f"{path}, the record, is missing; put it back from a backup with: domicile backup restore"
     return f"there is no audit log at {path}; name the data folder by --data, or make one with: domicile init"

@@ -97,7 +97,7 @@ class Written:
 
 
 def keeps_no_values() -> Refused:
-    return Refused("no side store is open that could keep its private values")
+    return Refused("no value store is open that could keep its private values")
 
 
 def already_open(request: str | None) -> Refused:

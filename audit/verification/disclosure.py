@@ -133,7 +133,7 @@ def _gone(seq: int, field: str, vouched: list[AnnouncedCertificate], event_id: s
 
 def _state(side: ValueStore, kept: StoredValue, commitment: str, opened: bool) -> FieldState:
     if kept.commitment != commitment:
-        return FieldState(kept.seq, kept.field, "wrong", "the side store keeps it for another commitment")
+        return FieldState(kept.seq, kept.field, "wrong", "the value store keeps it for another commitment")
     if not opened:
         return FieldState(kept.seq, kept.field, "withheld")
     try:

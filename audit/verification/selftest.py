@@ -39,7 +39,7 @@ class SelftestResult:
 
 
 async def selftest(context: AuditContext, log: Path | None = None) -> list[SelftestResult]:
-    """Run them all and put each on record. `log`: the log's file, if it is one; without it nothing is restored."""
+    """Run all self-tests and record each result. `log`: the file of the log, if any; without it nothing is restored."""
     key = key_of(context.signer)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("log_verify", lambda: _verifies(context, key)),

@@ -109,10 +109,15 @@ class Challenge:
                 one = distances[at]
                 parts.append(
                     ChallengedPart(
-                        **place, verdict=verdict_of(dtype, one.steps), values=one.values, exponents=one.exponents,
-                        mean=one.mean, median=one.median, steps=one.steps,
+                        **place,
+                        verdict=verdict_of(dtype, one.steps),
+                        values=one.values,
+                        exponents=one.exponents,
+                        mean=one.mean,
+                        median=one.median,
+                        steps=one.steps,
                     )
-                )  # fmt: skip
+                )
             else:
                 parts.append(ChallengedPart(**place, verdict=rest))
         return tuple(parts)
@@ -179,9 +184,11 @@ def request_of(text: TextModel, asked: ChallengeRequest) -> Asked:
     if number >= len(prompts):
         raise InvalidRequest(f"the request has {len(prompts)} prompts; give a choice that it has")
     chosen = prompts[number]
-    prompt = chosen if not isinstance(chosen, str) else text.encode_completion(
-        chosen, add_special_tokens=request.add_special_tokens is not False
-    )  # fmt: skip
+    prompt = (
+        chosen
+        if not isinstance(chosen, str)
+        else text.encode_completion(chosen, add_special_tokens=request.add_special_tokens is not False)
+    )
     cut = request.truncate_prompt_tokens
     before = text.decode(prompt if cut is None or cut < 1 else prompt[-cut:]) if request.echo else ""
     return Asked(prompt, cut, before, _stops(request))
@@ -202,9 +209,7 @@ def _commitment(asked: ChallengeRequest) -> Commitment:
         raise InvalidRequest("the commitment is not base64url; read it again from its record") from None
 
 
-def _answer(
-    text: TextModel, said: str, request: Asked, commitment: Commitment
-) -> tuple[list[int], int, bool]:  # fmt: skip
+def _answer(text: TextModel, said: str, request: Asked, commitment: Commitment) -> tuple[list[int], int, bool]:
     """Tokens of the text, how many chunks are of them, and whether they are other than the tokenizer's. A file may end
     with a line break that the answer does not have; a stop string was drawn and not given."""
     spelling = Spelling(text.token_bytes)

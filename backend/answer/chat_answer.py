@@ -30,9 +30,14 @@ class InterpretedAnswer(ChatAnswer):
     """A `ChatAnswer` with thoughts and calls."""
 
     def __init__(
-        self, request_id: str, model: str, call_id: Callable[[], str], *, usage_in_chunks: bool,
+        self,
+        request_id: str,
+        model: str,
+        call_id: Callable[[], str],
+        *,
+        usage_in_chunks: bool,
         fingerprint: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
         self._call_id = call_id
         self._called: dict[int, int] = {}  # calls so far, by choice

@@ -54,9 +54,17 @@ class EmbeddingResponse(Response):
     """
 
     def __init__(
-        self, metrics: Metrics, engine: Engines, sequences: list[AddSequence], form: Form, *,
-        model: str, id: str, arrived: float, deadline_s: float | None,
-    ) -> None:  # fmt: skip
+        self,
+        metrics: Metrics,
+        engine: Engines,
+        sequences: list[AddSequence],
+        form: Form,
+        *,
+        model: str,
+        id: str,
+        arrived: float,
+        deadline_s: float | None,
+    ) -> None:
         self.background = None
         self._metrics = metrics
         self._engine = engine
@@ -165,14 +173,19 @@ class ScoringResponse(EmbeddingResponse):
     """The same of pairs of texts, each of which has one number. `write`: makes the body of scores and tokens."""
 
     def __init__(
-        self, metrics: Metrics, engine: Engines, sequences: list[AddSequence],
-        write: Callable[[list[float], int], dict[str, Any]], *, squashed: bool, id: str, arrived: float,
+        self,
+        metrics: Metrics,
+        engine: Engines,
+        sequences: list[AddSequence],
+        write: Callable[[list[float], int], dict[str, Any]],
+        *,
+        squashed: bool,
+        id: str,
+        arrived: float,
         deadline_s: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         form = Form(None, normalised=False, in_base64=False)
-        super().__init__(
-            metrics, engine, sequences, form, model="", id=id, arrived=arrived, deadline_s=deadline_s
-        )  # fmt: skip
+        super().__init__(metrics, engine, sequences, form, model="", id=id, arrived=arrived, deadline_s=deadline_s)
         self._write = write
         self._squashed = squashed
 

@@ -41,9 +41,19 @@ class GenerationResponse(Response):
     """
 
     def __init__(
-        self, text_model: TextModel, metrics: Metrics, job: Job, call: Call, answer: AnswerFormat, arrived: float, *,
-        stream: bool, usage: bool, interpreter: Callable[[], Interpreter] | None = None, state_width: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        text_model: TextModel,
+        metrics: Metrics,
+        job: Job,
+        call: Call,
+        answer: AnswerFormat,
+        arrived: float,
+        *,
+        stream: bool,
+        usage: bool,
+        interpreter: Callable[[], Interpreter] | None = None,
+        state_width: int = 0,
+    ) -> None:
         """interpreter: makes what reads thoughts and calls in one choice; None: all is content. state_width: of the
         states that tokens are drawn from, for choices that commit to them."""
         self.background = None
@@ -288,10 +298,16 @@ class GenerationResponse(Response):
         usage = self.usage
         self._metrics.count_answer(
             AnsweredRequest(
-                outcome, self._arrived, time.monotonic(), usage.prompt_tokens, usage.completion_tokens,
-                len(self._choices), self._started, self._first,
+                outcome,
+                self._arrived,
+                time.monotonic(),
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                len(self._choices),
+                self._started,
+                self._first,
             )
-        )  # fmt: skip
+        )
 
 
 def _refuse_end(choice: Choice) -> None:

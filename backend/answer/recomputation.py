@@ -40,9 +40,13 @@ class Challenges:
     """The endpoint. read: a request's body, checked. ready: what the engine said of itself. weights: that it serves."""
 
     def __init__(
-        self, read: ReadBody, engine: Engines, text_model: TextModel, ready: Callable[[], Ready],
+        self,
+        read: ReadBody,
+        engine: Engines,
+        text_model: TextModel,
+        ready: Callable[[], Ready],
         weights: Callable[[], Weights],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._read = read
         self._engine = engine
         self._text_model = text_model

@@ -85,7 +85,7 @@ class Fetcher:
     _framed: set[str] = field(default_factory=set)  # URIs of backends whose windows are of no use here
 
     def takes(self, sequences: list[AddSequence], made: int) -> bool:
-        """Whether blocks of this request are to be fetched. made: answers of each prompt. Several prompts, those with
+        """Return whether blocks of this request are fetched. made: answers of each prompt. Several prompts, those with
         log probabilities of their own and short ones are computed here."""
         statement, first = self.statement(), sequences[0]
         return (
@@ -114,8 +114,9 @@ class Fetcher:
             if not whole:
                 log.warning(
                     "the blocks of a prompt did not come from %s: %s; it is computed here",
-                    grant.backend, why or "some are missing",
-                )  # fmt: skip
+                    grant.backend,
+                    why or "some are missing",
+                )
             self.metrics.count_transfer(
                 "received",
                 "completed" if whole else "failed",
@@ -148,10 +149,17 @@ class Fetcher:
             return f"no connection ({type(error).__name__})"
         try:
             ask = Ask(
-                VERSION, grant.token, ours, sequence.prompt, room.first, sequence.cache_root, sequence.priority,
+                VERSION,
+                grant.token,
+                ours,
+                sequence.prompt,
+                room.first,
+                sequence.cache_root,
+                sequence.priority,
                 "" if self.windows is None or grant.uri in self._framed else host_identity(),
-                sequence.adapter, sequence.adapter_digest,
-            )  # fmt: skip
+                sequence.adapter,
+                sequence.adapter_digest,
+            )
             writer.write(encoded(ask))
             brought.freed = lambda slot: writer.write(encoded(Freed(slot)))
             why = await self._receive(reader, writer, ours, brought, grant.uri)

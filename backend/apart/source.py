@@ -67,7 +67,7 @@ class Submitting(Protocol):
 
 
 class Windowing(Protocol):
-    """What makes windows: the one engine of a backend."""
+    """Makes windows: the single engine of a backend."""
 
     async def make_window(self, peer: str, timeout_s: float) -> WindowHandle | None: ...
 
@@ -156,7 +156,7 @@ class Source:
             await asyncio.gather(hearing, sending, return_exceptions=True)
 
     async def _agreed_window(self, ask: Ask, reader: asyncio.StreamReader, sent: "_Sent") -> bytes:
-        """Agree; the id of the window that the asker has mapped, b"" if there is none."""
+        """Accept the transfer. Return the id of the window that the asker has mapped, b"" if there is none."""
         ours, handle = self.statement(), None
         assert ours is not None  # noqa: S101 -- else it was refused
         if self.windows is not None and ask.host and ask.host == host_identity():
@@ -190,9 +190,16 @@ class Source:
             if found is None or found.digest != ask.adapter_digest:
                 raise Refused("the adapter is not loaded here, or another one by this name; load it on both backends")
         return AddSequence(
-            0, ask.prompt, ONE_TOKEN, priority=ask.priority, cache_root=ask.cache_root, project=project.encode(),
-            exports=ask.first, adapter=ask.adapter, adapter_digest=ask.adapter_digest,
-        )  # fmt: skip
+            0,
+            ask.prompt,
+            ONE_TOKEN,
+            priority=ask.priority,
+            cache_root=ask.cache_root,
+            project=project.encode(),
+            exports=ask.first,
+            adapter=ask.adapter,
+            adapter_digest=ask.adapter_digest,
+        )
 
     async def _send(self, call: Call, sent: "_Sent", window: bytes) -> str:
         while True:

@@ -16,8 +16,8 @@ from backend.errors import ConfigError, InvalidRequest
 from backend.models.checkpoints.chat_template import ChatTemplate, text_of
 from backend.models.checkpoints.tokenizer import TextModel
 from backend.tools import formats, teaching
+from backend.tools.call_grammar import forced_calls
 from backend.tools.formats import ToolFormat
-from backend.tools.grammar import forced_calls
 from backend.tools.request import Tools, for_template, read_tools
 from backend.wire import ChatCompletionRequest, JsonObject
 
@@ -121,8 +121,9 @@ class ChatModel:
         if self._channels and grammar_of(request)[0]:
             raise InvalidRequest(
                 "an answer in channels cannot have a form; leave response_format and the like out",
-                param="response_format", code="unsupported_parameter",
-            )  # fmt: skip
+                param="response_format",
+                code="unsupported_parameter",
+            )
         include_reasoning = _flag(extra, "include_reasoning", default=True)
 
         def interpreter() -> Interpreter:
@@ -205,9 +206,12 @@ class ChatModel:
             )
 
         return self._plain.encode_chat(
-            whole(messages, render, template.source), definitions, add_generation_prompt=add_generation_prompt,
-            continued=continued, options=options,
-        )  # fmt: skip
+            whole(messages, render, template.source),
+            definitions,
+            add_generation_prompt=add_generation_prompt,
+            continued=continued,
+            options=options,
+        )
 
     def _messages(self, request: ChatCompletionRequest) -> Messages:
         """As the template is to be given them. Raises InvalidRequest."""

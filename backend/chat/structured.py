@@ -125,7 +125,7 @@ def _grammar(kind: str, value: Any, param: str) -> str:
 
 
 def _schema(value: Any, param: str) -> str:
-    """As JSON, for a schema given as such or as text."""
+    """Return a schema, given as JSON or as text, as JSON."""
     text = _sized(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), param)
     try:
         schema = json.loads(text, parse_float=_finite, parse_int=_finite, parse_constant=_finite)

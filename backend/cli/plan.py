@@ -68,20 +68,36 @@ def plan(
         tokens_in = prompt or min(512, max(1, length // 2))
         try:
             config = EngineConfig(
-                model=model, device="cuda", dtype="bfloat16", quantization=quantization, kv_dtype=kv_dtype,
-                gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
-                max_num_batched_tokens=8192, tensor_parallel_size=tensor_parallel_size,
-                max_adapters=max_adapters, max_adapter_rank=max_adapter_rank, adapters="." if max_adapters else "",
-                speculation=speculation or ("model" if draft_model else None), draft_model=draft_model,
-                draft_memory=int(draft_memory * 2**30), host_cache_bytes=host_cache_bytes,
-            )  # fmt: skip
+                model=model,
+                device="cuda",
+                dtype="bfloat16",
+                quantization=quantization,
+                kv_dtype=kv_dtype,
+                gpu_memory=gpu_memory,
+                block_size=block_size,
+                max_model_len=length,
+                max_num_seqs=256,
+                max_num_batched_tokens=8192,
+                tensor_parallel_size=tensor_parallel_size,
+                max_adapters=max_adapters,
+                max_adapter_rank=max_adapter_rank,
+                adapters="." if max_adapters else "",
+                speculation=speculation or ("model" if draft_model else None),
+                draft_model=draft_model,
+                draft_memory=int(draft_memory * 2**30),
+                host_cache_bytes=host_cache_bytes,
+            )
         except ConfigError as error:
             fail(error, USAGE)
         made = make(
-            shape, config, CARDS[gpu], concurrency=concurrency, prompt=tokens_in,
+            shape,
+            config,
+            CARDS[gpu],
+            concurrency=concurrency,
+            prompt=tokens_in,
             answer=answer or max(1, min(256, length - tokens_in)),
             draft=draft_of(config, checkpoint),
-        )  # fmt: skip
+        )
     except BackendError as error:
         fail(error)
     typer.echo(json.dumps(made.as_dict(), indent=1) if as_json else table(made))

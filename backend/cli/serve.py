@@ -7,10 +7,8 @@ import typer
 
 from backend.cli.errors import USAGE, fail
 from backend.cli.fetch import ModelCache, ModelLock, ModelSha256, Offline, fetch, fetched_draft, fetched_model
-from backend.cli.plan import QUANTIZATION_HELP, plan
+from backend.cli.plan import QUANTIZATION_HELP
 from backend.cli.scrub import scrub
-
-__all__ = ["app", "plan"]
 
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 app.command()(scrub)
@@ -217,36 +215,69 @@ def serve(
     try:
         config = EngineConfig(
             **_by_device(device, dtype, max_num_seqs, max_num_batched_tokens, step_latency_ms),
-            model=model, device=device, block_size=block_size,
-            num_blocks=kv_blocks, kv_memory=int(kv_memory * 2**30), quantization=quantization, kv_dtype=kv_dtype,
-            gpu_memory=gpu_memory, host_cache_bytes=host_cache_bytes, max_model_len=max_model_len, threads=threads,
-            step_timeout_s=step_timeout, self_tuning=self_tuning, max_waiting=max_waiting,
-            max_per_project=max_per_project, prefix_cache=prefix_cache, speculation=speculation,
-            draft_model=draft_model, draft_memory=int(draft_memory * 2**30), batch_invariant=batch_invariant,
-            tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
-            expert_parallel=expert_parallel, redundant_experts=redundant_experts, max_adapters=max_adapters,
-            max_adapter_rank=max_adapter_rank, adapters=str(adapters or ""),
-        )  # fmt: skip
+            model=model,
+            device=device,
+            block_size=block_size,
+            num_blocks=kv_blocks,
+            kv_memory=int(kv_memory * 2**30),
+            quantization=quantization,
+            kv_dtype=kv_dtype,
+            gpu_memory=gpu_memory,
+            host_cache_bytes=host_cache_bytes,
+            max_model_len=max_model_len,
+            threads=threads,
+            step_timeout_s=step_timeout,
+            self_tuning=self_tuning,
+            max_waiting=max_waiting,
+            max_per_project=max_per_project,
+            prefix_cache=prefix_cache,
+            speculation=speculation,
+            draft_model=draft_model,
+            draft_memory=int(draft_memory * 2**30),
+            batch_invariant=batch_invariant,
+            tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
+            expert_parallel=expert_parallel,
+            redundant_experts=redundant_experts,
+            max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank,
+            adapters=str(adapters or ""),
+        )
     except ConfigError as error:
         fail(error, USAGE)
     try:
         options = serving.ServerOptions(
-            served_name=served_name or model_name, host=host, port=port,
-            tls=tls_files(cert, key, ca, peer_uri, host=host), identity=Identity(tenant, region, backend_id),
-            heartbeat=heartbeat, tool_call_parser=tool_call_parser, generation_config=generation_config,
-            reasoning_parser=reasoning_parser, restarts=restarts, request_key=request_key, evidence=evidence,
-            data_parallel_size=data_parallel_size, http_processes=http_processes, role=role,
-            transfer_port=transfer_port, transfer_timeout_s=transfer_timeout, transfer_memory=transfer_memory,
-        )  # fmt: skip
+            served_name=served_name or model_name,
+            host=host,
+            port=port,
+            tls=tls_files(cert, key, ca, peer_uri, host=host),
+            identity=Identity(tenant, region, backend_id),
+            heartbeat=heartbeat,
+            tool_call_parser=tool_call_parser,
+            generation_config=generation_config,
+            reasoning_parser=reasoning_parser,
+            restarts=restarts,
+            request_key=request_key,
+            evidence=evidence,
+            data_parallel_size=data_parallel_size,
+            http_processes=http_processes,
+            role=role,
+            transfer_port=transfer_port,
+            transfer_timeout_s=transfer_timeout,
+            transfer_memory=transfer_memory,
+        )
         serving.serve(config, options)
     except BackendError as error:
         fail(error)
 
 
 def _by_device(
-    device: str, dtype: str | None, max_num_seqs: int | None, max_num_batched_tokens: int | None,
+    device: str,
+    dtype: str | None,
+    max_num_seqs: int | None,
+    max_num_batched_tokens: int | None,
     step_latency_ms: float | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Of an `EngineConfig`: what is set, and for the rest the device's defaults."""
     on_gpu = device.startswith("cuda")
     given = {

@@ -7,4 +7,7 @@ model_runner         one forward over a mixed batch, and sampling
 attention            the paged cache itself, and attention over it
 sampler, sampling    logits to a token
 sequence, config     plain data
+
+`backend.answer`, `backend.apart`, `backend.chat`, `backend.cli`, `backend.frontends`, `backend.process` and
+`backend.server` may import it.
 """

@@ -67,14 +67,24 @@ class Team:
 
 class Engine:
     def __init__(
-        self, model: Decoder | Encoder, config: EngineConfig, cache: CacheSize,
-        eos_ids: frozenset[int] = frozenset(), *,
-        runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
-        reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
-        whole: bool = False, expert_loads: Callable[[], list[int]] = list, adapters: Adapters | None = None,
-        draft: DraftModel | None = None, host: HostPages | None = None,
+        self,
+        model: Decoder | Encoder,
+        config: EngineConfig,
+        cache: CacheSize,
+        eos_ids: frozenset[int] = frozenset(),
+        *,
+        runner: Runner | None = None,
+        drafter: Drafter | None = None,
+        sleeper: Sleeper | None = None,
+        reload: Callable[[OnProgress], Decoder] | None = None,
+        grammars: MaskedGrammars | None = None,
+        whole: bool = False,
+        expert_loads: Callable[[], list[int]] = list,
+        adapters: Adapters | None = None,
+        draft: DraftModel | None = None,
+        host: HostPages | None = None,
         exposed: Callable[[], HiddenStates | None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
         ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
@@ -91,21 +101,12 @@ class Engine:
         self.hidden_size = model.config.hidden_size
         if runner is None:
             assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
-            pages = KVCache(
-                model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device,
-                groups=groups_of(config, model.config),
-            )  # fmt: skip
-            runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
-            sleeper = HostSleeper(runner, reload)
-            host = OwnHostPages(pages, cache.host_blocks) if cache.host_blocks else None
+            runner, sleeper, host = _plain(model, config, cache, reload)
         self.runner: Runner = runner
         self._sleeper = sleeper
         self._host = host
         self.blocks = _blocks(config, cache, runner.windows, host)
-        self.scheduler = Scheduler(
-            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            whole=whole, pace=None if whole else _pace(config),
-        )  # fmt: skip
+        self.scheduler = _scheduler(config, self.blocks, whole)
         self.asleep = False
         drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
         self._speculation = Speculation(drafter) if drafter else None
@@ -128,9 +129,12 @@ class Engine:
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None,
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        on_stage: OnStage = lambda stage, done, total: None,
         team: "Team | None" = None,
-    ) -> "Engine":  # fmt: skip
+    ) -> "Engine":
         """Load and build. team: the ranks that the model is divided among; None: it is on this one alone. Raises
         ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
         alone = SINGLE_ORDERED if config.batch_invariant else SINGLE
@@ -147,9 +151,19 @@ class Engine:
             of_all = LeadingPlaces(places, team.followers) if places else None
             host = LeadingHostPages(made.host, team.followers) if made.host else None
         return cls(
-            made.model, config, made.cache, made.eos_ids, runner=runner, sleeper=sleeper, grammars=grammars,
-            expert_loads=made.expert_loads, adapters=Adapters(of_all), draft=draft, host=host, exposed=made.exposed,
-        )  # fmt: skip
+            made.model,
+            config,
+            made.cache,
+            made.eos_ids,
+            runner=runner,
+            sleeper=sleeper,
+            grammars=grammars,
+            expert_loads=made.expert_loads,
+            adapters=Adapters(of_all),
+            draft=draft,
+            host=host,
+            exposed=made.exposed,
+        )
 
     @property
     def has_work(self) -> bool:
@@ -166,9 +180,13 @@ class Engine:
             return None
         keys, values = pages.block_bytes
         return CacheLayout(
-            layers=pages.layers, block_size=self.blocks.block_size, key_bytes=keys, value_bytes=values,
-            dtype=pages.dtype, windows=pages.groups.kept_windows(),
-        )  # fmt: skip
+            layers=pages.layers,
+            block_size=self.blocks.block_size,
+            key_bytes=keys,
+            value_bytes=values,
+            dtype=pages.dtype,
+            windows=pages.groups.kept_windows(),
+        )
 
     @property
     def stats(self) -> Stats:
@@ -592,9 +610,12 @@ class Engine:
         return progress
 
     def _append(
-        self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None = None,
+        self,
+        sequence: Sequence,
+        token: int | None,
+        logprobs: TokenLogprobs | None = None,
         activations: bytes | None = None,
-    ) -> Progress:  # fmt: skip
+    ) -> Progress:
         if token is None:
             self.blocks.disown(sequence)
             self.runner.scrub(self.blocks.private(sequence))
@@ -632,15 +653,46 @@ class Engine:
         return None
 
 
+def _plain(
+    model: Decoder, config: EngineConfig, cache: CacheSize, reload: Callable[[OnProgress], Decoder] | None
+) -> tuple[Runner, Sleeper, HostPages | None]:
+    """The runner that runs anywhere, with a cache of its own, its sleeper, and its host tier if there is one."""
+    pages = KVCache(
+        model.config,
+        cache.num_blocks,
+        config.block_size,
+        model.embedding.dtype,
+        config.device,
+        groups=groups_of(config, model.config),
+    )
+    runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
+    host = OwnHostPages(pages, cache.host_blocks) if cache.host_blocks else None
+    return runner, HostSleeper(runner, reload), host
+
+
+def _scheduler(config: EngineConfig, blocks: BlockManager, whole: bool) -> Scheduler:
+    return Scheduler(
+        blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        whole=whole,
+        pace=None if whole else _pace(config),
+    )
+
+
 def _blocks(
     config: EngineConfig, cache: CacheSize, windows: tuple[int | None, ...], host: HostPages | None
 ) -> BlockManager:
     whole = sum(window is None for window in windows) or len(windows)
     tier = HostTier(cache.host_blocks, host.slot_bytes, config.block_size, tables=whole) if host else None
     return BlockManager(
-        cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt, tier=tier,
+        cache.num_blocks,
+        config.block_size,
+        prefix_cache=config.prefix_cache,
+        salt=config.cache_salt,
+        tier=tier,
         windows=windows,
-    )  # fmt: skip
+    )
 
 
 def _sizes(batch: list[Scheduled]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from backend.answer.weights import measure
 from backend.errors import FetchError
 from backend.fetch.cache import Cache, Kept
 from backend.fetch.manifest import Manifest
-from backend.fetch.names import RemoteName, remote_name
+from backend.fetch.model_references import RemoteName, remote_name
 from backend.fetch.patience import Patience
 from backend.fetch.source import RemoteFile
 from backend.fetch.sources import listing_of

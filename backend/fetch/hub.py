@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from backend.errors import FetchError
-from backend.fetch.names import HubName
+from backend.fetch.model_references import HubName
 from backend.fetch.source import Listing, RemoteFile, chosen
 from backend.fetch.transport import Bearer, Transport, host_of, require_tls, tls_context
 

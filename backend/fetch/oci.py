@@ -19,7 +19,7 @@ import httpx2
 
 from backend.errors import FetchError
 from backend.fetch.manifest import is_wanted
-from backend.fetch.names import OciName
+from backend.fetch.model_references import OciName
 from backend.fetch.source import Listing, RemoteFile, chosen
 from backend.fetch.transport import Anonymous, Transport, is_loopback, origin_of, require_tls
 
@@ -79,7 +79,7 @@ def _list(name: OciName, manifest: Mapping[str, object], member: str) -> list[Ma
 
 
 def _file(name: OciName, base: str, layer: Mapping[str, object]) -> RemoteFile | None:
-    """None for a layer that is no file of a model."""
+    """Return None for a layer that is not a file of a model."""
     annotations = layer.get("annotations")
     said = annotations if isinstance(annotations, dict) else {}
     title = next((said[key] for key in NAMES if isinstance(said.get(key), str)), None)

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from xml.parsers import expat
 
 from backend.errors import FetchError
-from backend.fetch.names import S3Name
+from backend.fetch.model_references import S3Name
 from backend.fetch.source import Listing, RemoteFile, chosen
 from backend.fetch.transport import Access, Anonymous, Transport, require_tls
 

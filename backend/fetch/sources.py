@@ -1,13 +1,13 @@
 """The kinds of places that models come from."""
 
 from backend.fetch import hub, oci, s3
-from backend.fetch.names import HubName, OciName, RemoteName
+from backend.fetch.model_references import HubName, OciName, RemoteName
 from backend.fetch.source import Listing
 from backend.fetch.transport import Transport
 
 
 def listing_of(name: RemoteName, transport: Transport) -> Listing:
-    """What the place has under that name now. Raises FetchError."""
+    """Return what the place has under that name now. Raises FetchError."""
     if isinstance(name, HubName):
         return hub.listing(name, transport)
     if isinstance(name, OciName):

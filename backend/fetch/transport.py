@@ -84,8 +84,8 @@ class Transport:
 
     @contextmanager
     def stream(self, url: str, headers: Mapping[str, str], access: Access) -> Iterator[httpx2.Response]:
-        """The answer to a GET, not read yet, whatever its status but a redirect. Credentials go to the origin of `url`
-        alone. Raises Interrupted, and FetchError for a redirect that is not followed."""
+        """Return the answer to a GET before its body is read, with any status except a redirect. Credentials
+        go to the origin of `url` alone. Raises Interrupted, and FetchError for a redirect that is not followed."""
         origin, renewed = origin_of(url), False
         require_tls(url)
         for _ in range(HOPS):

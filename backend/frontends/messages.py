@@ -9,25 +9,25 @@ import msgspec
 from backend.engine.core.progress import Progress, Stats
 from backend.engine.loaded_adapter import LoadedAdapter
 from backend.engine_config import EngineConfig
-from backend.process.messages import AddSequence, Loading, Ready
+from backend.process.messages import AddSequence, Loading, Message, Ready
 from backend.process.metrics import AnsweredRequest
 
 
-class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Submit(Message, frozen=True):
     """A request; `id` and `leader` of its sequences count from 0. Answered by `Delivered` and `CallFailed`."""
 
     call: int
     sequences: list[AddSequence]
 
 
-class Drop(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Drop(Message, frozen=True):
     """Choices of a call whose text is complete, or wanted no longer."""
 
     call: int
     choices: list[int]
 
 
-class TakeToken(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class TakeToken(Message, frozen=True):
     """The id of a request token; answered by `TokenTaken`."""
 
     number: int
@@ -35,7 +35,7 @@ class TakeToken(msgspec.Struct, frozen=True, tag=True, array_like=True):
     expires: float
 
 
-class Forward(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Forward(Message, frozen=True):
     """A call that the main process answers, with `Answered`."""
 
     number: int
@@ -46,28 +46,28 @@ class Forward(msgspec.Struct, frozen=True, tag=True, array_like=True):
     body: bytes
 
 
-class CountRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class CountRequest(Message, frozen=True):
     outcome: str
 
 
-class CountAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class CountAnswer(Message, frozen=True):
     answer: AnsweredRequest
 
 
-class Seen(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Seen(Message, frozen=True):
     """`State` of that number is in force here. The first says that this process listens."""
 
     number: int
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Setup(Message, frozen=True):
     """First message to a process. told: what it needs of the server's options, as JSON's kinds of values."""
 
     config: EngineConfig
     told: dict[str, Any]
 
 
-class State(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class State(Message, frozen=True):
     """Of the engine, whenever it changes: see `Engines`. fingerprint: of the weights, once it is known."""
 
     number: int
@@ -81,14 +81,14 @@ class State(msgspec.Struct, frozen=True, tag=True, array_like=True):
     fingerprint: str | None
 
 
-class Delivered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Delivered(Message, frozen=True):
     """What a step brought: call, choice, progress (whose id is the engine's)."""
 
     events: list[tuple[int, int, Progress]]
     stats: Stats | None
 
 
-class CallFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class CallFailed(Message, frozen=True):
     """``kind`` is the name of a class in `backend.errors`."""
 
     call: int
@@ -97,21 +97,21 @@ class CallFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     param: str | None
 
 
-class TokenTaken(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class TokenTaken(Message, frozen=True):
     """``why``: it was refused; "" if it was taken."""
 
     number: int
     why: str
 
 
-class Answered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Answered(Message, frozen=True):
     number: int
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Stop(Message, frozen=True):
     """Take no connection any more, let answers end, and end."""
 
 

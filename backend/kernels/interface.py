@@ -33,18 +33,31 @@ class Kernels(Protocol):
     def fp8_product(self, x: Tensor, weight: Tensor, one: Tensor) -> Tensor: ...
 
     def skinny_linear(
-        self, x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None,
-        norm: Tensor | None = None, eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor: ...  # fmt: skip
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor: ...
 
     def invariant_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
     def invariant_parts(self, x: Tensor, weight: Tensor, parts: int) -> Tensor: ...
 
     def narrow_linear(
-        self, x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None, bias: Tensor | None = None,
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
+        bias: Tensor | None = None,
         gated: bool = False,
-    ) -> Tensor: ...  # fmt: skip
+    ) -> Tensor: ...
 
     def narrow_parts(self, x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> Tensor: ...
 
@@ -53,18 +66,41 @@ class Kernels(Protocol):
     def silu_mul_fp8(self, gate_up: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def rotary_kv(
-        self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
-        q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-        k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        slots: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        *,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 1e-6,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        keys_in_place: bool = False,
         scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor: ...  # fmt: skip
+    ) -> Tensor: ...
 
     def paged_attention(
-        self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor,
-        seq_lens: Tensor, *, scale: float, window: int | None = None, cap: float | None = None,
-        k_scale: Tensor | None = None, v_scale: Tensor | None = None, batch_invariant: bool = False,
-        sinks: Tensor | None = None, out: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        block_tables: Tensor,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        cap: float | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        batch_invariant: bool = False,
+        sinks: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor: ...
 
     def dense_attention(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool
@@ -73,26 +109,49 @@ class Kernels(Protocol):
     def join_parts(self, first: Tensor, first_sum: Tensor, second: Tensor, second_sum: Tensor, out: Tensor) -> None: ...
 
     def paged_decode(
-        self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
-        workspace: DecodeWorkspace, *, scale: float, window: int | None = None, cap: float | None = None,
-        k_scale: Tensor | None = None, v_scale: Tensor | None = None, splits: int | None = None,
-        shared: SharedPrefix | None = None, sinks: Tensor | None = None,
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        block_tables: Tensor,
+        seq_lens: Tensor,
+        workspace: DecodeWorkspace,
+        *,
+        scale: float,
+        window: int | None = None,
+        cap: float | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        splits: int | None = None,
+        shared: SharedPrefix | None = None,
+        sinks: Tensor | None = None,
         out: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
+    ) -> Tensor: ...
 
     def sample(
-        self, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None,
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+        threshold: Tensor | None = None,
         marks: Tensor | None = None,
-    ) -> Tensor: ...  # fmt: skip
+    ) -> Tensor: ...
 
     def sampling_threshold(
         self, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
     ) -> Tensor: ...
 
     def apply_penalties(
-        self, logits: Tensor, rows: Tensor, prompt_bits: Tensor, output_counts: Tensor,
-        repetition: Tensor, frequency: Tensor, presence: Tensor,
-    ) -> None: ...  # fmt: skip
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        prompt_bits: Tensor,
+        output_counts: Tensor,
+        repetition: Tensor,
+        frequency: Tensor,
+        presence: Tensor,
+    ) -> None: ...
 
     def count_outputs(self, output_counts: Tensor, rows: Tensor, tokens: Tensor) -> None: ...
 

@@ -75,9 +75,16 @@ def invariant_parts(x: Tensor, weight: Tensor, parts: int) -> Tensor:
 
 
 def skinny_linear(
-    x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None, norm: Tensor | None = None,
-    eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    *,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    norm: Tensor | None = None,
+    eps: float = 1e-6,
+    residual: Tensor | None = None,
+    gated: bool = False,
+) -> Tensor:
     wide = x.float() if norm is None else _normalised(x.float(), norm, eps)
     y = wide @ (weight.float() if scale is None else weight.float() * scale).t()
     if bias is not None:
@@ -90,9 +97,13 @@ def skinny_linear(
 
 
 def narrow_linear(
-    x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None, bias: Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    *,
+    scales: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
     gated: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     y = _scaled(F.linear(x.float(), weight.float()), scales) + (0.0 if bias is None else bias.float())
     return (_gated(y) if gated else y).to(torch.bfloat16 if x.dtype == FP8 else x.dtype)
 
@@ -115,11 +126,21 @@ def _gated(gate_up: Tensor) -> Tensor:
 
 
 def rotary_kv(
-    qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
-    q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-    k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
+    qkv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    slots: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    keys_in_place: bool = False,
     scales: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     _, block_size, kv_heads, head_dim = key_cache.shape
     heads = _scaled(qkv, scales).view(len(qkv), -1, head_dim)
     q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
@@ -144,11 +165,22 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def paged_attention(
-    q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
-    scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None, batch_invariant: bool = False, sinks: Tensor | None = None,
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    cap: float | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    batch_invariant: bool = False,
+    sinks: Tensor | None = None,
     out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     out = torch.zeros_like(q) if out is None else out.zero_()
     bounds = query_start.tolist()
     for table, begin, end, length in zip(block_tables, bounds[:-1], bounds[1:], seq_lens.tolist(), strict=True):
@@ -214,12 +246,23 @@ def _gathered(cache: Tensor, table: Tensor, length: int, scale: Tensor | None) -
 
 
 def paged_decode(
-    q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
-    workspace: DecodeWorkspace, *,
-    scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
-    sinks: Tensor | None = None, out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    workspace: DecodeWorkspace,
+    *,
+    scale: float,
+    window: int | None = None,
+    cap: float | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    splits: int | None = None,
+    shared: SharedPrefix | None = None,
+    sinks: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     # `splits` and `shared` say how, not what
     queries = q.shape[0] // len(seq_lens)
     live = (seq_lens > 0).int() * queries
@@ -227,16 +270,30 @@ def paged_decode(
     rows = (seq_lens > 0).repeat_interleave(queries)
     out = torch.zeros_like(q) if out is None else out.zero_()
     out[rows] = paged_attention(
-        q[rows], key_cache, value_cache, block_tables, query_start, seq_lens,
-        scale=scale, window=window, cap=cap, k_scale=k_scale, v_scale=v_scale, sinks=sinks,
-    )  # fmt: skip
+        q[rows],
+        key_cache,
+        value_cache,
+        block_tables,
+        query_start,
+        seq_lens,
+        scale=scale,
+        window=window,
+        cap=cap,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        sinks=sinks,
+    )
     return out
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None,
+    logits: Tensor,
+    temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    threshold: Tensor | None = None,
     marks: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     scores = logits.float()
     if threshold is not None:
         scores = scores.masked_fill(~(scores >= threshold[:, None]), float("-inf"))
@@ -302,9 +359,14 @@ def sampling_threshold(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p
 
 
 def apply_penalties(
-    logits: Tensor, rows: Tensor, prompt_bits: Tensor, output_counts: Tensor,
-    repetition: Tensor, frequency: Tensor, presence: Tensor,
-) -> None:  # fmt: skip
+    logits: Tensor,
+    rows: Tensor,
+    prompt_bits: Tensor,
+    output_counts: Tensor,
+    repetition: Tensor,
+    frequency: Tensor,
+    presence: Tensor,
+) -> None:
     live = rows >= 0
     row = rows[live].long()
     x, counts = logits[live].float(), output_counts[row]

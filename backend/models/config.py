@@ -155,8 +155,9 @@ class ModelConfig:
         q, kv, inner = self.q_width, self.kv_width, self.intermediate_size
         if self.fused_names:
             joined = {
-                "self_attn.qkv_proj": ("qkv", 0, q + 2 * kv), "mlp.gate_up_proj": ("gate_up", 0, 2 * inner),
-            }  # fmt: skip
+                "self_attn.qkv_proj": ("qkv", 0, q + 2 * kv),
+                "mlp.gate_up_proj": ("gate_up", 0, 2 * inner),
+            }
         else:
             joined = {
                 "self_attn.q_proj": ("qkv", 0, q), "self_attn.k_proj": ("qkv", q, q + kv),
@@ -173,8 +174,9 @@ class ModelConfig:
                 f"{place}down_proj": ("shared_down", 0, self.hidden_size),
             }
         return joined | {
-            "self_attn.o_proj": ("out", 0, self.hidden_size), "mlp.down_proj": ("down", 0, self.hidden_size),
-        }  # fmt: skip
+            "self_attn.o_proj": ("out", 0, self.hidden_size),
+            "mlp.down_proj": ("down", 0, self.hidden_size),
+        }
 
     @property
     def _latent_modules(self) -> dict[str, tuple[str, int, int]]:

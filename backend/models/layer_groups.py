@@ -14,7 +14,7 @@ MOST_TABLES = 8  # of a sequence: each is some words a step for every sequence t
 
 
 def reached_from(window: int | None, position: int, block_size: int) -> int:
-    """The first block that a query at `position`, or any behind it, attends to."""
+    """Return the first block that a query at `position`, or at any later position, attends to."""
     return 0 if window is None else max(0, position - window + 1) // block_size
 
 
@@ -78,7 +78,7 @@ def one_table(layers: int) -> LayerGroups:
 
 
 def grouped(model: ModelConfig) -> LayerGroups:
-    """The groups that take the least memory of a sequence of the model's whole context; of such, the fewest."""
+    """Return the groups that need the least memory for a sequence of the whole context; among equals, the fewest."""
     windows = model.windows or (None,) * model.num_layers
     kinds = sorted(set(windows), key=lambda window: (window is not None, window or 0))
     layers_of = {kind: [layer for layer, window in enumerate(windows) if window == kind] for kind in kinds}

@@ -31,9 +31,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_model(
-    checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None, *,
-    quantization: Quantization = NONE, group: ParallelGroup = SINGLE,
-) -> Decoder:  # fmt: skip
+    checkpoint: Checkpoint,
+    dtype: str,
+    device: str = "cpu",
+    on_progress: OnProgress | None = None,
+    *,
+    quantization: Quantization = NONE,
+    group: ParallelGroup = SINGLE,
+) -> Decoder:
     """Raises ConfigError for an unknown dtype and ModelError for whatever is wrong with the checkpoint.
 
     quantization: a format that keeps weights as the checkpoint stores them has them so; for any other they become
@@ -229,9 +234,13 @@ def _batches(items: list[Placed]) -> Iterator[list[Placed]]:
 
 
 def dummy_model(
-    config: ModelConfig, dtype: str, device: str = "cpu", *, quantization: Quantization = NONE,
+    config: ModelConfig,
+    dtype: str,
+    device: str = "cpu",
+    *,
+    quantization: Quantization = NONE,
     group: ParallelGroup = SINGLE,
-) -> Decoder:  # fmt: skip
+) -> Decoder:
     """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise. Of a rank: its share
     of a model that exists nowhere whole; what all ranks hold is the same on each."""
     config = share_of(config, group, quantization)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
-from backend.parallel.placement import Placement
+from backend.parallel.expert_placement import Placement
 from backend.parallel.shard import SAME, WHOLE, Shard, Share, Stage, Stretch, of_columns, of_rows
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
@@ -29,9 +29,14 @@ def share_of(model: ModelConfig, group: "ParallelGroup", format: Quantization) -
 
 
 def of_rank(
-    model: ModelConfig, shard: Shard, format: Quantization = NONE, *, ordered: bool = False, stage: Stage = WHOLE,
+    model: ModelConfig,
+    shard: Shard,
+    format: Quantization = NONE,
+    *,
+    ordered: bool = False,
+    stage: Stage = WHOLE,
     spare: int | None = None,
-) -> ModelConfig:  # fmt: skip
+) -> ModelConfig:
     """The part of a whole model that a rank computes. ordered, spare: as in its group. Raises ConfigError, naming the
     sizes that would do, if the model, or its weights in that format, cannot be divided so."""
     if spare is not None and model.experts is None:
@@ -83,9 +88,15 @@ def of_stage(model: ModelConfig, stage: Stage) -> ModelConfig:
     if variant is not None:
         variant = replace(variant, positions=variant.positions[begin:end])
     return replace(
-        model, num_layers=end - begin, windows=model.windows[begin:end], experts=experts, variant=variant, stage=stage,
-        first_layer=begin, all_layers=model.num_layers,
-    )  # fmt: skip
+        model,
+        num_layers=end - begin,
+        windows=model.windows[begin:end],
+        experts=experts,
+        variant=variant,
+        stage=stage,
+        first_layer=begin,
+        all_layers=model.num_layers,
+    )
 
 
 def parts_of_rank(model: ModelConfig, size: int, format: Quantization) -> int:

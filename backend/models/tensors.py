@@ -15,9 +15,12 @@ class Expected:
     tensor of that name."""
 
     def __init__(
-        self, places: dict[str, Tensor], ignored: set[str], shares: dict[str, Share] | None = None,
+        self,
+        places: dict[str, Tensor],
+        ignored: set[str],
+        shares: dict[str, Share] | None = None,
         elsewhere: Callable[[str], bool] = lambda name: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._elsewhere = elsewhere
         self._places = places
         self._shares = shares or {}

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backend.parallel.one_shot import NormedSums, where_all_can
-from backend.parallel.pipeline import ONE_STAGE, Pipeline
+from backend.parallel.pipeline_stages import ONE_STAGE, Pipeline
 from backend.parallel.shard import ALONE, Shard
 
 if TYPE_CHECKING:
@@ -137,9 +137,16 @@ class DistributedGroup(ParallelGroup):
     """
 
     def __init__(
-        self, shard: Shard, device: torch.device, *, ordered: bool = False, small: SmallSums | None = None,
-        pipeline: Pipeline = ONE_STAGE, group: dist.ProcessGroup | None = None, spare: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        shard: Shard,
+        device: torch.device,
+        *,
+        ordered: bool = False,
+        small: SmallSums | None = None,
+        pipeline: Pipeline = ONE_STAGE,
+        group: dist.ProcessGroup | None = None,
+        spare: int | None = None,
+    ) -> None:
         self.shard, self.pipeline, self.spare = shard, pipeline, spare
         self._group = group
         self.device = device

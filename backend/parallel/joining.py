@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from backend.parallel.group import SINGLE, Alone, DistributedGroup, ParallelGroup
 from backend.parallel.one_shot import OneShot, where_all_can
-from backend.parallel.pipeline import ONE_STAGE, DistributedPipeline, Pipeline
+from backend.parallel.pipeline_stages import ONE_STAGE, DistributedPipeline, Pipeline
 from backend.parallel.shard import WHOLE, Shard, Stage
 
 TIMEOUT = timedelta(hours=1)  # of a collective: ranks load at different speed, and compile meanwhile
@@ -28,9 +28,15 @@ SETTINGS = {
 
 
 def join(
-    shard: Shard, rendezvous: Path, device: str, *, ordered: bool = False, peer_memory: bool = True,
-    stage: Stage = WHOLE, spare: int | None = None,
-) -> ParallelGroup:  # fmt: skip
+    shard: Shard,
+    rendezvous: Path,
+    device: str,
+    *,
+    ordered: bool = False,
+    peer_memory: bool = True,
+    stage: Stage = WHOLE,
+    spare: int | None = None,
+) -> ParallelGroup:
     """Waits until all ranks of all stages have come. device: "cpu", or "cuda" for the card of this rank's number among
     all. peer_memory: small sums go through it, where cards have it. spare: as in `ParallelGroup`.
     """
@@ -44,9 +50,13 @@ def join(
     if on_gpu:
         torch.cuda.set_device(place)
     dist.init_process_group(
-        "nccl" if on_gpu else "gloo", init_method=f"file://{rendezvous}", rank=number, world_size=size,
-        timeout=TIMEOUT, device_id=place if on_gpu else None,
-    )  # fmt: skip
+        "nccl" if on_gpu else "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=number,
+        world_size=size,
+        timeout=TIMEOUT,
+        device_id=place if on_gpu else None,
+    )
     own, pipeline = stages_of(shard, stage, place)
     if shard.alone:
         return Alone(ordered=ordered, pipeline=pipeline)

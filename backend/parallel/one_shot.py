@@ -53,9 +53,13 @@ class NormedSums:
     time."""
 
     def __init__(
-        self, shard: Shard, device: torch.device, width: int, dtype: torch.dtype,
+        self,
+        shard: Shard,
+        device: torch.device,
+        width: int,
+        dtype: torch.dtype,
         group: dist.ProcessGroup | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch.distributed._symmetric_memory as symmetric
 
         from backend.kernels.collectives.peer_norm import PLACES, PeerMemory

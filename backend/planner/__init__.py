@@ -1,1 +1,4 @@
-"""What a model takes and gives on a card, before anything is loaded. Pure arithmetic: no torch, no card needed."""
+"""What a model takes and gives on a card, by arithmetic, before anything is loaded.
+
+`backend.cli` and `backend.engine` may import it.
+"""

@@ -236,9 +236,15 @@ def draft_bytes(config: EngineConfig, draft: ModelConfig | None) -> int:
     # As `engine.drafting.start` has it: few sequences, prompts in shorter chunks.
     tokens = min(config.max_num_batched_tokens, DRAFT_TOKENS)
     own = msgspec.structs.replace(
-        config, quantization=None, kv_dtype=None, max_num_seqs=DRAFT_SEQUENCES, max_num_batched_tokens=tokens,
-        tensor_parallel_size=1, max_adapters=0, adapters="",
-    )  # fmt: skip
+        config,
+        quantization=None,
+        kv_dtype=None,
+        max_num_seqs=DRAFT_SEQUENCES,
+        max_num_batched_tokens=tokens,
+        tensor_parallel_size=1,
+        max_adapters=0,
+        adapters="",
+    )
     weights = weight_bytes(draft, config.dtype, None)
     if isinstance(draft, HeadConfig):
         weights += head_bytes(draft, config)

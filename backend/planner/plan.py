@@ -21,6 +21,7 @@ from backend.planner.memory import (
 )
 from backend.planner.roofline import Roofline, Step
 from backend.quantization import FORMATS
+from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 
 MOST_CARDS = 8  # of a host
@@ -68,9 +69,15 @@ class Plan:
 
 
 def plan(
-    model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int,
+    model: ModelConfig,
+    config: EngineConfig,
+    card: Card,
+    *,
+    concurrency: int,
+    prompt: int,
+    answer: int,
     draft: ModelConfig | None = None,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """``config.max_model_len`` is the context to be promised, ``config.tensor_parallel_size`` how many such cards there
     are. draft: a smaller model that guesses, whole beside a part of this one. Raises ConfigError for lengths that
     contradict it or the model, and for a model that cannot be divided so."""
@@ -79,10 +86,7 @@ def plan(
     _require_host_cache(model, config)
     format = weight_format(config, model)
     require_cache(config, model)
-    if not card.multiplies(format):
-        raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
-    if config.kv_dtype is not None and "fp8" not in card.units:
-        raise ConfigError(f"{card.name} has no FP8 for the KV cache; plan without --kv-dtype")
+    _require_units(card, config, format)
     config, size = replace_limits(config, concurrency), config.tensor_parallel_size
     guessing, reserved = draft_bytes(config, draft), card.reserved
     card = replace(card, reserved=reserved + guessing)  # what the model cannot have
@@ -123,6 +127,14 @@ def plan(
         fewest_cards=fewest,
         refusal=_refusal_of(refusal_on(size), size, fewest),
     )
+
+
+def _require_units(card: Card, config: EngineConfig, format: Quantization) -> None:
+    """Raises ConfigError if `card` has no units for these weights or this cache."""
+    if not card.multiplies(format):
+        raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
+    if config.kv_dtype is not None and "fp8" not in card.units:
+        raise ConfigError(f"{card.name} has no FP8 for the KV cache; plan without --kv-dtype")
 
 
 def _require_lengths(model: ModelConfig, context: int, concurrency: int, prompt: int, answer: int) -> None:

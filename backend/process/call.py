@@ -25,9 +25,12 @@ class Call:
     """
 
     def __init__(
-        self, abort: Callable[[list[int]], None], ids: Sequence[int], project: bytes = b"",
+        self,
+        abort: Callable[[list[int]], None],
+        ids: Sequence[int],
+        project: bytes = b"",
         tell: Callable[[ToEngine], None] = lambda message: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._abort = abort
         self.tell = tell
         self.told: asyncio.Queue[OfTransfer | Exception] = asyncio.Queue()

@@ -299,9 +299,19 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Sc
         ):
             try:
                 engine.add(
-                    id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project,
-                    adapter=adapter, exports=exports, fetches=fetches, window=window, adapter_digest=digest,
-                )  # fmt: skip
+                    id,
+                    prompt,
+                    params,
+                    priority=priority,
+                    leader=leader,
+                    cache_root=cache_root,
+                    project=project,
+                    adapter=adapter,
+                    exports=exports,
+                    fetches=fetches,
+                    window=window,
+                    adapter_digest=digest,
+                )
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))
         case AbortSequences(ids):

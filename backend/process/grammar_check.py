@@ -77,10 +77,13 @@ class GrammarCheck:
     async def _start(self) -> asyncio.subprocess.Process:
         model = self._text_model
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "backend.process.grammar_sandbox",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            sys.executable,
+            "-m",
+            "backend.process.grammar_sandbox",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
-        )  # fmt: skip
+        )
         self._process = process
         _write(
             process,

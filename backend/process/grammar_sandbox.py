@@ -61,9 +61,12 @@ def main() -> None:
     if vocabulary is None:
         return
     text = TextModel(
-        Tokenizer.from_str(vocabulary.tokenizer), vocabulary.token_bytes, frozenset(vocabulary.eos_ids),
-        vocabulary.bos_id, None,
-    )  # fmt: skip
+        Tokenizer.from_str(vocabulary.tokenizer),
+        vocabulary.token_bytes,
+        frozenset(vocabulary.eos_ids),
+        vocabulary.bos_id,
+        None,
+    )
     tokenizer = prepared(text, vocabulary.vocab_size)
     while (question := _receive(sys.stdin.buffer, Question)) is not None:
         send(sys.stdout.buffer, _checked(tokenizer, question.grammar))

@@ -23,7 +23,11 @@ LENGTH = struct.Struct(">I")
 MAX_FRAME = 1 << 28
 
 
-class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One that crosses a socket pair: an array that begins with the name of its class."""
+
+
+class AddSequence(Message, frozen=True):
     """See `Engine.add`."""
 
     id: int
@@ -40,7 +44,7 @@ class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     adapter_digest: str = ""
 
 
-class TakeBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class TakeBlocks(Message, frozen=True):
     """The next frames of a sequence that exports, of about so many bytes; answered with `BlocksTaken` once there are
     any. One at a time for each sequence."""
 
@@ -48,75 +52,75 @@ class TakeBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
     most_bytes: int
 
 
-class WriteBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class WriteBlocks(Message, frozen=True):
     """A frame for a sequence that fetches; answered with `BlocksWritten`."""
 
     id: int
     frame: Frame
 
 
-class FreeSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class FreeSlot(Message, frozen=True):
     """The other backend has read this slot of the window that a sequence is exported through."""
 
     id: int
     slot: int
 
 
-class MakeWindow(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class MakeWindow(Message, frozen=True):
     """The window to the backend with the URI ``peer``, made if there is none yet; answered by `WindowMade`."""
 
     number: int
     peer: str
 
 
-class OpenWindow(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class OpenWindow(Message, frozen=True):
     """Map another backend's window; answered by `WindowOpened`."""
 
     number: int
     handle: WindowHandle
 
 
-class EndFetch(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class EndFetch(Message, frozen=True):
     """No frame follows; answered with `Fetched`. Unless ``whole``, the sequence computes its prompt itself."""
 
     id: int
     whole: bool
 
 
-class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class AbortSequences(Message, frozen=True):
     ids: list[int]
 
 
-class Scrub(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Scrub(Message, frozen=True):
     """Forget and zero every free KV block; answered with `Scrubbed`."""
 
     number: int
 
 
-class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Ping(Message, frozen=True):
     number: int
 
 
-class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Start(Message, frozen=True):
     """First message to an engine process."""
 
     config: EngineConfig
 
 
-class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Sleep(Message, frozen=True):
     """See `Engine.sleep`. Answered, after any number of `Loading`, by `LifecycleChanged` or `LifecycleRefused` with the
     same number."""
 
     number: int
 
 
-class Wake(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Wake(Message, frozen=True):
     """See `Engine.wake`; answered like `Sleep`."""
 
     number: int
 
 
-class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class LoadAdapter(Message, frozen=True):
     """See `Engine.load_adapter`; answered by `AdapterChanged` or `LifecycleRefused`."""
 
     number: int
@@ -126,7 +130,7 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     digest: str = ""
 
 
-class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class UnloadAdapter(Message, frozen=True):
     """See `Engine.unload_adapter`; answered likewise."""
 
     number: int
@@ -134,14 +138,14 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     project: str = ""
 
 
-class AdapterChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class AdapterChanged(Message, frozen=True):
     """It is loaded; None: it is not any more."""
 
     number: int
     adapter: LoadedAdapter | None
 
 
-class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Loading(Message, frozen=True):
     """How far a stage is; any number of these come before `Ready`, and while an engine falls asleep or wakes."""
 
     stage: Stage
@@ -149,7 +153,7 @@ class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     total: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Ready(Message, frozen=True):
     """The engine answers. ``vocab_size``: token ids below it are accepted. ``vector_size``: of the vectors it makes;
     0 of an engine that makes none. ``layout``: of blocks that can travel; None: they cannot. ``hidden_size``: of the
     states that tokens are drawn from."""
@@ -162,14 +166,14 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     hidden_size: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Failed(Message, frozen=True):
     """The engine could not be built; ``kind`` is the name of a class in `backend.errors`."""
 
     kind: str
     message: str
 
 
-class LifecycleChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class LifecycleChanged(Message, frozen=True):
     """The engine sleeps, or is awake. released: bytes."""
 
     number: int
@@ -177,7 +181,7 @@ class LifecycleChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
-class LifecycleRefused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class LifecycleRefused(Message, frozen=True):
     """It did not sleep, wake, scrub, load or unload; ``kind`` is the name of a class in `backend.errors`."""
 
     number: int
@@ -185,7 +189,7 @@ class LifecycleRefused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Refused(Message, frozen=True):
     """One sequence was not taken; ``kind`` is the name of a class in `backend.errors`."""
 
     id: int
@@ -194,18 +198,18 @@ class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
     param: str | None
 
 
-class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Lost(Message, frozen=True):
     """The last message of an engine on several ranks, one of which has died or hangs."""
 
     message: str
 
 
-class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class StepDone(Message, frozen=True):
     progress: list[Progress]
     stats: Stats
 
 
-class RoomMade(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class RoomMade(Message, frozen=True):
     """There is room for the blocks `first` to `end` of a sequence that fetches. None if both are equal: then it is held
     no longer, and no `EndFetch` is expected."""
 
@@ -214,41 +218,41 @@ class RoomMade(msgspec.Struct, frozen=True, tag=True, array_like=True):
     end: int
 
 
-class BlocksWritten(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class BlocksWritten(Message, frozen=True):
     """``why``: it was not taken; "" if it was."""
 
     id: int
     why: str
 
 
-class Fetched(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Fetched(Message, frozen=True):
     """``whole``: all blocks came, and the sequence continues from them."""
 
     id: int
     whole: bool
 
 
-class BlocksTaken(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class BlocksTaken(Message, frozen=True):
     id: int
     frames: list[Frame]
     further: Further
 
 
-class WindowMade(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class WindowMade(Message, frozen=True):
     """``handle``: None if there is none; blocks then travel in frames."""
 
     number: int
     handle: WindowHandle | None
 
 
-class WindowOpened(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class WindowOpened(Message, frozen=True):
     """``why``: it could not be mapped; "" if it could."""
 
     number: int
     why: str
 
 
-class Scrubbed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Scrubbed(Message, frozen=True):
     """``blocks`` were zeroed; read back, ``residue`` bytes of them are not zero."""
 
     number: int
@@ -256,20 +260,48 @@ class Scrubbed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     residue: int
 
 
-class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Pong(Message, frozen=True):
     number: int
     stats: Stats
 
 
 OfTransfer = RoomMade | BlocksWritten | Fetched | BlocksTaken
 ToEngine = (
-    Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake | LoadAdapter | UnloadAdapter
-    | TakeBlocks | WriteBlocks | EndFetch | FreeSlot | MakeWindow | OpenWindow
-)  # fmt: skip
+    Start
+    | AddSequence
+    | AbortSequences
+    | Scrub
+    | Ping
+    | Sleep
+    | Wake
+    | LoadAdapter
+    | UnloadAdapter
+    | TakeBlocks
+    | WriteBlocks
+    | EndFetch
+    | FreeSlot
+    | MakeWindow
+    | OpenWindow
+)
 FromEngine = (
-    Loading | Ready | Failed | Lost | Refused | StepDone | Scrubbed | Pong | LifecycleChanged | LifecycleRefused
-    | AdapterChanged | RoomMade | BlocksWritten | Fetched | BlocksTaken | WindowMade | WindowOpened
-)  # fmt: skip
+    Loading
+    | Ready
+    | Failed
+    | Lost
+    | Refused
+    | StepDone
+    | Scrubbed
+    | Pong
+    | LifecycleChanged
+    | LifecycleRefused
+    | AdapterChanged
+    | RoomMade
+    | BlocksWritten
+    | Fetched
+    | BlocksTaken
+    | WindowMade
+    | WindowOpened
+)
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

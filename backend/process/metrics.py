@@ -69,9 +69,13 @@ class Metrics:
     its card, if it has one that can be watched."""
 
     def __init__(
-        self, model: str, stats: Callable[[], Stats | None], alive: Callable[[], bool],
-        asleep: Callable[[], bool] = lambda: False, meter: GpuMeter | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: str,
+        stats: Callable[[], Stats | None],
+        alive: Callable[[], bool],
+        asleep: Callable[[], bool] = lambda: False,
+        meter: GpuMeter | None = None,
+    ) -> None:
         self._registry = CollectorRegistry()
         labels = ["gen_ai_request_model"]
 

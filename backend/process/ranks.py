@@ -84,9 +84,12 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 def require_ranks(config: EngineConfig, model: ModelConfig) -> None:
     """Raises ConfigError if the model does not divide as it is to, or the host has fewer cards than that takes."""
     of_rank(
-        model, Shard(0, config.tensor_parallel_size), weight_format(config, model),
-        stage=Stage(0, config.pipeline_parallel_size), spare=config.spare_experts,
-    )  # fmt: skip
+        model,
+        Shard(0, config.tensor_parallel_size),
+        weight_format(config, model),
+        stage=Stage(0, config.pipeline_parallel_size),
+        spare=config.spare_experts,
+    )
     there = torch.cuda.device_count()
     if config.device.startswith("cuda") and there < config.ranks:
         raise ConfigError(
@@ -118,8 +121,11 @@ class _Rank:
         try:
             self.process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "backend.process.rank_process", str(theirs.fileno()), str(beats)],
-                pass_fds=[theirs.fileno(), beats], stdin=subprocess.DEVNULL, stdout=2, env=environment(),
-            )  # fmt: skip
+                pass_fds=[theirs.fileno(), beats],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=environment(),
+            )
         finally:
             theirs.close()
 

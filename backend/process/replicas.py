@@ -303,6 +303,7 @@ def total_of(stats: Sequence[Stats]) -> Stats:
     pairs = [each.expert_pairs for each in stats if each.expert_pairs]
     places = zip_longest(*(each.draft_places for each in stats), fillvalue=(0, 0))
     return Stats(
-        **sums, expert_pairs=[sum(ranks) for ranks in zip(*pairs, strict=True)],
+        **sums,
+        expert_pairs=[sum(ranks) for ranks in zip(*pairs, strict=True)],
         draft_places=[(sum(guessed), sum(right)) for guessed, right in (zip(*place, strict=True) for place in places)],
-    )  # fmt: skip
+    )

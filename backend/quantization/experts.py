@@ -35,9 +35,14 @@ class Experts:
     """
 
     def __init__(
-        self, kernels: Kernels, routing: Routing, gate_up: Tensor, down: Tensor, scales: Scales | None = None,
+        self,
+        kernels: Kernels,
+        routing: Routing,
+        gate_up: Tensor,
+        down: Tensor,
+        scales: Scales | None = None,
         spans: tuple[int, int] = (0, 0),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kernels, self.routing = kernels, routing
         self.gate_up, self.down, self.scales, self.spans = gate_up, down, scales, spans
         self.divisions: tuple[Experts, ...] = ()
@@ -68,9 +73,14 @@ class Experts:
         return [self.gate_up, self.down, *(self.scales or ()), *own]
 
     def parts(
-        self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
+        self,
+        x: Tensor,
+        logits: Tensor,
+        *,
+        wide: bool = True,
+        batch_invariant: bool = False,
         slots: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """What each of a token's experts adds, [per_token, tokens, width], in float32 or, if not wide, in x's dtype.
 
         x: [tokens, width], in the model's dtype, normalised. logits: [tokens, experts], the router's. slots: what
@@ -99,9 +109,15 @@ class Experts:
         )
         rows, scales = self._operand(inner, 1)
         found: Tensor = self._products.grouped_linear(
-            rows, self.down, blocks, per_token=per_token, scales=scales, span=self.spans[1], factors=factors,
+            rows,
+            self.down,
+            blocks,
+            per_token=per_token,
+            scales=scales,
+            span=self.spans[1],
+            factors=factors,
             out_dtype=torch.float32 if wide else x.dtype,
-        )  # fmt: skip
+        )
         return found if absent is None else found.masked_fill_(absent.t()[:, :, None], 0.0)
 
     def _blocks_of(self, chosen: Tensor, absent: Tensor | None, size: int) -> Blocks:
@@ -200,9 +216,15 @@ class ClampedExperts(Experts):
     """
 
     def __init__(
-        self, kernels: Kernels, routing: Routing, gate_up: Tensor, down: Tensor, biases: tuple[Tensor, Tensor],
-        gate: tuple[float, float], scales: Scales | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kernels: Kernels,
+        routing: Routing,
+        gate_up: Tensor,
+        down: Tensor,
+        biases: tuple[Tensor, Tensor],
+        gate: tuple[float, float],
+        scales: Scales | None = None,
+    ) -> None:
         """gate: where it is clamped, and the slope of its sigmoid."""
         super().__init__(kernels, routing, gate_up, down, scales)
         self.biases, self.gate = biases, gate
@@ -222,9 +244,14 @@ class ClampedExperts(Experts):
         return [*super().tensors(), *self.biases]
 
     def parts(
-        self, x: Tensor, logits: Tensor, *, wide: bool = True, batch_invariant: bool = False,
+        self,
+        x: Tensor,
+        logits: Tensor,
+        *,
+        wide: bool = True,
+        batch_invariant: bool = False,
         slots: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         import torch
 
         factors, chosen = self._route(logits, self.routing, self.correction)
@@ -237,9 +264,15 @@ class ClampedExperts(Experts):
             x, self.gate_up, self.scales[0], self.biases[0], blocks, per_token=per_token, gate=self.gate
         )
         found: Tensor = self._packed(
-            gated, self.down, self.scales[1], self.biases[1], blocks, per_token=per_token, factors=factors,
+            gated,
+            self.down,
+            self.scales[1],
+            self.biases[1],
+            blocks,
+            per_token=per_token,
+            factors=factors,
             out_dtype=dtype,
-        )  # fmt: skip
+        )
         return found
 
     def _dense(self, x: Tensor, factors: Tensor, chosen: Tensor, blocks: Blocks) -> Tensor:

@@ -262,9 +262,15 @@ class Fp8Linear(Linear):
         return Operand(*self.kernels.silu_mul_fp8(gate_up))
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         """x stays as precise as it is."""
         return self.kernels.skinny_linear(
             x, self.data, scale=self.scale, bias=bias, norm=norm, eps=eps, residual=residual, gated=gated

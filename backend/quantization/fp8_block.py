@@ -166,9 +166,15 @@ class Fp8BlockLinear(Linear):
         return Operand(*self._products.silu_mul_groups(gate_up))
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         """As a few rows."""
         operand = self.operand(x) if norm is None else self.normed(Hidden(x), norm, eps)[0]
         y = self.narrow(operand, bias=bias, gated=gated)

@@ -134,9 +134,15 @@ class Int4Linear(Linear):
         return [self.words, self.groups]
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         """As a few rows: tensor cores are faster than threads, which would spend their time on unpacking."""
         if norm is not None:
             x = self.kernels.rms_norm(x, norm, eps)

@@ -140,9 +140,15 @@ class Int8Linear(Linear):
         return self.operand(self.kernels.silu_mul(gate_up))
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         """As a few rows."""
         y = self.narrow(
             self.operand(x if norm is None else self.kernels.rms_norm(x, norm, eps)), bias=bias, gated=gated

@@ -78,9 +78,15 @@ class Linear(ABC):
 
     @abstractmethod
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         """`kernels.skinny_linear` by this weight. x: [1, width], not quantised."""
 
     @abstractmethod
@@ -137,9 +143,15 @@ class DenseLinear(Linear):
         return [self.data]
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         return self.kernels.skinny_linear(x, self.data, bias=bias, norm=norm, eps=eps, residual=residual, gated=gated)
 
     def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
@@ -181,9 +193,15 @@ class BiasedLinear(Linear):
         return self.base.normed(hidden, norm, eps)
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         return self.base.one_row(x, bias=self.bias, norm=norm, eps=eps, residual=residual)
 
     def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
@@ -205,9 +223,15 @@ class _InParts(Linear):
     """A weight whose product ends a residual branch of an ordered group; other products are not asked for."""
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         return self.invariant(Operand(x))
 
     def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:

@@ -85,9 +85,13 @@ class AdapterApi:
 
 def _shown(adapter: LoadedAdapter) -> Adapter:
     return Adapter(
-        name=adapter.name, path=adapter.path, project=adapter.project, sha256=adapter.digest, rank=adapter.rank,
+        name=adapter.name,
+        path=adapter.path,
+        project=adapter.project,
+        sha256=adapter.digest,
+        rank=adapter.rank,
         bytes=adapter.size,
-    )  # fmt: skip
+    )
 
 
 async def _read(request: Request, kind: type[A]) -> A:

@@ -64,10 +64,15 @@ G = TypeVar("G", bound=GenerationRequest)
 
 class GenerationApi(BaseApi):
     def __init__(
-        self, engine: Engines, text_model: TextModel, served_name: str, identity: Identity,
-        chats: ChatModel | None = None, meter: GpuMeter | None = None,
+        self,
+        engine: Engines,
+        text_model: TextModel,
+        served_name: str,
+        identity: Identity,
+        chats: ChatModel | None = None,
+        meter: GpuMeter | None = None,
         defaults: SamplingDefaults = NEUTRAL_DEFAULTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``chats``: by default what the model's template says. ``meter``: of the engine's card. ``defaults``: for
         sampling parameters that a request does not set."""
         super().__init__(engine, served_name, identity, meter)
@@ -125,9 +130,12 @@ class GenerationApi(BaseApi):
         turn = await self.run_in_thread_if_long(self.chats.turn, wire, work)
         adapter = self._adapters.of_model(wire.model, project_of(request))
         answer = chat_answer(
-            request_id(request), self._name(adapter), turn, usage_in_chunks=wire.wants_usage_chunk,
+            request_id(request),
+            self._name(adapter),
+            turn,
+            usage_in_chunks=wire.wants_usage_chunk,
             fingerprint=self._fingerprint(adapter),
-        )  # fmt: skip
+        )
         job = await self._job(
             request,
             wire,
@@ -153,9 +161,11 @@ class GenerationApi(BaseApi):
         ]
         adapter = self._adapters.of_model(wire.model, project_of(request))
         answer = CompletionAnswer(
-            request_id(request), self._name(adapter), usage_in_chunks=wire.wants_usage_chunk,
+            request_id(request),
+            self._name(adapter),
+            usage_in_chunks=wire.wants_usage_chunk,
             fingerprint=self._fingerprint(adapter),
-        )  # fmt: skip
+        )
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, _adapted(job, adapter), answer, arrived, self.text_model, prefill=_grant(request))
 
@@ -199,9 +209,16 @@ class GenerationApi(BaseApi):
         return wire
 
     async def _job(
-        self, request: Request, wire: GenerationRequest, prompts: list[list[int]], param: str, *,
-        calls: str = "", thoughts_end: int | None = None, thought_token: int | None = None,
-    ) -> Job:  # fmt: skip
+        self,
+        request: Request,
+        wire: GenerationRequest,
+        prompts: list[list[int]],
+        param: str,
+        *,
+        calls: str = "",
+        thoughts_end: int | None = None,
+        thought_token: int | None = None,
+    ) -> Job:
         """calls: the grammar of forced calls. thoughts_end, thought_token: see `conversation.Turn`."""
         ready = self.ready()
         grammar, grammar_size = await self._grammar(wire, calls)
@@ -255,18 +272,31 @@ class GenerationApi(BaseApi):
         return call
 
     def _generate(
-        self, wire: GenerationRequest, job: Job, answer: AnswerFormat, arrived: float, text_model: TextModel,
-        interpreter: Callable[[], Interpreter] | None = None, prefill: PrefillGrant | None = None,
-    ) -> Response:  # fmt: skip
+        self,
+        wire: GenerationRequest,
+        job: Job,
+        answer: AnswerFormat,
+        arrived: float,
+        text_model: TextModel,
+        interpreter: Callable[[], Interpreter] | None = None,
+        prefill: PrefillGrant | None = None,
+    ) -> Response:
         """prefill: the backend that is to compute the prompt; None: this one."""
         if wire.skip_special_tokens is False:
             text_model = text_model.outspoken
         call = self._submitted(job, prefill)
         return GenerationResponse(
-            text_model, self.metrics, job, call, answer, arrived,
-            stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
+            text_model,
+            self.metrics,
+            job,
+            call,
+            answer,
+            arrived,
+            stream=bool(wire.stream),
+            usage=wire.wants_usage_chunk,
+            interpreter=interpreter,
             state_width=self.ready().hidden_size,
-        )  # fmt: skip
+        )
 
 
 def _grant(request: Request) -> PrefillGrant | None:

@@ -36,9 +36,14 @@ VECTORS_ONLY = {
 
 class EmbeddingApi(BaseApi):
     def __init__(
-        self, engine: Engines, text: EmbeddingText, embedding: Embedding, served_name: str, identity: Identity,
+        self,
+        engine: Engines,
+        text: EmbeddingText,
+        embedding: Embedding,
+        served_name: str,
+        identity: Identity,
         meter: GpuMeter | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(engine, served_name, identity, meter)
         self.text = text
         self.embedding = embedding
@@ -64,22 +69,33 @@ class EmbeddingApi(BaseApi):
         project = project_of(request)
         sequences = [
             AddSequence(
-                id=0, prompt=text, params=NOTHING_DRAWN, priority=wire.priority or 0,
-                cache_root=cache_root(project, wire.cache_salt or ""), project=project.encode(),
+                id=0,
+                prompt=text,
+                params=NOTHING_DRAWN,
+                priority=wire.priority or 0,
+                cache_root=cache_root(project, wire.cache_salt or ""),
+                project=project.encode(),
             )
             for text in texts
-        ]  # fmt: skip
+        ]
         form = Form(wire.dimensions, self.embedding.normalised, in_base64=wire.encoding_format == "base64")
         return EmbeddingResponse(
-            self.metrics, self.engine, sequences, form, model=self.served_name, id=request_id(request),
-            arrived=arrived, deadline_s=wire.deadline_s,
-        )  # fmt: skip
+            self.metrics,
+            self.engine,
+            sequences,
+            form,
+            model=self.served_name,
+            id=request_id(request),
+            arrived=arrived,
+            deadline_s=wire.deadline_s,
+        )
 
     async def embeds_only(self, _: Request) -> Response:
         raise InvalidRequest(
             f"{self.served_name!r} makes embeddings and nothing else; ask /v1/embeddings",
-            param="model", code="embeddings_only",
-        )  # fmt: skip
+            param="model",
+            code="embeddings_only",
+        )
 
     def _tokens(self, wire: EmbeddingsRequest) -> list[list[int]]:
         """Of each text, the first tokens as ``truncate_prompt_tokens`` says (-1: as many as the model takes); of ids

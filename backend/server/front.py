@@ -1,5 +1,5 @@
 """One of several processes that serve HTTP: ``python -m backend.server.front FD SOCKET``, started only by
-`backend.frontends.hub`.
+`backend.frontends.main_process`.
 
 It reads requests, makes token ids of them and text of tokens, as a server of one process does; what is of the whole
 backend (health, metrics, scrub, sleep, adapters, weights) it hands on to the main process, once the lock has let it in.

@@ -94,9 +94,15 @@ class RequestLock:
     """
 
     def __init__(
-        self, app: ASGIApp, key: Ed25519PublicKey, *, tenant: str, backend: str, now: Callable[[], float] = time.time,
+        self,
+        app: ASGIApp,
+        key: Ed25519PublicKey,
+        *,
+        tenant: str,
+        backend: str,
+        now: Callable[[], float] = time.time,
         take: Callable[[str, float], Awaitable[None]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._app = app
         self._key = key
         self._tenant = tenant

@@ -31,9 +31,14 @@ Pair = tuple[str, str]
 
 class ScoringApi(BaseApi):
     def __init__(
-        self, engine: Engines, text: PairText, scoring: Embedding, served_name: str, identity: Identity,
+        self,
+        engine: Engines,
+        text: PairText,
+        scoring: Embedding,
+        served_name: str,
+        identity: Identity,
         meter: GpuMeter | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(engine, served_name, identity, meter)
         self.text = text
         self.scoring = scoring
@@ -81,13 +86,19 @@ class ScoringApi(BaseApi):
     async def pairs_only(self, _: Request) -> Response:
         raise InvalidRequest(
             f"{self.served_name!r} scores pairs of texts; ask /v1/rerank or /v1/score",
-            param="model", code="scores_only",
-        )  # fmt: skip
+            param="model",
+            code="scores_only",
+        )
 
     async def _answer(
-        self, request: Request, wire: ReadingRequest, pairs: list[Pair], param: str,
-        write: Callable[[list[float], int], dict[str, Any]], arrived: float,
-    ) -> Response:  # fmt: skip
+        self,
+        request: Request,
+        wire: ReadingRequest,
+        pairs: list[Pair],
+        param: str,
+        write: Callable[[list[float], int], dict[str, Any]],
+        arrived: float,
+    ) -> Response:
         refuse_what_asks_for_tokens(wire, OF_PAIRS, "scores")
         most = self._most(wire)
 
@@ -100,15 +111,25 @@ class ScoringApi(BaseApi):
         root = cache_root(project, wire.cache_salt or "")
         sequences = [
             AddSequence(
-                id=0, prompt=text, params=NOTHING_DRAWN, priority=wire.priority or 0, cache_root=root,
+                id=0,
+                prompt=text,
+                params=NOTHING_DRAWN,
+                priority=wire.priority or 0,
+                cache_root=root,
                 project=project.encode(),
             )
             for text in texts
-        ]  # fmt: skip
+        ]
         return ScoringResponse(
-            self.metrics, self.engine, sequences, write, squashed=self.scoring.squashed, id=request_id(request),
-            arrived=arrived, deadline_s=wire.deadline_s,
-        )  # fmt: skip
+            self.metrics,
+            self.engine,
+            sequences,
+            write,
+            squashed=self.scoring.squashed,
+            id=request_id(request),
+            arrived=arrived,
+            deadline_s=wire.deadline_s,
+        )
 
     def _most(self, wire: ReadingRequest) -> int | None:
         """Tokens of a pair beyond which its second text is cut, as ``truncate_prompt_tokens`` says; -1: as many as the

@@ -24,7 +24,7 @@ from backend.chat.conversation import AUTO, NONE, ChatModel
 from backend.engine.core.progress import Stage
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
-from backend.frontends.hub import Backend, Hub
+from backend.frontends.main_process import Backend, Hub
 from backend.models.checkpoints.checkpoint import Checkpoint, resolve
 from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.process.gpu_meter import GpuMeter, open_probe
@@ -140,10 +140,15 @@ def serve(config: EngineConfig, options: ServerOptions) -> None:
 def _behind(options: ServerOptions, engine: Engines, app: ASGIApp, api: BaseApi) -> Backend:
     """What several processes of the server are in front of. app: without the lock, which each of them has."""
     return Backend(
-        engine=engine, app=app, metrics=api.metrics, take_token=TakenTokens().take_soon,
-        fingerprint=lambda: api.fingerprint if isinstance(api, GenerationApi) else None, told=told_of(options),
-        leave=engine.leave, drain_s=DRAIN_S,
-    )  # fmt: skip
+        engine=engine,
+        app=app,
+        metrics=api.metrics,
+        take_token=TakenTokens().take_soon,
+        fingerprint=lambda: api.fingerprint if isinstance(api, GenerationApi) else None,
+        told=told_of(options),
+        leave=engine.leave,
+        drain_s=DRAIN_S,
+    )
 
 
 def _transfers(options: ServerOptions, lock: RequestLock, fleet: Fleet) -> Transfers | None:
@@ -357,14 +362,17 @@ def server_options(told: dict[str, Any]) -> ServerOptions:
     tls = told["tls"]
     tool_call_parser, reasoning_parser, generation_config = told["parsers"]
     return ServerOptions(
-        served_name=told["served_name"], host="", port=0, identity=Identity(*told["identity"]),
-        tls=None if tls is None else TlsFiles(
-            cert=Path(tls[0]), key=Path(tls[1]), ca=Path(tls[2]), peer_uri=tls[3]
-        ),
+        served_name=told["served_name"],
+        host="",
+        port=0,
+        identity=Identity(*told["identity"]),
+        tls=None if tls is None else TlsFiles(cert=Path(tls[0]), key=Path(tls[1]), ca=Path(tls[2]), peer_uri=tls[3]),
         request_key=None if told["request_key"] is None else Path(told["request_key"]),
         data_parallel_size=told["engines"],
-        tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser, generation_config=generation_config,
-    )  # fmt: skip
+        tool_call_parser=tool_call_parser,
+        reasoning_parser=reasoning_parser,
+        generation_config=generation_config,
+    )
 
 
 def _listeners(options: ServerOptions) -> list[socket.socket]:

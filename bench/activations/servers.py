@@ -101,9 +101,14 @@ def without_a_layer(decoder: Decoder) -> Decoder:
 
 
 def answered(
-    decoder: Decoder, prompts: list[list[int]], tokens: int, temperature: float, *, commits: bool = True,
+    decoder: Decoder,
+    prompts: list[list[int]],
+    tokens: int,
+    temperature: float,
+    *,
+    commits: bool = True,
     finish: bool = True,
-) -> list[tuple[list[int], Commitment]]:  # fmt: skip
+) -> list[tuple[list[int], Commitment]]:
     """Answers of the engine, in one batch, and what they commit to; of neither without ``finish``."""
     config = EngineConfig(model="", num_blocks=1 + len(prompts) * -(-(tokens + 64) // 16), max_num_seqs=len(prompts))
     size = 4 if decoder.embedding.dtype == torch.float32 else 2
@@ -111,9 +116,7 @@ def answered(
     committers = [Committer(prompt, decoder.config.hidden_size) for prompt in prompts]
     said: list[list[int]] = [[] for _ in prompts]
     for id, prompt in enumerate(prompts):
-        params = SamplingParams(
-            max_tokens=tokens, temperature=temperature, ignore_eos=True, seed=id, commits=commits
-        )  # fmt: skip
+        params = SamplingParams(max_tokens=tokens, temperature=temperature, ignore_eos=True, seed=id, commits=commits)
         engine.add(id, prompt, params)
     while engine.has_work:
         for item in engine.step():

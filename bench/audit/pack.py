@@ -2,7 +2,7 @@
 
     python bench/audit/pack.py [--records 20000] [--private 0.1]
 
-`--private` is the part of the calls whose prompt is kept in the side store. Figures grow in proportion to the records,
+`--private` is the part of the calls whose prompt is kept in the value store. Figures grow in proportion to the records,
 so a million is a multiple; memory should not grow with them.
 """
 

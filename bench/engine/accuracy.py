@@ -56,10 +56,15 @@ def logits_of(model: Decoder, ids: torch.Tensor, *, fp8: bool, fp8_cache: bool) 
         part = ids[start : start + CHUNK]
         positions = torch.arange(start, start + len(part), device=device)
         attention = PagedLayers(
-            config, decoder.kernels, cache, workspace, StepShape(0, chunks=1, chunk_rows=len(part)), table,
+            config,
+            decoder.kernels,
+            cache,
+            workspace,
+            StepShape(0, chunks=1, chunk_rows=len(part)),
+            table,
             torch.tensor([start + len(part)], dtype=torch.int32, device=device),
             torch.tensor([0, len(part)], dtype=torch.int32, device=device),
-        )  # fmt: skip
+        )
         found.append(decoder(StepTokens(part, positions, positions, None), cache, attention).float().cpu())
     return torch.cat(found)
 

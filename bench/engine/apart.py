@@ -128,14 +128,18 @@ def write_checkpoint(folder: Path, shape: dict[str, Any], dtype: str, device: st
                  "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width),
                  "mlp.down_proj": (width, inner)}  # fmt: skip
         tensors = {f"{at}{name}.weight": drawn(*size) for name, size in sizes.items()}
-        tensors |= {f"{at}{name}.weight": torch.ones(width, dtype=kind)
-                    for name in ("input_layernorm", "post_attention_layernorm")}  # fmt: skip
+        tensors |= {
+            f"{at}{name}.weight": torch.ones(width, dtype=kind)
+            for name in ("input_layernorm", "post_attention_layernorm")
+        }
         files |= saved(tensors, f"model-{layer:05}.safetensors")
     files |= saved(
-        {"model.embed_tokens.weight": drawn(shape["vocab_size"], width),
-         "model.norm.weight": torch.ones(width, dtype=kind)},
+        {
+            "model.embed_tokens.weight": drawn(shape["vocab_size"], width),
+            "model.norm.weight": torch.ones(width, dtype=kind),
+        },
         "model-rest.safetensors",
-    )  # fmt: skip
+    )
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5,
               "rope_theta": 500_000.0, "max_position_embeddings": 32768, "tie_word_embeddings": True,
@@ -223,9 +227,15 @@ class Cell:
                 prefill.identity.backend, prefill.identity.uri, "127.0.0.1", prefill.transfer_port, to.identity.uri
             )
         lines = self.signer.field(
-            tenant=TENANT, backend=to.identity.backend, method=method, path=path, project="", decision="bench",
-            digest=sha256(body).digest(), prefill=place,
-        )  # fmt: skip
+            tenant=TENANT,
+            backend=to.identity.backend,
+            method=method,
+            path=path,
+            project="",
+            decision="bench",
+            digest=sha256(body).digest(),
+            prefill=place,
+        )
         return (
             f"{method} {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
             f"{lines}\r\n"

@@ -201,9 +201,11 @@ class Bench:
         start = time.perf_counter()
         for id, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
             self.engine.add(
-                id, prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=id, ignore_eos=True),
+                id,
+                prompt,
+                SamplingParams(max_tokens=length, temperature=temperature, seed=id, ignore_eos=True),
                 adapter=self.adapters[id % len(self.adapters)],
-            )  # fmt: skip
+            )
         while self.engine.has_work:
             for item in self.engine.step():
                 tokens[item.id].append(item.token)
@@ -246,11 +248,18 @@ def measure(run: str, options: argparse.Namespace) -> None:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape] | STORED.get(dtype, {})))
         settings = {"max_model_len": 8192, **DTYPES[dtype], **(host_tier.SETTINGS if tiered else {})}
         config = EngineConfig(
-            model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
-            load_format="dummy", max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,
-            tensor_parallel_size=options.tensor_parallel, peer_memory=not options.no_peer_memory, **settings,
+            model=folder,
+            device=options.device,
+            dtype="bfloat16" if options.device == "cuda" else "float32",
+            load_format="dummy",
+            max_num_seqs=256,
+            max_num_batched_tokens=8192,
+            max_waiting=1 << 20,
+            tensor_parallel_size=options.tensor_parallel,
+            peer_memory=not options.no_peer_memory,
+            **settings,
             **({**lora.SETTINGS, "adapters": folder} if adapted else {}),
-        )  # fmt: skip
+        )
         ranks = Ranks(config, on_lost=print) if config.tensor_parallel_size > 1 else None
         team = ranks.join() if ranks else None
         engine = Engine.from_checkpoint(Checkpoint(Path(folder)), config, progress(run, started), team)

@@ -65,11 +65,18 @@ def measured(shape: str, device: str, answer: int) -> list[dict[str, Any]]:
         engine = Engine.from_checkpoint(
             Checkpoint(Path(folder)),
             EngineConfig(
-                model=folder, device=device, dtype="bfloat16" if device == "cuda" else "float32", load_format="dummy",
-                max_model_len=2048, max_num_seqs=32, max_num_batched_tokens=2048, speculation=kind, draft_model=head,
+                model=folder,
+                device=device,
+                dtype="bfloat16" if device == "cuda" else "float32",
+                load_format="dummy",
+                max_model_len=2048,
+                max_num_seqs=32,
+                max_num_batched_tokens=2048,
+                speculation=kind,
+                draft_model=head,
                 gpu_memory=0.8,
             ),
-        )  # fmt: skip
+        )
     assert engine._draft is not None
     drafter, rng, rows = engine._draft.drafter, random.Random(1), []
     ways: list[tuple[str, Any, Any]] = [("states alone", ((max(BATCHES), 0),), agreed)]

@@ -52,9 +52,11 @@ def main() -> None:
     }  # fmt: skip
     for length in lengths:
         config = EngineConfig(
-            model=options.model, num_blocks=-(-(length + 8) // BLOCK), host_cache_bytes=4 << 30,
+            model=options.model,
+            num_blocks=-(-(length + 8) // BLOCK),
+            host_cache_bytes=4 << 30,
             threads=options.threads,
-        )  # fmt: skip
+        )
         engine = Engine.from_checkpoint(Checkpoint(resolve(options.model)), config)
         result["rows"] += measured(engine, length, options.repetitions)
         if options.json:

@@ -164,9 +164,13 @@ def start(options: argparse.Namespace) -> None:
         engine_module._load(checkpoint, EngineConfig(model="", device=options.device, dtype="bfloat16"), None)
     else:
         config = EngineConfig(
-            model=str(options.folder), device=options.device, dtype="bfloat16", max_model_len=8192, max_num_seqs=256,
+            model=str(options.folder),
+            device=options.device,
+            dtype="bfloat16",
+            max_model_len=8192,
+            max_num_seqs=256,
             max_num_batched_tokens=8192,
-        )  # fmt: skip
+        )
         engine = Engine.from_checkpoint(checkpoint, config)
         begin = time.time()
         engine.add(0, [1] * 8, SamplingParams(max_tokens=1, temperature=0, ignore_eos=True))

@@ -70,11 +70,16 @@ def measure(run: str, device: str) -> dict[str, Any]:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape]))
         cuda = device == "cuda"
         config = EngineConfig(
-            model=folder, device=device, dtype="bfloat16" if cuda else "float32", load_format="dummy",
-            quantization="fp8" if dtype == "fp8" else None, max_model_len=16384 if cuda else 2048,
-            max_num_seqs=256 if cuda else 32, max_num_batched_tokens=8192 if cuda else 512,
+            model=folder,
+            device=device,
+            dtype="bfloat16" if cuda else "float32",
+            load_format="dummy",
+            quantization="fp8" if dtype == "fp8" else None,
+            max_model_len=16384 if cuda else 2048,
+            max_num_seqs=256 if cuda else 32,
+            max_num_batched_tokens=8192 if cuda else 512,
             num_blocks=None if cuda else 512,
-        )  # fmt: skip
+        )
         stages: dict[str, float] = {}
 
         def on_stage(stage: Any, done: int, total: int) -> None:

@@ -93,11 +93,18 @@ def main() -> None:
             engine = Engine.from_checkpoint(
                 Checkpoint(Path(folder)),
                 EngineConfig(
-                    model=folder, device=options.device, dtype="bfloat16" if on_gpu else "float32", load_format="dummy",
-                    max_model_len=2048, max_num_seqs=32, max_num_batched_tokens=2048, speculation="ngram",
-                    batch_invariant=invariant, gpu_memory=0.45,
+                    model=folder,
+                    device=options.device,
+                    dtype="bfloat16" if on_gpu else "float32",
+                    load_format="dummy",
+                    max_model_len=2048,
+                    max_num_seqs=32,
+                    max_num_batched_tokens=2048,
+                    speculation="ngram",
+                    batch_invariant=invariant,
+                    gpu_memory=0.45,
                 ),
-            )  # fmt: skip
+            )
         rng = random.Random(1)
         for batch in (1, 4, 16) if not invariant else (1, 4):
             prompts = [ids(rng, 64, engine.vocab_size) for _ in range(batch)]

@@ -1,10 +1,10 @@
-"""A batch of 10,000 lines through a whole gateway, with content kept: lines a second, memory, and interactive calls beside.
+"""A batch of 10,000 lines through a whole gateway, with content kept: lines a second, memory, interactive calls beside.
 
     python -m bench.gateway.batch --lines 10000 --out bench/results/batch-2026-11-30.json
 
-Everything is on loopback: the mock upstream, which answers at once, and ``domicile up`` in a process of its own. Memory is
-the gateway's own (VmHWM of /proc, the most it ever held), before the upload, after it, and after the batch. Interactive
-calls are made one after the other before the batch and while it runs.
+Everything is on loopback: the mock upstream, which answers at once, and ``domicile up`` in a process of its own.
+Memory is the gateway's own (VmHWM of /proc, the most it ever held), before the upload, after it, and after the batch.
+Interactive calls are made one after the other before the batch and while it runs.
 """
 
 import argparse

@@ -4,12 +4,12 @@
     python -m bench.gateway.calls --out calls.json       # before a change
     python -m bench.gateway.calls --against calls.json   # after it: what grew
 
-A whole gateway runs in this process with everything on (`run.POLICY`). A scripted event loop stands in for the network:
-the client's bytes are fed to the connection that uvicorn would make, and the backend's bytes to the connection of
-`gateway.upstream.http1`, one server-sent event at a time. So no socket decides how bytes are divided. Counted are the Python and
-C functions that code of the project and of its libraries calls, in the event loop's thread and in the sequencer of the
-record; asyncio's, threading's and queue's own calls, which depend on the moment, are not. Of several equal requests the
-cheapest counts: what runs beside them on a timer only adds.
+A whole gateway runs in this process with everything on (`run.POLICY`). A scripted event loop stands in for the
+network: the client's bytes are fed to the connection that uvicorn would make, and the backend's bytes to the
+connection of `gateway.upstream.http1`, one server-sent event at a time. So no socket decides how bytes are divided.
+Counted are the Python and C functions that code of the project and of its libraries calls, in the event loop's thread
+and in the sequencer of the record; asyncio's, threading's and queue's own calls, which depend on the moment, are not.
+Of several equal requests the cheapest counts: what runs beside them on a timer only adds.
 
 `peak_kb` is the most memory that Python holds during one request beyond what it held before (tracemalloc).
 """
@@ -46,7 +46,7 @@ REPEATS = 6
 WARM = 3
 FEW, MANY = 20, 60
 """Events of the two streams whose difference is the cost of an event."""
-WORDS = "The gateway answered with a fixed text that is about fifty tokens long so that each run is the same".split()
+WORDS = "The gateway answered with a fixed text that is about fifty tokens long so that each run is the same".split()  # noqa: SIM905
 USAGE = {"prompt_tokens": 12, "completion_tokens": 50, "total_tokens": 62}
 MOMENTARY = re.compile(r"[/\\](asyncio|concurrent)[/\\]|[/\\](threading|queue|selectors|weakref)\.py$|^<frozen")
 """Files whose calls depend on when a thread or the event loop wakes up."""
@@ -159,9 +159,15 @@ class Caller:
     def __init__(self, app: Any, loop: ScriptedLoop) -> None:
         make: Any = bounded(lambda: 60)
         config = uvicorn.Config(
-            app, http=make, ws="none", lifespan="off", access_log=False, log_config=None, server_header=False,
+            app,
+            http=make,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
             proxy_headers=False,
-        )  # fmt: skip
+        )
         config.load()
         self.received = bytearray()
         self.more = asyncio.Event()

@@ -138,10 +138,10 @@ async def run(data: Path, rounds: int) -> dict[str, Any]:
     begun = time.perf_counter()
     await read_into_ledger(settings)
     opened = time.perf_counter() - begun
-    async with open_gateway(settings) as gateway:
-        async with serving(gateway.app, settings.listen.model_copy(update={"port": 0})) as port:
-            await asyncio.sleep(AFTER_S + PREPARED_S)
-            pages = await measured(f"http://127.0.0.1:{port}", session.token, rounds)
+    listen = settings.listen.model_copy(update={"port": 0})
+    async with open_gateway(settings) as gateway, serving(gateway.app, listen) as port:
+        await asyncio.sleep(AFTER_S + PREPARED_S)
+        pages = await measured(f"http://127.0.0.1:{port}", session.token, rounds)
     return {"ledger_s": round(opened, 1), "pages": pages}
 
 

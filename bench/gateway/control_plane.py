@@ -121,8 +121,11 @@ def worker(folder, url):
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "gateway", "up", "-c", str(config), "--data", str(folder)],
-        stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
     for line in process.stderr:
         if "listening on" in line:
             break

@@ -1,11 +1,11 @@
-"""Memory that a long streamed answer takes in the gateway, on each route: the most that Python holds beyond what it held
-before, and that for each character of the answer's text.
+"""Memory that a long streamed answer takes in the gateway, on each route: the most that Python holds beyond what it
+held before, and that for each character of the answer's text.
 
     PYTHONPATH=. python -m bench.gateway.long_streams --events 20000 --out bench/results/long-streams.json
 
-The gateway and the network are those of `bench.gateway.calls`; what the client has received is dropped at once. A chat is
-the peer in the same run: it holds nothing of what it has sent. Responses repeat the whole text in their last events, so
-they hold it, once; Messages do not.
+The gateway and the network are those of `bench.gateway.calls`; what the client has received is dropped at once. A
+chat is the peer in the same run: it holds nothing of what it has sent. Responses repeat the whole text in their last
+events, so they hold it, once; Messages do not.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Real servers that are not ours behind a whole gateway: ``python -m bench.gateway.own_server [transformers|llama.cpp]``.
+"""Servers that are not ours behind a whole gateway: ``python -m bench.gateway.own_server [transformers|llama.cpp]``.
 
 Starts Hugging Face's ``transformers serve`` (pip install 'transformers[serving]' accelerate) on a random small model,
 or llama.cpp's server (pip install xllamacpp, which carries it whole) on the demo's model, registers it as a tenant's

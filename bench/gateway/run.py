@@ -3,10 +3,10 @@
     python bench/gateway/run.py --out bench/results/gateway-2026-11-28.json
     python bench/gateway/run.py --litellm build/litellm --history bench/results/gateway-history.jsonl
 
-With `--litellm` LiteLLM's proxy, which that folder is a virtual environment of, is measured in the same run. `--history`
-appends one dated line of figures to a file. `--workers N` measures a gateway of N worker processes too: load and mock use
-the same cores, so what they answer in a second says little; `workers.throughput` is what N cores of their own would
-answer beside one: N times the CPU of a request with one process over that with N.
+With `--litellm` LiteLLM's proxy, which that folder is a virtual environment of, is measured in the same run.
+`--history` appends one dated line of figures to a file. `--workers N` measures a gateway of N worker processes too:
+load and mock use the same cores, so what they answer in a second says little; `workers.throughput` is what N cores of
+their own would answer beside one: N times the CPU of a request with one process over that with N.
 
 Everything is on loopback: a mock upstream that answers at once, `ref_proxy.py` (key look-up, JSON parse, bytes passed
 through; no policy, redaction or record) and a whole gateway with all of it on. Targets are measured in turn, several
@@ -71,9 +71,12 @@ def installation(data: Path, policy: str, mock_port: int = MOCK_PORT) -> str:
 @contextmanager
 def process(*command: str, ready: str, **environment: str):
     child = subprocess.Popen(
-        command, cwd=LOAD, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stderr=subprocess.DEVNULL,
+        command,
+        cwd=LOAD,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     try:
         wait_until_ready(child, ready)
         yield child.pid
@@ -101,8 +104,11 @@ def wait_until_ready(child: subprocess.Popen[bytes], url: str) -> None:
 def measured(script: str, *arguments: object, **environment: str) -> dict:
     done = subprocess.run(
         [sys.executable, str(LOAD / script), *map(str, arguments)],
-        capture_output=True, text=True, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
     if done.returncode:
         raise SystemExit(f"{script} ended with {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout)

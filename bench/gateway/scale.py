@@ -10,7 +10,8 @@
 - limits: reservations in PostgreSQL and in Valkey, 64 at once: operations/s, CPU of the server for each.
 - day (--day N): N records, a thousandth of those of a day of the largest cell, written as in `record` and verified.
 
-`needs` computes what cells need from these; `--tables FILE.json` prints docs/scaling.md's tables of an earlier run. Needs the extra ``dev`` and valkey-server or redis-server; a
+`needs` computes what cells need from these; `--tables FILE.json` prints docs/scaling.md's tables of an earlier run.
+Needs the extra ``dev`` and valkey-server or redis-server; a
 quiet machine with PostgreSQL's and the writers' processes on the same cores: rates are lower bounds.
 """
 
@@ -173,7 +174,10 @@ async def idle(url: str, folder: Path, seconds: float, gateways: int = 4) -> dic
             await asyncio.sleep(seconds)
             spent = server.seconds() - before
             with psycopg.connect(url) as db:
-                query = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname LIKE 'identity%'"
+                query = (
+                    "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+                    " AND datname LIKE 'identity%'"
+                )
                 (connections,) = db.execute(query).fetchone()
             for pid in pids:
                 await started.end(pid, "TERM")
@@ -331,11 +335,13 @@ def tables(found: dict) -> str:
         ("a call: CPU of a gateway, with one process", f"{known['request_us']:,.0f} µs"),
         ("a record: CPU of PostgreSQL, of the writer", f"{known['record_us']} µs, {day['writer_us']} µs"),
         ("a record: bytes on disk", f"{known['record_bytes']:,}"),
-        ("a call's limits: CPU of Valkey, of PostgreSQL", f"{known['limit_us']} µs, {limits['postgresql']['server_us']} µs"),
+        ("a call's limits: CPU of Valkey, of PostgreSQL", f"{known['limit_us']} µs, {limits['postgresql']['server_us']}"
+                                                          f" µs"),
         ("a gateway without calls: CPU of PostgreSQL", f"{known['idle_us'] / 1000:.1f} ms a second"),
         ("a gateway: connections", f"{known['connections']:g}"),
         ("a record: CPU of who verifies it", f"{known['verify_us']} µs"),
-        ("a day of 10⁹ records, a thousandth of it", f"{day['records']:,} records at {day['records_per_s']:,}/s; holds"),
+        ("a day of 10⁹ records, a thousandth of it",
+         f"{day['records']:,} records at {day['records_per_s']:,}/s; holds"),
         *(
             (f"two writers, records of {each['cells']} cell{'s' * (each['cells'] > 1)}",
              f"{each['records_per_s']:,} records/s, PostgreSQL {each['server_us']} µs each")
@@ -344,7 +350,8 @@ def tables(found: dict) -> str:
     ]  # fmt: skip
     lines = ["| measured | |", "|---|---|", *(f"| {name} | {value} |" for name, value in constants), ""]
     lines += [
-        "| gateways | records a day | calls/s at the peak | cores: gateways | record | limits | control | connections | GB a day | hours to verify | nearest to its bound |",
+        "| gateways | records a day | calls/s at the peak | cores: gateways | record | limits | control | connections "
+        "| GB a day | hours to verify | nearest to its bound |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["needs"]:

@@ -94,7 +94,10 @@ def cpu_us(pid: int) -> int:
 
 async def load(port: int, requests: int) -> None:
     """Raises what fails: an answer that is not whole is no measurement."""
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer k\r\ncontent-type: application/json\r\n"
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer k\r\n"
+        b"content-type: application/json\r\n"
+    )
     sent = head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 
     async def one(count: int) -> None:

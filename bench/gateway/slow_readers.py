@@ -7,12 +7,12 @@ Everything is on loopback. The upstream streams as fast as it is read; each clie
 nothing more. Before the first figure other clients read whole answers, so that caches and pools are filled. Prints
 kilobytes a reader, and what is left of that after they have gone.
 
-A figure is taken when the memory stands still, not after a fixed time. A whole answer is in memory while it is filtered
-and for the second that its client is given to take it, and on disk afterwards; on a busy machine that takes longer than
-any time that suits a quiet one (64 answers of 2,000 kB: 408 kB each after 2.5 s, 93 kB each from 5 s on). With whole
-answers a first round of 16 readers is not counted: it starts the threads and processes that filter and write, and fills
-their heaps, once and for any number of readers (`first_fill_kb`, some 6 MB). At the end further clients leave in the middle of a
-fast stream; the log must hold no traceback of that.
+A figure is taken when the memory stands still, not after a fixed time. A whole answer is in memory while it is
+filtered and for the second that its client is given to take it, and on disk afterwards; on a busy machine that takes
+longer than any time that suits a quiet one (64 answers of 2,000 kB: 408 kB each after 2.5 s, 93 kB each from 5 s on).
+With whole answers a first round of 16 readers is not counted: it starts the threads and processes that filter and
+write, and fills their heaps, once and for any number of readers (`first_fill_kb`, some 6 MB). At the end further
+clients leave in the middle of a fast stream; the log must hold no traceback of that.
 """
 
 import argparse

@@ -123,8 +123,9 @@ def headed(head: str, key: str) -> bytes:
 
 def post(path: str, key: str, body: bytes) -> bytes:
     return headed(f"POST {path}", key) + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-        len(body), body
-    )  # fmt: skip
+        len(body),
+        body,
+    )
 
 
 MESSAGES: dict[str, Callable[[str], bytes]] = {

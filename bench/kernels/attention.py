@@ -17,9 +17,15 @@ class PagedHistory:
     """Random keys and values of ``count`` sequences of ``length`` tokens, in blocks dealt at random, ``sets`` times."""
 
     def __init__(
-        self, shape: Shape, count: int, length: int, sets: int, cache_dtype: torch.dtype, device: torch.device,
+        self,
+        shape: Shape,
+        count: int,
+        length: int,
+        sets: int,
+        cache_dtype: torch.dtype,
+        device: torch.device,
         block_size: int = BLOCK_SIZE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         per_sequence = -(-length // block_size)
         total = count * per_sequence
         cache_shape = (sets, 2, total, block_size, shape.kv_heads, shape.head_dim)
@@ -38,9 +44,16 @@ class PagedHistory:
 
 
 def prefill_case(
-    shape: Shape, queries: int, context: int, count: int, dtype: torch.dtype, cache_dtype: torch.dtype,
-    device: torch.device, block_size: int = BLOCK_SIZE, cap: float | None = None,
-) -> Case:  # fmt: skip
+    shape: Shape,
+    queries: int,
+    context: int,
+    count: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    device: torch.device,
+    block_size: int = BLOCK_SIZE,
+    cap: float | None = None,
+) -> Case:
     dim, length = shape.head_dim, queries + context
     history = PagedHistory(shape, count, length, 1, cache_dtype, device, block_size)
     q = torch.randn(count * queries, shape.q_heads, dim, device=device).to(dtype)
@@ -75,15 +88,29 @@ def prefill_case(
 
     return Case(
         label("paged_attention", shape.name, *notes, dtype, "kv", cache_dtype),
-        1, kv_bytes + 2 * q.numel() * dtype.itemsize, lambda i: run(fused, i), lambda i: run(reference, i), 1e-2,
-        flops=4 * pairs * shape.q_heads * dim, peer=peer, peer_name="torch SDPA, contiguous",
-    )  # fmt: skip
+        1,
+        kv_bytes + 2 * q.numel() * dtype.itemsize,
+        lambda i: run(fused, i),
+        lambda i: run(reference, i),
+        1e-2,
+        flops=4 * pairs * shape.q_heads * dim,
+        peer=peer,
+        peer_name="torch SDPA, contiguous",
+    )
 
 
 def decode_case(
-    shape: Shape, sequences: int, context: int, queries: int, dtype: torch.dtype, cache_dtype: torch.dtype,
-    device: torch.device, block_size: int = BLOCK_SIZE, splits: int | None = None, cap: float | None = None,
-) -> Case:  # fmt: skip
+    shape: Shape,
+    sequences: int,
+    context: int,
+    queries: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    device: torch.device,
+    block_size: int = BLOCK_SIZE,
+    splits: int | None = None,
+    cap: float | None = None,
+) -> Case:
     dim = shape.head_dim
     kv_bytes = 2 * sequences * context * shape.kv_heads * dim * cache_dtype.itemsize
     n = sets_of(kv_bytes, 32)
@@ -121,14 +148,20 @@ def decode_case(
 
     return Case(
         label("paged_decode", shape.name, f"{sequences}x{context}", *notes, dtype, "kv", cache_dtype),
-        n, kv_bytes + 2 * q.numel() * dtype.itemsize, lambda i: run(fused, i), lambda i: run(reference, i), 1e-2,
-        flops=4 * sequences * queries * context * shape.q_heads * dim, peer=peer, peer_name="torch SDPA, contiguous",
-    )  # fmt: skip
+        n,
+        kv_bytes + 2 * q.numel() * dtype.itemsize,
+        lambda i: run(fused, i),
+        lambda i: run(reference, i),
+        1e-2,
+        flops=4 * sequences * queries * context * shape.q_heads * dim,
+        peer=peer,
+        peer_name="torch SDPA, contiguous",
+    )
 
 
 def uneven_case(
     shape: Shape, sequences: int, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device, *, sort: bool
-) -> Case:  # fmt: skip
+) -> Case:
     """Decode over contexts as a server has them: each somewhere within its answer, prompt and answer of 100 to 1024
     tokens; as they came, or with the longest first, as the runner has them."""
     rng, dim = random.Random(0), shape.head_dim
@@ -144,17 +177,17 @@ def uneven_case(
     kv_bytes = 2 * sum(lengths) * shape.kv_heads * dim * cache_dtype.itemsize
     order = "longest first" if sort else "as they came"
     return Case(
-        label("paged_decode uneven", shape.name, sequences, order, dtype, "kv", cache_dtype), 1,
+        label("paged_decode uneven", shape.name, sequences, order, dtype, "kv", cache_dtype),
+        1,
         kv_bytes + 2 * q.numel() * dtype.itemsize,
         lambda _: (fused.paged_decode(*arguments, scale=dim**-0.5, **history.scales),),
-        lambda _: (reference.paged_decode(*arguments, scale=dim**-0.5, **history.scales),), 1e-2,
+        lambda _: (reference.paged_decode(*arguments, scale=dim**-0.5, **history.scales),),
+        1e-2,
         flops=4 * sum(lengths) * shape.q_heads * dim,
-    )  # fmt: skip
+    )
 
 
-def shared_case(
-    shape: Shape, sequences: int, prefix: int, own: int, dtype: torch.dtype, device: torch.device
-) -> Case:  # fmt: skip
+def shared_case(shape: Shape, sequences: int, prefix: int, own: int, dtype: torch.dtype, device: torch.device) -> Case:
     """Decode over keys most of which all sequences share; its bytes count them once."""
     dim = shape.head_dim
     history = PagedHistory(shape, sequences, prefix + own, 1, dtype, device)
@@ -166,13 +199,16 @@ def shared_case(
     keys, values = history.caches[0]
     arguments = (q, keys, values, history.tables, history.seq_lens, workspace)
     return Case(
-        label("paged_decode shared", shape.name, f"{sequences}x({prefix}+{own})", dtype), 1,
+        label("paged_decode shared", shape.name, f"{sequences}x({prefix}+{own})", dtype),
+        1,
         2 * (prefix + sequences * own) * shape.kv_heads * dim * dtype.itemsize + 2 * q.numel() * dtype.itemsize,
         lambda _: (fused.paged_decode(*arguments, scale=dim**-0.5, shared=shared),),
-        lambda _: (reference.paged_decode(*arguments, scale=dim**-0.5),), 1e-2,
+        lambda _: (reference.paged_decode(*arguments, scale=dim**-0.5),),
+        1e-2,
         flops=4 * sequences * (prefix + own) * shape.q_heads * dim,
-        peer=lambda _: fused.paged_decode(*arguments, scale=dim**-0.5), peer_name="each sequence by itself",
-    )  # fmt: skip
+        peer=lambda _: fused.paged_decode(*arguments, scale=dim**-0.5),
+        peer_name="each sequence by itself",
+    )
 
 
 def resumed_case(shape: Shape, rows: int, history: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -185,8 +221,10 @@ def resumed_case(shape: Shape, rows: int, history: int, dtype: torch.dtype, devi
 
     def run(kernels: Any) -> tuple[Tensor, ...]:
         found, sums = kernels.dense_attention(q, *own, scale=dim**-0.5, causal=True)
-        k, v = (c[cache.tables[0, : history // BLOCK_SIZE].long()].flatten(0, 1).transpose(0, 1)[None]
-                for c in cache.caches[0])  # fmt: skip
+        k, v = (
+            c[cache.tables[0, : history // BLOCK_SIZE].long()].flatten(0, 1).transpose(0, 1)[None]
+            for c in cache.caches[0]
+        )
         part, part_sums = kernels.dense_attention(q, k, v, scale=dim**-0.5, causal=False)
         out = torch.empty(rows, shape.q_heads, dim, device=device, dtype=dtype)
         kernels.join_parts(found[0].transpose(0, 1), sums, part[0].transpose(0, 1), part_sums, out)
@@ -200,9 +238,16 @@ def resumed_case(shape: Shape, rows: int, history: int, dtype: torch.dtype, devi
     pairs = rows * history + rows * (rows + 1) / 2
     size = (2 * length * shape.kv_heads + 2 * rows * shape.q_heads) * dim * dtype.itemsize
     return Case(
-        label("resumed", shape.name, f"{rows}+{history}", dtype), 1, size, lambda _: run(fused),
-        lambda _: run(reference), 1e-2, flops=4 * pairs * shape.q_heads * dim, peer=paged, peer_name="paged attention",
-    )  # fmt: skip
+        label("resumed", shape.name, f"{rows}+{history}", dtype),
+        1,
+        size,
+        lambda _: run(fused),
+        lambda _: run(reference),
+        1e-2,
+        flops=4 * pairs * shape.q_heads * dim,
+        peer=paged,
+        peer_name="paged attention",
+    )
 
 
 def joined_case(shape: Shape, rows: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -215,6 +260,10 @@ def joined_case(shape: Shape, rows: int, dtype: torch.dtype, device: torch.devic
         return out, total
 
     return Case(
-        label("join_parts", shape.name, f"m{rows}", dtype), 1, 3 * parts[0].numel() * dtype.itemsize,
-        lambda _: run(fused), lambda _: run(reference), 1e-2,
-    )  # fmt: skip
+        label("join_parts", shape.name, f"m{rows}", dtype),
+        1,
+        3 * parts[0].numel() * dtype.itemsize,
+        lambda _: run(fused),
+        lambda _: run(reference),
+        1e-2,
+    )

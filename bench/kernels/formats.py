@@ -116,11 +116,18 @@ def block_case(rows: int, outputs: int, width: int, kind: str, device: torch.dev
     one = torch.ones((), device=device)
     padded, groups = max(8, 1 << (rows - 1).bit_length()), width // 128
     return Case(
-        label("fp8_block_linear", rows, f"{width}->{outputs}", kind), n, size + rows * (width + 2 * outputs),
-        lambda i: run(fp8_block, i), lambda i: run(fp8_block_reference, i), 1e-2, flops=2 * rows * both * width,
-        peer=peer if rows > 16 else None, peer_name="library, by row", seen=summed(kind),
+        label("fp8_block_linear", rows, f"{width}->{outputs}", kind),
+        n,
+        size + rows * (width + 2 * outputs),
+        lambda i: run(fp8_block, i),
+        lambda i: run(fp8_block_reference, i),
+        1e-2,
+        flops=2 * rows * both * width,
+        peer=peer if rows > 16 else None,
+        peer_name="library, by row",
+        seen=summed(kind),
         candidates=tuple(fp8_block.candidates(padded, outputs, groups, gated=gated, parts=kind == "parts")),
-    )  # fmt: skip
+    )
 
 
 def int8_case(rows: int, outputs: int, width: int, kind: str, device: torch.device) -> Case:
@@ -138,48 +145,68 @@ def int8_case(rows: int, outputs: int, width: int, kind: str, device: torch.devi
 
     padded = max(8, 1 << (rows - 1).bit_length())
     return Case(
-        label("int8_linear", rows, f"{width}->{outputs}", kind), n, size + rows * (width + 2 * outputs),
-        lambda i: run(int8, i), lambda i: run(int8_reference, i), 1e-2, flops=2 * rows * both * width,
-        peer=(lambda i: torch._int_mm(x, weights[i].t())) if rows > 16 else None, peer_name="torch _int_mm alone",
+        label("int8_linear", rows, f"{width}->{outputs}", kind),
+        n,
+        size + rows * (width + 2 * outputs),
+        lambda i: run(int8, i),
+        lambda i: run(int8_reference, i),
+        1e-2,
+        flops=2 * rows * both * width,
+        peer=(lambda i: torch._int_mm(x, weights[i].t())) if rows > 16 else None,
+        peer_name="torch _int_mm alone",
         seen=summed(kind),
         candidates=tuple(int8.candidates(padded, outputs, width, gated=gated, parts=kind == "parts")),
-    )  # fmt: skip
+    )
 
 
 def quantise_groups_case(shape: Shape, tokens: int, device: torch.device) -> Case:
     gate_up = torch.randn(tokens, 2 * shape.ff_width, device=device, dtype=torch.bfloat16)
     return Case(
-        label("silu_mul_groups", tokens, shape.ff_width), 1, tokens * shape.ff_width * 5,
-        lambda i: fp8_block.silu_mul_groups(gate_up), lambda i: fp8_block_reference.silu_mul_groups(gate_up), 1e-2,
-    )  # fmt: skip
+        label("silu_mul_groups", tokens, shape.ff_width),
+        1,
+        tokens * shape.ff_width * 5,
+        lambda i: fp8_block.silu_mul_groups(gate_up),
+        lambda i: fp8_block_reference.silu_mul_groups(gate_up),
+        1e-2,
+    )
 
 
 def quantise_int8_case(shape: Shape, tokens: int, device: torch.device) -> Case:
     x = torch.randn(tokens, shape.ff_width, device=device, dtype=torch.bfloat16)
     return Case(
-        label("quantize_int8", tokens, shape.ff_width), 1, tokens * shape.ff_width * 3,
-        lambda i: int8.quantize_int8(x), lambda i: int8_reference.quantize_int8(x), 1e-2,
-    )  # fmt: skip
+        label("quantize_int8", tokens, shape.ff_width),
+        1,
+        tokens * shape.ff_width * 3,
+        lambda i: int8.quantize_int8(x),
+        lambda i: int8_reference.quantize_int8(x),
+        1e-2,
+    )
 
 
 def norm_groups_case(shape: Shape, tokens: int, device: torch.device) -> Case:
     x, residual = torch.randn(2, tokens, shape.width, device=device, dtype=torch.bfloat16)
     weight = torch.rand(shape.width, device=device, dtype=torch.bfloat16) + 0.5
     return Case(
-        label("add_rms_norm_groups", tokens, shape.width), 1, tokens * shape.width * 7,
+        label("add_rms_norm_groups", tokens, shape.width),
+        1,
+        tokens * shape.width * 7,
         lambda i: fp8_block.add_rms_norm_groups(x, residual, weight, 1e-5),
-        lambda i: fp8_block_reference.add_rms_norm_groups(x, residual, weight, 1e-5), 1e-2,
-    )  # fmt: skip
+        lambda i: fp8_block_reference.add_rms_norm_groups(x, residual, weight, 1e-5),
+        1e-2,
+    )
 
 
 def routing_case(mixture: Mixture, tokens: int, device: torch.device) -> Case:
     logits = torch.randn(tokens, mixture.experts, device=device)  # float32, so that few tie
     bias = torch.rand(mixture.experts, device=device) if mixture.groups > 1 else None
     return Case(
-        label("route", mixture.name, tokens), 1, tokens * (mixture.experts + 2 * mixture.per_token) * 4,
+        label("route", mixture.name, tokens),
+        1,
+        tokens * (mixture.experts + 2 * mixture.per_token) * 4,
         lambda i: routing.route(logits, mixture.routing, bias),
-        lambda i: moe_reference.route(logits, mixture.routing, bias), 1e-3,
-    )  # fmt: skip
+        lambda i: moe_reference.route(logits, mixture.routing, bias),
+        1e-3,
+    )
 
 
 def chosen_of(mixture: Mixture, tokens: int, device: torch.device) -> Tensor:
@@ -196,14 +223,16 @@ def blocks_case(mixture: Mixture, tokens: int, device: torch.device) -> Case:
         return found.slots, found.experts
 
     return Case(
-        label("blocks_by_expert", mixture.name, tokens), 1, chosen.numel() * 8,
-        lambda i: run(blocks), lambda i: run(moe_reference), 0.0,
-    )  # fmt: skip
+        label("blocks_by_expert", mixture.name, tokens),
+        1,
+        chosen.numel() * 8,
+        lambda i: run(blocks),
+        lambda i: run(moe_reference),
+        0.0,
+    )
 
 
-def experts_case(
-    mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool, *rest: Any
-) -> Case:  # fmt: skip
+def experts_case(mixture: Mixture, tokens: int, dtype: torch.dtype, second: bool, *rest: Any) -> Case:
     """second: the products of what the first ones made, each times its factor. rest: the span of a block's scale, where
     FP8 is in blocks, and the device."""
     *spans, device = rest
@@ -225,15 +254,17 @@ def experts_case(
         options["out_dtype"] = torch.float32 if tokens <= 128 else torch.bfloat16
     met = experts * (1 - (1 - per_token / experts) ** tokens)  # experts that somebody takes, on average
     return Case(
-        label("grouped_linear", mixture.name, tokens, "down" if second else "gate_up", dtype, "blocks" * (span > 0)), 1,
+        label("grouped_linear", mixture.name, tokens, "down" if second else "gate_up", dtype, "blocks" * (span > 0)),
+        1,
         met * both * width * dtype.itemsize + rows * width * x.itemsize + pairs * outputs * 2,
         lambda i: (products.grouped_linear(x, weight, laid_out, **options),),
-        lambda i: (moe_reference.grouped_linear(x, weight, laid_out, **options),), 1e-2,
+        lambda i: (moe_reference.grouped_linear(x, weight, laid_out, **options),),
+        1e-2,
         flops=2 * pairs * both * width,
         candidates=tuple(
             products.candidates(laid_out.size, outputs, width, dtype.itemsize, gated=not second, in_blocks=span > 0)
         ),
-    )  # fmt: skip
+    )
 
 
 def mxfp4_case(mixture: Mixture, tokens: int, second: bool, device: torch.device) -> Case:
@@ -253,12 +284,15 @@ def mxfp4_case(mixture: Mixture, tokens: int, second: bool, device: torch.device
         options["out_dtype"] = torch.float32 if tokens <= 128 else torch.bfloat16
     met = experts * (1 - (1 - per_token / experts) ** tokens)
     return Case(
-        label("grouped_mxfp4", mixture.name, tokens, "down" if second else "gate_up"), 1,
+        label("grouped_mxfp4", mixture.name, tokens, "down" if second else "gate_up"),
+        1,
         met * both * width * (1 / 2 + 1 / 32) + x.numel() * 2 + pairs * outputs * 2,
         lambda i: (mxfp4.grouped_mxfp4(x, words, groups, bias, laid_out, **options),),
-        lambda i: (mxfp4_reference.grouped_mxfp4(x, words, groups, bias, laid_out, **options),), 1e-2,
-        flops=2 * pairs * both * width, candidates=tuple(mxfp4.candidates(laid_out.size, gated=not second)),
-    )  # fmt: skip
+        lambda i: (mxfp4_reference.grouped_mxfp4(x, words, groups, bias, laid_out, **options),),
+        1e-2,
+        flops=2 * pairs * both * width,
+        candidates=tuple(mxfp4.candidates(laid_out.size, gated=not second)),
+    )
 
 
 def combine_case(mixture: Mixture, tokens: int, device: torch.device) -> Case:
@@ -266,6 +300,10 @@ def combine_case(mixture: Mixture, tokens: int, device: torch.device) -> Case:
     parts = torch.randn(mixture.per_token, tokens, mixture.width, device=device, dtype=dtype)
     residual = torch.randn(tokens, mixture.width, device=device, dtype=torch.bfloat16)
     return Case(
-        label("combine", mixture.name, tokens), 1, parts.numel() * dtype.itemsize + 4 * residual.numel(),
-        lambda i: (products.combine(parts, residual),), lambda i: (moe_reference.combine(parts, residual),), 2e-3,
-    )  # fmt: skip
+        label("combine", mixture.name, tokens),
+        1,
+        parts.numel() * dtype.itemsize + 4 * residual.numel(),
+        lambda i: (products.combine(parts, residual),),
+        lambda i: (moe_reference.combine(parts, residual),),
+        2e-3,
+    )

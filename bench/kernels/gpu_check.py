@@ -134,9 +134,12 @@ def run_tests() -> dict[str, Any]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [*command, "--confcutdir", str(folder), str(folder)],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     print(done.stdout[-6000:], flush=True)
     return {"exit": done.returncode, "output": done.stdout[-20000:]}
 
@@ -149,9 +152,18 @@ def examine(case: Case, ceilings: Ceilings, timed: bool) -> Result:
     by_flops = case.flops / ceilings.matmul_teraflops_per_s / 1e6
     floor = max(by_bytes, by_flops)
     return Result(
-        case.name, found <= case.tolerance, found, taken, floor, floor / taken, case.bytes / taken / 1e3,
-        case.flops / taken / 1e6, case.peer_name if case.peer else "", peer, peer / taken,
-    )  # fmt: skip
+        case.name,
+        found <= case.tolerance,
+        found,
+        taken,
+        floor,
+        floor / taken,
+        case.bytes / taken / 1e3,
+        case.flops / taken / 1e6,
+        case.peer_name if case.peer else "",
+        peer,
+        peer / taken,
+    )
 
 
 def line(r: Result) -> str:

@@ -43,7 +43,7 @@ SUITES = [
     "tests/backend/engine/test_activations.py",
     "tests/backend/engine/test_adapters.py",
     "tests/backend/engine/embedding/test_gpu_pooling.py",
-    "tests/backend/engine/gpu/test_tables.py",
+    "tests/backend/engine/gpu/test_device_tables.py",
     "tests/backend/engine/test_families_ahead.py",
     "tests/backend/engine/test_mixture_ahead.py",
     "tests/backend/engine/test_guided.py",

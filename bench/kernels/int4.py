@@ -204,9 +204,11 @@ def main() -> int:
     begin = time.monotonic()
     wanted = list(products(counts))
     if options.tune:
-        jobs = list(dict.fromkeys(
-            (replace(p, outputs=256), replace_splits(choice)) for p in wanted for choice in p.candidates()
-        ))  # fmt: skip
+        jobs = list(
+            dict.fromkeys(
+                (replace(p, outputs=256), replace_splits(choice)) for p in wanted for choice in p.candidates()
+            )
+        )
         with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
             list(pool.map(compile_one, jobs, chunksize=4))
         print(f"{len(jobs)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)

@@ -37,15 +37,17 @@ def decode_case(name: str, sequences: int, context: int, dtype: torch.dtype, dev
         return (ops.latent_decode(q, *cache, room, scale=0.1),)
 
     return Case(
-        label("latent_decode", name, f"{sequences}x{context}", dtype), sets,
-        size + sequences * heads * (2 * RANK + ROTARY) * dtype.itemsize, lambda i: run(attention, i),
-        lambda i: run(reference, i), 1e-2, flops=2 * sequences * context * heads * (2 * RANK + ROTARY),
-    )  # fmt: skip
+        label("latent_decode", name, f"{sequences}x{context}", dtype),
+        sets,
+        size + sequences * heads * (2 * RANK + ROTARY) * dtype.itemsize,
+        lambda i: run(attention, i),
+        lambda i: run(reference, i),
+        1e-2,
+        flops=2 * sequences * context * heads * (2 * RANK + ROTARY),
+    )
 
 
-def prompt_case(
-    name: str, queries: int, context: int, count: int, dtype: torch.dtype, device: torch.device
-) -> Case:  # fmt: skip
+def prompt_case(name: str, queries: int, context: int, count: int, dtype: torch.dtype, device: torch.device) -> Case:
     heads, length = HEADS[name], queries + context
     history = LatentHistory(count, length, 1, dtype, device)
     q = torch.randn(count * queries, heads, RANK + ROTARY, device=device).to(dtype)
@@ -57,10 +59,14 @@ def prompt_case(
         return (ops.latent_attention(q, *cache, starts, history.seq_lens, scale=0.1),)
 
     return Case(
-        label("latent_attention", name, f"{count}x{queries}+{context}", dtype), 1,
-        (count * length * (RANK + ROTARY) + 2 * q.numel()) * dtype.itemsize, lambda i: run(attention),
-        lambda i: run(reference), 1e-2, flops=2 * pairs * heads * (2 * RANK + ROTARY),
-    )  # fmt: skip
+        label("latent_attention", name, f"{count}x{queries}+{context}", dtype),
+        1,
+        (count * length * (RANK + ROTARY) + 2 * q.numel()) * dtype.itemsize,
+        lambda i: run(attention),
+        lambda i: run(reference),
+        1e-2,
+        flops=2 * pairs * heads * (2 * RANK + ROTARY),
+    )
 
 
 def product_case(name: str, tokens: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -72,12 +78,16 @@ def product_case(name: str, tokens: int, dtype: torch.dtype, device: torch.devic
     out = torch.zeros(tokens, heads, RANK + ROTARY, device=device, dtype=dtype)[..., :RANK]
     moved = size + tokens * heads * (PLAIN + RANK) * dtype.itemsize
     return Case(
-        label("per_head_linear", name, f"m{tokens}", dtype), sets, moved,
+        label("per_head_linear", name, f"m{tokens}", dtype),
+        sets,
+        moved,
         lambda i: (products.per_head_linear(x, weights[i], out),),
-        lambda i: (reference.per_head_linear(x, weights[i], torch.empty_like(out)),), 1e-2,
-        flops=2 * tokens * heads * PLAIN * RANK, peer=lambda i: torch.bmm(x.transpose(0, 1), weights[i]),
+        lambda i: (reference.per_head_linear(x, weights[i], torch.empty_like(out)),),
+        1e-2,
+        flops=2 * tokens * heads * PLAIN * RANK,
+        peer=lambda i: torch.bmm(x.transpose(0, 1), weights[i]),
         peer_name="torch bmm",
-    )  # fmt: skip
+    )
 
 
 def rotary_case(name: str, tokens: int, dtype: torch.dtype, device: torch.device) -> Case:

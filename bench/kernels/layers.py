@@ -19,16 +19,23 @@ def norm_cases(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.devi
     x, residual = torch.randn(2, n, tokens, width, device=device).to(dtype)
     weight = (1 + torch.randn(width, device=device) / 4).to(dtype)
     yield Case(
-        label("add_rms_norm", tokens, width, dtype), n, size,
+        label("add_rms_norm", tokens, width, dtype),
+        n,
+        size,
         lambda i: fused.add_rms_norm(x[i], residual[i], weight, 1e-5),
-        lambda i: reference.add_rms_norm(x[i], residual[i], weight, 1e-5), 2e-3,
-        peer=lambda i: F.rms_norm(x[i] + residual[i], (width,), weight, 1e-5), peer_name="torch add, rms_norm",
-    )  # fmt: skip
+        lambda i: reference.add_rms_norm(x[i], residual[i], weight, 1e-5),
+        2e-3,
+        peer=lambda i: F.rms_norm(x[i] + residual[i], (width,), weight, 1e-5),
+        peer_name="torch add, rms_norm",
+    )
     yield Case(
-        label("add_rms_norm_fp8", tokens, width, dtype), n, tokens * width * (3 * dtype.itemsize + 1),
+        label("add_rms_norm_fp8", tokens, width, dtype),
+        n,
+        tokens * width * (3 * dtype.itemsize + 1),
         lambda i: fused.add_rms_norm_fp8(x[i], residual[i], weight, 1e-5),
-        lambda i: reference.add_rms_norm_fp8(x[i], residual[i], weight, 1e-5), 1e-2,
-    )  # fmt: skip
+        lambda i: reference.add_rms_norm_fp8(x[i], residual[i], weight, 1e-5),
+        1e-2,
+    )
 
 
 def gate_cases(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
@@ -42,13 +49,23 @@ def gate_cases(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.devi
         return F.silu(gate) * up
 
     yield Case(
-        label("silu_mul", tokens, width, dtype), n, size, lambda i: (fused.silu_mul(gate_up[i]),),
-        lambda i: (reference.silu_mul(gate_up[i]),), 2e-3, peer=peer, peer_name="torch silu, mul",
-    )  # fmt: skip
+        label("silu_mul", tokens, width, dtype),
+        n,
+        size,
+        lambda i: (fused.silu_mul(gate_up[i]),),
+        lambda i: (reference.silu_mul(gate_up[i]),),
+        2e-3,
+        peer=peer,
+        peer_name="torch silu, mul",
+    )
     yield Case(
-        label("silu_mul_fp8", tokens, width, dtype), n, tokens * width * (2 * dtype.itemsize + 1),
-        lambda i: fused.silu_mul_fp8(gate_up[i]), lambda i: reference.silu_mul_fp8(gate_up[i]), 1e-2,
-    )  # fmt: skip
+        label("silu_mul_fp8", tokens, width, dtype),
+        n,
+        tokens * width * (2 * dtype.itemsize + 1),
+        lambda i: fused.silu_mul_fp8(gate_up[i]),
+        lambda i: reference.silu_mul_fp8(gate_up[i]),
+        1e-2,
+    )
 
 
 def quantise_case(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -56,14 +73,16 @@ def quantise_case(rows: int, width: int, dtype: torch.dtype, device: torch.devic
     n = sets_of(size)
     x = torch.randn(n, rows, width, device=device).to(dtype)
     return Case(
-        label("quantize_rows", rows, width, dtype), n, size,
-        lambda i: fused.quantize_rows(x[i]), lambda i: reference.quantize_rows(x[i]), 1e-2,
-    )  # fmt: skip
+        label("quantize_rows", rows, width, dtype),
+        n,
+        size,
+        lambda i: fused.quantize_rows(x[i]),
+        lambda i: reference.quantize_rows(x[i]),
+        1e-2,
+    )
 
 
-def rotary_case(
-    shape: Shape, tokens: int, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device
-) -> Case:  # fmt: skip
+def rotary_case(shape: Shape, tokens: int, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device) -> Case:
     q_heads, kv_heads, dim = shape.q_heads, shape.kv_heads, shape.head_dim
     heads = q_heads + 2 * kv_heads
     size = tokens * dim * (heads * dtype.itemsize + q_heads * dtype.itemsize + 2 * kv_heads * cache_dtype.itemsize)
@@ -88,9 +107,13 @@ def rotary_case(
         torch.zeros(n, 2, blocks, BLOCK_SIZE, kv_heads, dim, device=device, dtype=cache_dtype) for _ in range(2)
     )
     return Case(
-        label("rotary_kv", shape.name, tokens, dtype, "kv", cache_dtype), n, size,
-        lambda i: run(fused, i, mine[i]), lambda i: run(reference, i, other[i]), 1e-2 if cache_dtype == FP8 else 2e-3,
-    )  # fmt: skip
+        label("rotary_kv", shape.name, tokens, dtype, "kv", cache_dtype),
+        n,
+        size,
+        lambda i: run(fused, i, mine[i]),
+        lambda i: run(reference, i, other[i]),
+        1e-2 if cache_dtype == FP8 else 2e-3,
+    )
 
 
 def row_cases(shape: Shape, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
@@ -121,11 +144,15 @@ def row_case(outputs: int, width: int, kind: str, fp8: bool, dtype: torch.dtype,
         options["residual"] = torch.randn(1, outputs, device=device).to(dtype)
     peer = None if fp8 else lambda i: F.linear(x, weights[i])
     return Case(
-        label("skinny_linear", f"{outputs}x{width}", kind, dtype, "fp8 weight" if fp8 else ""), n, size,
+        label("skinny_linear", f"{outputs}x{width}", kind, dtype, "fp8 weight" if fp8 else ""),
+        n,
+        size,
         lambda i: (fused.skinny_linear(x, weights[i], **options),),
-        lambda i: (reference.skinny_linear(x, weights[i], **options),), 1e-2,
-        peer=peer, peer_name="torch linear alone",
-    )  # fmt: skip
+        lambda i: (reference.skinny_linear(x, weights[i], **options),),
+        1e-2,
+        peer=peer,
+        peer_name="torch linear alone",
+    )
 
 
 def narrow_cases(shape: Shape, rows: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
@@ -163,8 +190,14 @@ def narrow_case(
         return fused.silu_mul(y) if gated else y
 
     return Case(
-        label("narrow_linear", rows, f"{width}->{outputs}", kind, weight_dtype), n, size, lambda i: run(fused, i),
-        lambda i: run(reference, i), 1e-2, flops=2 * rows * outputs * (2 if gated else 1) * width,
-        peer=peer if weight_dtype == dtype else None, peer_name="torch linear",
+        label("narrow_linear", rows, f"{width}->{outputs}", kind, weight_dtype),
+        n,
+        size,
+        lambda i: run(fused, i),
+        lambda i: run(reference, i),
+        1e-2,
+        flops=2 * rows * outputs * (2 if gated else 1) * width,
+        peer=peer if weight_dtype == dtype else None,
+        peer_name="torch linear",
         seen=(lambda outputs: (outputs[0].sum(0),)) if kind == "parts" else (lambda outputs: outputs),
-    )  # fmt: skip
+    )

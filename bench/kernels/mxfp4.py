@@ -81,9 +81,15 @@ class Product:
 
     def run(self, ops: Any, x: Tensor, factors: Tensor | None, weights: Weights, blocks: Blocks) -> Tensor:
         found: Tensor = ops.grouped_mxfp4(
-            x, weights.words, weights.groups, weights.bias, blocks, per_token=PER_TOKEN,
-            gate=GATE if self.gated else None, factors=factors,
-        )  # fmt: skip
+            x,
+            weights.words,
+            weights.groups,
+            weights.bias,
+            blocks,
+            per_token=PER_TOKEN,
+            gate=GATE if self.gated else None,
+            factors=factors,
+        )
         return found
 
 

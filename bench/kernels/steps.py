@@ -27,38 +27,55 @@ def sampling_cases(shape: Shape, rows: int, device: torch.device) -> Iterator[Ca
     counts = torch.randint(0, 2, (rows, vocab), dtype=torch.int32, device=device)
     for name, heat in (("sample", temperature), ("sample greedy", torch.zeros_like(temperature))):
         yield Case(
-            label(name, rows, vocab), n, size,
+            label(name, rows, vocab),
+            n,
+            size,
             lambda i, heat=heat: (fused.sample(logits[i], heat, seeds, positions),),
-            lambda i, heat=heat: (reference.sample(logits[i], heat, seeds, positions),), 0.01,
-            peer=(lambda i: logits[i].argmax(-1)) if name == "sample greedy"
+            lambda i, heat=heat: (reference.sample(logits[i], heat, seeds, positions),),
+            0.01,
+            peer=(lambda i: logits[i].argmax(-1))
+            if name == "sample greedy"
             else (lambda i: torch.multinomial((logits[i] / temperature[:, None]).softmax(-1), 1)),
             peer_name="torch argmax" if name == "sample greedy" else "torch softmax, multinomial",
-        )  # fmt: skip
+        )
     marks = torch.randint(-(2**31), 2**31 - 1, (rows, MARK_WORDS), dtype=torch.int32, device=device)
     marks[:, 0] = 1
     yield Case(
-        label("sample marked", rows, vocab), n, size,
+        label("sample marked", rows, vocab),
+        n,
+        size,
         lambda i: (fused.sample(logits[i], temperature, seeds, positions, None, marks),),
-        lambda i: (reference.sample(logits[i], temperature, seeds, positions, None, marks),), 0.01,
-        peer=lambda i: fused.sample(logits[i], temperature, seeds, positions), peer_name="sample without marks",
-    )  # fmt: skip
+        lambda i: (reference.sample(logits[i], temperature, seeds, positions, None, marks),),
+        0.01,
+        peer=lambda i: fused.sample(logits[i], temperature, seeds, positions),
+        peer_name="sample without marks",
+    )
     for name, options in (
         ("top-k", (top_k, off, 0 * off)),
         ("top-p", (off_k, top_p, 0 * off)),
         ("all", (top_k, top_p, min_p)),
     ):
         yield Case(
-            label("sampling_threshold", name, rows, vocab), n, size,
+            label("sampling_threshold", name, rows, vocab),
+            n,
+            size,
             lambda i, options=options: (fused.sampling_threshold(logits[i], temperature, *options),),
-            lambda i, options=options: (reference.sampling_threshold(logits[i], temperature, *options),), 2.1 / vocab,
+            lambda i, options=options: (reference.sampling_threshold(logits[i], temperature, *options),),
+            2.1 / vocab,
             seen=lambda outputs: (logits[0] >= outputs[0][:, None],),  # the tokens kept, not the bound itself
-            peer=lambda i: logits[i].sort(-1, descending=True), peer_name="torch sort",
-        )  # fmt: skip
+            peer=lambda i: logits[i].sort(-1, descending=True),
+            peer_name="torch sort",
+        )
     yield Case(
-        label("token_logprobs", rows, vocab), n, size, lambda i: (fused.token_logprobs(logits[i], tokens),),
-        lambda i: (reference.token_logprobs(logits[i], tokens),), 1e-5,
-        peer=lambda i: logits[i].log_softmax(-1), peer_name="torch log_softmax",
-    )  # fmt: skip
+        label("token_logprobs", rows, vocab),
+        n,
+        size,
+        lambda i: (fused.token_logprobs(logits[i], tokens),),
+        lambda i: (reference.token_logprobs(logits[i], tokens),),
+        1e-5,
+        peer=lambda i: logits[i].log_softmax(-1),
+        peer_name="torch log_softmax",
+    )
 
     def masked(kernels: Any, i: int) -> tuple[Tensor, ...]:
         out = logits[i].clone()
@@ -81,21 +98,37 @@ def sampling_cases(shape: Shape, rows: int, device: torch.device) -> Iterator[Ca
 
     other_counts = counts.clone()
     yield Case(
-        label("count_outputs", rows, vocab), 1, rows * 20,
-        lambda _: counted(fused, counts), lambda _: counted(reference, other_counts), 0.0,
-    )  # fmt: skip
+        label("count_outputs", rows, vocab),
+        1,
+        rows * 20,
+        lambda _: counted(fused, counts),
+        lambda _: counted(reference, other_counts),
+        0.0,
+    )
     yield Case(
-        label("zeros, mark_prompt", rows, vocab), 1, tokens.numel() * 8 + bits.numel() * 4,
-        lambda _: marked(fused), lambda _: marked(reference), 0.0,
-    )  # fmt: skip
+        label("zeros, mark_prompt", rows, vocab),
+        1,
+        tokens.numel() * 8 + bits.numel() * 4,
+        lambda _: marked(fused),
+        lambda _: marked(reference),
+        0.0,
+    )
     yield Case(
-        label("clone, apply_bitmask", rows, vocab), n, 3 * size + bits.numel() * 4,
-        lambda i: masked(fused, i), lambda i: masked(reference, i), 0.0,
-    )  # fmt: skip
+        label("clone, apply_bitmask", rows, vocab),
+        n,
+        3 * size + bits.numel() * 4,
+        lambda i: masked(fused, i),
+        lambda i: masked(reference, i),
+        0.0,
+    )
     yield Case(
-        label("clone, apply_penalties", rows, vocab), n, 5 * size + bits.numel() * 4,
-        lambda i: penalised(fused, i), lambda i: penalised(reference, i), 1e-6,
-    )  # fmt: skip
+        label("clone, apply_penalties", rows, vocab),
+        n,
+        5 * size + bits.numel() * 4,
+        lambda i: penalised(fused, i),
+        lambda i: penalised(reference, i),
+        1e-6,
+    )
 
 
 def step_cases(sequences: int, device: torch.device) -> Iterator[Case]:
@@ -120,10 +153,12 @@ def step_cases(sequences: int, device: torch.device) -> Iterator[Case]:
         return own.tokens, own.known, own.computed
 
     wanted = SamplingRows(
-        torch.rand(sequences, device=device), torch.arange(sequences, device=device),
-        torch.arange(sequences, dtype=torch.int32, device=device), torch.rand(sequences, device=device),
         torch.rand(sequences, device=device),
-    )  # fmt: skip
+        torch.arange(sequences, device=device),
+        torch.arange(sequences, dtype=torch.int32, device=device),
+        torch.rand(sequences, device=device),
+        torch.rand(sequences, device=device),
+    )
 
     def gather(kernels: Any, draws: Draws) -> tuple[Tensor, ...]:
         kernels.gather_draws(rows, state.known, wanted, draws)
@@ -139,10 +174,13 @@ def step_cases(sequences: int, device: torch.device) -> Iterator[Case]:
         return (into,)
 
     yield Case(
-        label("gather_draws", sequences), 1, sequences * 60,
+        label("gather_draws", sequences),
+        1,
+        sequences * 60,
         lambda _: gather(fused, Draws.allocate(sequences, device)),
-        lambda _: gather(reference, Draws.allocate(sequences, device)), 0.0,
-    )  # fmt: skip
+        lambda _: gather(reference, Draws.allocate(sequences, device)),
+        0.0,
+    )
     asked = MarkRows(
         torch.ones(sequences, dtype=torch.int32, device=device),
         torch.randint(0, 2**31 - 1, (sequences, 8), dtype=torch.int32, device=device),
@@ -155,22 +193,38 @@ def step_cases(sequences: int, device: torch.device) -> Iterator[Case]:
         return (into[:, 0],)
 
     yield Case(
-        label("gather_marks", sequences), 1, sequences * 4000, lambda _: gather_marks(fused, marked[0]),
-        lambda _: gather_marks(reference, marked[1]), 0.0,
-    )  # fmt: skip
+        label("gather_marks", sequences),
+        1,
+        sequences * 4000,
+        lambda _: gather_marks(fused, marked[0]),
+        lambda _: gather_marks(reference, marked[1]),
+        0.0,
+    )
     yield Case(
-        label("write_segments", 64), 1, 8 * len(packed), lambda _: write(fused, memory[0]),
-        lambda _: write(reference, memory[1]), 0.0,
-    )  # fmt: skip
+        label("write_segments", 64),
+        1,
+        8 * len(packed),
+        lambda _: write(fused, memory[0]),
+        lambda _: write(reference, memory[1]),
+        0.0,
+    )
     size = sequences * (3 * 8 + 8 + 2 * 4 * (1001 // BLOCK_SIZE))
     yield Case(
-        label("prepare_step", sequences), 1, size,
-        lambda _: prepare(fused, made), lambda _: prepare(reference, other), 0.0,
-    )  # fmt: skip
+        label("prepare_step", sequences),
+        1,
+        size,
+        lambda _: prepare(fused, made),
+        lambda _: prepare(reference, other),
+        0.0,
+    )
     copies = [
         RowState(*(x.clone() for x in (state.tokens, state.known, state.computed, state.block_tables))) for _ in "ab"
     ]
     yield Case(
-        label("commit_step", sequences), 1, sequences * 28,
-        lambda _: commit(fused, copies[0]), lambda _: commit(reference, copies[1]), 0.0,
-    )  # fmt: skip
+        label("commit_step", sequences),
+        1,
+        sequences * 28,
+        lambda _: commit(fused, copies[0]),
+        lambda _: commit(reference, copies[1]),
+        0.0,
+    )

@@ -111,10 +111,12 @@ def by_steps(marked: list[NDArray[Any]], plain: list[NDArray[Any]]) -> dict[str,
         return float(np.concatenate([some[at] for at in chosen]).mean())
 
     ratios = sorted(
-        exp(mean(rests[0], rng.integers(0, len(rests[0]), len(rests[0])))
-            - mean(rests[1], rng.integers(0, len(rests[1]), len(rests[1]))))
+        exp(
+            mean(rests[0], rng.integers(0, len(rests[0]), len(rests[0])))
+            - mean(rests[1], rng.integers(0, len(rests[1]), len(rests[1])))
+        )
         for _ in range(2000)
-    )  # fmt: skip
+    )
     ratio = exp(mean(rests[0], np.arange(len(rests[0]))) - mean(rests[1], np.arange(len(rests[1]))))
     return {
         "draws_ratio": ratio,
@@ -260,9 +262,15 @@ class Generated:
         def make() -> list[Answer]:
             with (one or OURS).in_force():
                 return answers(
-                    self.model, count=BATCH, tokens=TOKENS, temperature=temperature, key=None if one is None else KEY,
-                    batch=BATCH, seed=part, draw=None if one is None else one.draw,
-                )  # fmt: skip
+                    self.model,
+                    count=BATCH,
+                    tokens=TOKENS,
+                    temperature=temperature,
+                    key=None if one is None else KEY,
+                    batch=BATCH,
+                    seed=part,
+                    draw=None if one is None else one.draw,
+                )
 
         return kept(self.folder, f"{one.name if one else 'plain'}-{temperature}-{part}", make)
 

@@ -50,9 +50,18 @@ def decoder_of(model: str) -> Any:
 
 
 def answers(
-    model: str, *, count: int, tokens: int, temperature: float, key: bytes | None, seed: int = 0, batch: int = 32,
-    draw: Callable[..., int] | None = None, logprobs: int | None = 0, **changes: Any,
-) -> list[Answer]:  # fmt: skip
+    model: str,
+    *,
+    count: int,
+    tokens: int,
+    temperature: float,
+    key: bytes | None,
+    seed: int = 0,
+    batch: int = 32,
+    draw: Callable[..., int] | None = None,
+    logprobs: int | None = 0,
+    **changes: Any,
+) -> list[Answer]:
     """`count` answers of `tokens` tokens. key: None for unmarked ones. draw: in place of the engine's own draw."""
     config = EngineConfig(model="", num_blocks=1 + batch * (-(-(tokens + 64) // 16)), max_num_seqs=batch)
     decoder = decoder_of(model)
@@ -64,9 +73,14 @@ def answers(
         for number, prompt in enumerate(prompts_of(model, count, seed)):
             made[number] = Answer([], [], None if key is None else shard_key(key, number))
             params = SamplingParams(
-                max_tokens=tokens, temperature=temperature, seed=seed * 1_000_003 + number, ignore_eos=True,
-                logprobs=logprobs, mark=made[number].key, **changes,
-            )  # fmt: skip
+                max_tokens=tokens,
+                temperature=temperature,
+                seed=seed * 1_000_003 + number,
+                ignore_eos=True,
+                logprobs=logprobs,
+                mark=made[number].key,
+                **changes,
+            )
             engine.add(number, prompt, params)
         with torch.inference_mode():
             while engine.has_work:

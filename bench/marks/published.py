@@ -91,9 +91,13 @@ class SynthId:
         from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
         return SynthIDTextWatermarkLogitsProcessor(
-            ngram_len=CONTEXT + 1, keys=list(self.keys), sampling_table_size=2**16, sampling_table_seed=0,
-            context_history_size=1024, device=torch.device("cpu"),
-        )  # fmt: skip
+            ngram_len=CONTEXT + 1,
+            keys=list(self.keys),
+            sampling_table_size=2**16,
+            sampling_table_seed=0,
+            context_history_size=1024,
+            device=torch.device("cpu"),
+        )
 
     def draw(self, logits: torch.Tensor, draw: Draw) -> int:
         assert draw.context is not None

@@ -77,9 +77,14 @@ def main() -> None:
             scheme.CONTEXT = width
             detector.CONTEXT = width  # type: ignore[attr-defined]  # its own name of it
             made = answers(
-                options.model, count=options.count, tokens=200, temperature=temperature, key=bytes(32), draw=draw,
+                options.model,
+                count=options.count,
+                tokens=200,
+                temperature=temperature,
+                key=bytes(32),
+                draw=draw,
                 batch=min(64, options.count),
-            )  # fmt: skip
+            )
             row = {
                 "scheme": name,
                 "context": width,

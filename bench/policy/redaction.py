@@ -66,8 +66,12 @@ def compare(python: str, spacy: str | None, rounds: int, *, as_json: bool) -> No
         texts = json.dumps([case.text for case in made])
         done = subprocess.run(worker, input=texts, capture_output=True, text=True, check=True)
         answers = {case.text: answer for case, answer in zip(made, json.loads(done.stdout), strict=True)}
-        found = evaluate(made, lambda text, known=answers: [
-            (start, end, canonical(label)) for start, end, label in known[text]["findings"]])  # fmt: skip
+        found = evaluate(
+            made,
+            lambda text, known=answers: [
+                (start, end, canonical(label)) for start, end, label in known[text]["findings"]
+            ],
+        )
         seconds = sum(answer["seconds"] for answer in answers.values())
         micros = seconds / sum(len(text) for text in answers) * 1e9
         results[f"presidio, {'no model' if name == 'null' else name}"] = replace(found, micros=micros)

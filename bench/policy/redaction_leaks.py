@@ -64,12 +64,25 @@ async def judge(iterations: int, folder: Path) -> tuple[int, str, dict[str, obje
     ) as running:
         report = folder / "report.json"
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "pii_leak_benchmark.cli", "selfcheck",
-            "--target-base-url", f"{running.base}/v1", "--target-api-key", running.key(),
-            "--target-model", relay.model, "--capture-port", str(port), "--iterations", str(iterations),
-            "--json-out", str(report),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "pii_leak_benchmark.cli",
+            "selfcheck",
+            "--target-base-url",
+            f"{running.base}/v1",
+            "--target-api-key",
+            running.key(),
+            "--target-model",
+            relay.model,
+            "--capture-port",
+            str(port),
+            "--iterations",
+            str(iterations),
+            "--json-out",
+            str(report),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         printed, _ = await process.communicate()
         read = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
         return process.returncode or 0, printed.decode(), read

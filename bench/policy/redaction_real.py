@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """What redaction finds in texts that people send: code, logs, tables, dumps, invoices, statutes.
 
 Run: python -m bench.policy.redaction_real FILES... or `make redaction-real FILES=...`. A file holds JSON lines
@@ -259,7 +258,8 @@ def main() -> None:
         print(*listing(report, judgements, everything=asked.all), sep="\n")
         micros = sorted(cost for cost, text in zip(report.micros, report.texts, strict=True) if len(text.text) >= SHORT)
         print(
-            f"\nus of CPU a 1,000 characters: median {statistics.median(micros or [0]):.0f}, densest {max(micros, default=0):.0f}"
+            f"\nus of CPU a 1,000 characters: median {statistics.median(micros or [0]):.0f}, densest "
+            f"{max(micros, default=0):.0f}"
         )
         if asked.peers:
             print(*compare_real(report, judgements, asked.peers, asked.spacy), sep="\n")

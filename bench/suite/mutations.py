@@ -3,10 +3,11 @@
     python -m bench.suite.mutations --against REVISION --out bench/results/mutations-DATE.json
 
 Each fault is planted in the working tree, and the tests nearest to the function run: those of the module's own test
-file, and those of a few files that import it. A fault counts as found if one of them fails; that test has to pass
-without the fault, or the run ends. What they do not find is planted in REVISION as well, product and tests: what is
-found there was lost. The fault is drawn by a seed of the function's name, so that another run plants the same ones.
-Results are written as they come. Ends with 1 if the suite of REVISION finds one that the present suite does not.
+file, and, if these find nothing, those of a few files and folders that import it. A fault counts as found if one of
+them fails; that test has to pass without the fault, or the run ends. What they do not find is planted in REVISION as
+well, product and tests: what is found there was lost. The fault is drawn by a seed of the function's name, so that
+another run plants the same ones. Results are written as they come. Ends with 1 if the suite of REVISION finds one
+that the present suite does not.
 """
 
 import argparse
@@ -45,6 +46,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gateway/server/ledger.py:record_days": (
         "tests/gateway/test_ledger_retention.py",
         "tests/gateway/server/test_ledger.py",
+        "tests/gateway/store/log_followers/test_ledger_writer.py",
     ),
     "gateway/admin/calls/access.py:*": ("tests/gateway/admin",),
     "gateway/store/change.py:*": ("tests/gateway/store", "tests/gateway/admin"),
@@ -148,9 +150,14 @@ def failing(tree: Path, tests: list[str], timeout_s: int) -> tuple[str | None, f
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
     try:
         done = subprocess.run(
-            words, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+            words,
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": str(tree)},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"(not over within {timeout_s} s)", time.monotonic() - began
     took = time.monotonic() - began
@@ -174,12 +181,19 @@ def tried(tree: Path, target: str, timeout_s: int) -> dict[str, Any]:
     """The fault of `target` in `tree`, and which test finds it. The tree is left as it was."""
     place = tree / target.partition(":")[0]
     there = [test for test in TARGETS[target] if (tree / test).exists()]
+    own = place.relative_to(tree).parent / f"test_{place.name}"
+    stages = [there] if not (tree / "tests" / own).is_file() else [[f"tests/{own.as_posix()}"], there]
     source = place.read_text(encoding="utf-8")
     name, what, at = drawn(target, source)
     place.write_text(planted(source, name, at), encoding="utf-8")
-    found, took = failing(tree, there, timeout_s)
+    found, took = None, 0.0
+    for tests in stages:
+        found, seconds = failing(tree, tests, timeout_s)
+        took += seconds
+        if found is not None:
+            break
     place.write_text(source, encoding="utf-8")
-    if found is not None and failing(tree, [found] if "::" in found else there, timeout_s)[0] is not None:
+    if found is not None and failing(tree, [found] if "::" in found else tests, timeout_s)[0] is not None:
         raise SystemExit(f"error: {found} fails without a fault too; mend it first")
     return {"function": f"{target.partition(':')[0]}:{name}", "fault": what, "found by": found, "seconds": round(took)}
 

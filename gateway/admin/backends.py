@@ -121,10 +121,16 @@ def revoke_backend(
 def _trust(context: AdminContext, tenant: str, new: NewBackend) -> Trust:
     try:
         return Trust(
-            ca=new.ca, name=new.name, pin=new.pin, key_file=_key_file(context, tenant, new.key), plain=new.plain,
-            priority=new.priority, watermark=new.watermark, public=new.managed,
+            ca=new.ca,
+            name=new.name,
+            pin=new.pin,
+            key_file=_key_file(context, tenant, new.key),
+            plain=new.plain,
+            priority=new.priority,
+            watermark=new.watermark,
+            public=new.managed,
             changed_key="refuse" if new.refuse_changed_key else "record",
-        )  # fmt: skip
+        )
     except ValidationError as error:
         raise Invalid(invalid_value(error.errors()[0])) from error
 

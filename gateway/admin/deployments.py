@@ -183,9 +183,15 @@ def check_deployment(context: Context, tenant: str, asked: WhatIf) -> Feasible:
     if asked.gpu == "auto":
         raise Invalid("this API does not choose a card; name one, or cpu")
     wanted = Deployment(
-        tenant=tenant, id="what-if", model="what-if", weights=asked.weights, regions=("what-if",), gpu=asked.gpu,
-        min_replicas=0, max_replicas=asked.replicas,
-    )  # fmt: skip
+        tenant=tenant,
+        id="what-if",
+        model="what-if",
+        weights=asked.weights,
+        regions=("what-if",),
+        gpu=asked.gpu,
+        min_replicas=0,
+        max_replicas=asked.replicas,
+    )
     try:
         context.check_deployment(wanted)
     except Invalid as error:
@@ -201,18 +207,21 @@ def plan_deployment(context: Context, tenant: str, asked: PlanAsked) -> Planned:
     if cards is None or cards.name not in KNOWN_CARDS:
         raise Invalid(f"the planner predicts for GPUs; name one of {', '.join(KNOWN_CARDS)}")
     made = context.plan(
-        asked.weights, cards,
+        asked.weights,
+        cards,
         {"calls": asked.concurrency, "context": asked.context, "quantization": asked.quantization},
-    )  # fmt: skip
+    )
     memory, price = made["memory"], None
     if asked.eur_per_hour is not None and made["refusal"] is None:
         price = eur_per_million(asked.eur_per_hour, float(made["tokens_per_s"]))
     same = Planned.model_fields.keys() & made.keys()
     return Planned(
         **{name: made[name] for name in same},
-        weights_bytes=memory["weights"], cache_bytes=memory["cache"], peak_bytes=memory["peak"],
+        weights_bytes=memory["weights"],
+        cache_bytes=memory["cache"],
+        peak_bytes=memory["peak"],
         eur_per_million_tokens=price,
-    )  # fmt: skip
+    )
 
 
 @router.get("/tenants/{tenant}/deployments", dependencies=[Reading])

@@ -92,46 +92,96 @@ class EmbedFormat(OllamaFormat):
 
 
 RESPONSES: Final = Endpoint(
-    "responses", "/v1/responses", "responses", ChatCompletionRequest, CHAT.prompts,
-    format=ResponsesFormat(), upstream=CHAT.path,
-)  # fmt: skip
+    "responses",
+    "/v1/responses",
+    "responses",
+    ChatCompletionRequest,
+    CHAT.prompts,
+    format=ResponsesFormat(),
+    upstream=CHAT.path,
+)
 MESSAGES: Final = Endpoint(
-    "messages", "/v1/messages", "messages", ChatCompletionRequest, CHAT.prompts,
-    format=MessagesFormat(), upstream=CHAT.path,
-)  # fmt: skip
+    "messages",
+    "/v1/messages",
+    "messages",
+    ChatCompletionRequest,
+    CHAT.prompts,
+    format=MessagesFormat(),
+    upstream=CHAT.path,
+)
 COUNT_TOKENS: Final = Endpoint(
-    "count_tokens", "/v1/messages/count_tokens", "count_tokens", ChatCompletionRequest, CHAT.prompts,
-    answer=TokenCount(), format=TokenCountFormat(), upstream="/tokenize",
+    "count_tokens",
+    "/v1/messages/count_tokens",
+    "count_tokens",
+    ChatCompletionRequest,
+    CHAT.prompts,
+    answer=TokenCount(),
+    format=TokenCountFormat(),
+    upstream="/tokenize",
     sends=frozenset({"model", "messages", "tools"}),
-)  # fmt: skip
+)
 OLLAMA_CHAT: Final = Endpoint(
-    "ollama_chat", "/api/chat", "ollama_chat", ChatCompletionRequest, CHAT.prompts,
-    format=OllamaFormat(), upstream=CHAT.path,
-)  # fmt: skip
+    "ollama_chat",
+    "/api/chat",
+    "ollama_chat",
+    ChatCompletionRequest,
+    CHAT.prompts,
+    format=OllamaFormat(),
+    upstream=CHAT.path,
+)
 OLLAMA_GENERATE: Final = Endpoint(
-    "ollama_generate", "/api/generate", "ollama_generate", ChatCompletionRequest, CHAT.prompts,
-    format=GenerateFormat(), upstream=CHAT.path,
-)  # fmt: skip
+    "ollama_generate",
+    "/api/generate",
+    "ollama_generate",
+    ChatCompletionRequest,
+    CHAT.prompts,
+    format=GenerateFormat(),
+    upstream=CHAT.path,
+)
 OLLAMA_EMBED: Final = Endpoint(
-    "ollama_embed", "/api/embed", "ollama_embed", EmbeddingsRequest, EMBEDDINGS.prompts,
-    answer=Vectors(), format=EmbedFormat(), upstream=EMBEDDINGS.path,
-)  # fmt: skip
+    "ollama_embed",
+    "/api/embed",
+    "ollama_embed",
+    EmbeddingsRequest,
+    EMBEDDINGS.prompts,
+    answer=Vectors(),
+    format=EmbedFormat(),
+    upstream=EMBEDDINGS.path,
+)
 TOKENIZE: Final = Endpoint(
-    "tokenize", "/v1/tokenize", "tokenize", TokenizeRequest, {"prompt": "text", "messages": "messages"},
-    answer=Tokens(), format=TokenizeFormat(), upstream="/tokenize",
+    "tokenize",
+    "/v1/tokenize",
+    "tokenize",
+    TokenizeRequest,
+    {"prompt": "text", "messages": "messages"},
+    answer=Tokens(),
+    format=TokenizeFormat(),
+    upstream="/tokenize",
     sends=frozenset({"model"} | TokenizeRequest.model_fields.keys() - GenerationRequest.model_fields.keys()),
-)  # fmt: skip
+)
 DETOKENIZE: Final = Endpoint(
-    "detokenize", "/v1/detokenize", "detokenize", DetokenizeRequest, {"tokens": "text"},
-    answer=TextOfTokens(), format=DetokenizeFormat(), upstream="/detokenize", sends=frozenset({"model", "tokens"}),
-)  # fmt: skip
+    "detokenize",
+    "/v1/detokenize",
+    "detokenize",
+    DetokenizeRequest,
+    {"tokens": "text"},
+    answer=TextOfTokens(),
+    format=DetokenizeFormat(),
+    upstream="/detokenize",
+    sends=frozenset({"model", "tokens"}),
+)
 RERANK: Final = Endpoint(
-    "rerank", "/v1/rerank", "rerank", RerankRequest, {"query": "text", "documents": "text"},
-    answer=Ranking(), format=RankingFormat(),
-)  # fmt: skip
+    "rerank",
+    "/v1/rerank",
+    "rerank",
+    RerankRequest,
+    {"query": "text", "documents": "text"},
+    answer=Ranking(),
+    format=RankingFormat(),
+)
 SCORE: Final = Endpoint(
     "score", "/v1/score", "score", ScoreRequest, {"text_1": "text", "text_2": "text"}, answer=Scores()
-)  # fmt: skip
+)
 ENDPOINTS: Final = (
     *OPENAI_ENDPOINTS, RESPONSES, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE, RERANK, SCORE,
     OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED,

@@ -42,7 +42,7 @@ def open_batches(
     bounds: Bounds,
     singles: SingleCalls,
 ) -> OpenBatches:
-    """`context`: of the record and the side store, which has the keys of the content. `singles`: calls that wait by
+    """`context`: of the record and the value store, which has the keys of the content. `singles`: calls that wait by
     themselves."""
 
     def new_id() -> str:

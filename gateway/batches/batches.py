@@ -133,8 +133,8 @@ class Batches:
         return [json.loads(content) if content else {} for content in opened]
 
     async def workable(self, tenant: str) -> list[BatchRecord]:
-        """Batches of the tenant that are not over and whose keys are in this side store, the oldest first. Where hosts
-        share the control database and not the side store, each works what was uploaded to it."""
+        """Batches of the tenant that are not over and whose keys are in this value store, the oldest first. Where hosts
+        share the control database and not the value store, each works what was uploaded to it."""
         found = await self._asked(self.stored.active, tenant, self.settings.max_active)
         ciphers = await self.sealing.opened(tenant, {batch.sealed.data_key for batch in found}) if found else {}
         return [batch for batch in found if batch.sealed.data_key in ciphers]

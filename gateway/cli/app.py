@@ -78,7 +78,7 @@ PARTS = {
     ),
     "plan": LazyCommand(
         "Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.",
-        ("backend.cli.serve:plan",),
+        ("backend.cli.plan:plan",),
     ),
     "region": LazyCommand("Places where backends run, and who controls them.", ("regions.cli:app",)),
     "cell": LazyCommand("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
@@ -101,7 +101,7 @@ def _prepare(ctx: typer.Context) -> None:
     from audit.cli.frame import open_keys, open_replacement
     from audit.private.value_location import use_values_url_of
     from audit.storage.location import use_urls_of
-    from gateway.evidence.sources import give_sources
+    from gateway.evidence.pack_sources import give_sources
 
     give_sources()
     open_keys.set(_keys_and_signer_of)

@@ -15,7 +15,7 @@ database_app = typer.Typer(name="database", help="Where the databases are, and w
 
 @database_app.command("show")
 def show(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Say where control database, record and side store are, and which installation each says it belongs to.
+    """Say where control database, record and value store are, and which installation each says it belongs to.
 
     Example: domicile database show
     """
@@ -35,7 +35,7 @@ def move(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Move the content first (pg_dump and pg_restore, or the server's address), with the gateways stopped; then set the
     new URLs and run this on each gateway's folder. A database that is empty or of another installation is refused.
-    The side store and the keys above it are copied out of the folder by this command, into a database that is empty.
+    The value store and the keys above it are copied out of the folder by this command, into a database that is empty.
 
     Example: domicile database move
     """

@@ -15,7 +15,7 @@ from audit.errors import AuditError
 from audit.files.reasons import describe_os_error
 from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
-from gateway.evidence.sources import give_sources
+from gateway.evidence.pack_sources import give_sources
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway

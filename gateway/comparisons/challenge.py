@@ -17,7 +17,7 @@ from audit.privacy.rights import read
 from audit.private.audit_context import AuditContext
 from backend.wire import Challenged, ChallengeRequest
 from gateway.apis.endpoints import upstream_of
-from gateway.comparisons.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
+from gateway.comparisons.recorded_call import NotComparable, fields_of, prepared_last, records_of, require_kept
 from regions.fleet.fleet import Backend
 
 FIELD = "activations"
@@ -94,16 +94,15 @@ class ChallengeReport(Challenged):
 
     @classmethod
     def of(cls, kept: Committed, found: Challenged, backend: Backend | None = None) -> "ChallengeReport":
-        name, region = place_of(backend)
         return cls(
             **found.model_dump(),
             request_id=kept.request_id,
             recorded_weights_sha256=kept.weights_sha256,
             same_weights=None if kept.weights_sha256 is None else kept.weights_sha256 == found.weights_sha256,
             redacted=kept.redacted,
-            backend=name,
-            region=region,
-            gave_answer=None if name is None else name == kept.backend_id,
+            backend=backend.id if backend else None,
+            region=backend.region if backend else None,
+            gave_answer=backend.id == kept.backend_id if backend else None,
         )
 
 
@@ -157,24 +156,24 @@ def _when(context: AuditContext, tenant: str, seq: int) -> int:
 
 
 async def record_challenge(
-    context: AuditContext, kept: Committed, choice: int, found: Challenged, *, actor: str, reason: str,
+    context: AuditContext,
+    kept: Committed,
+    choice: int,
+    found: Challenged,
+    *,
+    actor: str,
+    reason: str,
     backend: Backend | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """backend: that computed it; None: this host."""
-    backend_id, region = place_of(backend)
     await context.record(
         AnswerChallenged(
-            tenant=kept.tenant,
-            request_id=kept.request_id,
-            actor=actor,
-            seq=kept.seq,
+            **fields_of(kept, backend, actor),
             choice=choice,
             verdict=found.verdict,
             tokens=found.tokens,
             compared=found.compared,
             weights_sha256=found.weights_sha256,
             reason=reason,
-            backend_id=backend_id,
-            region=region,
         )
     )

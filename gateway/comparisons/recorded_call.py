@@ -4,7 +4,7 @@ A replay compares what a backend answers to the same body (`gateway.comparisons.
 text gives by the weights (`gateway.comparisons.challenge`).
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 from audit.errors import AuditError
 from audit.events.base import Event
@@ -27,9 +27,23 @@ class NotComparable(AuditError):
     """Nothing can be compared, and why, in a sentence that quotes no content."""
 
 
-def place_of(backend: Backend | None) -> tuple[str | None, str | None]:
-    """Of an event: id and region of the backend that was asked; None of one that is none of the directory's."""
-    return (None, None) if backend is None else (backend.id, backend.region)
+class Compared(Protocol):
+    """A call of the record that is compared with what a backend says now. seq: of its intent."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def seq(self) -> int: ...
+
+
+def fields_of(call: Compared, backend: Backend | None, actor: str) -> dict[str, Any]:
+    """What every event of a comparison says. backend: that was asked; None for one that is none of the directory's."""
+    place = {"backend_id": backend.id, "region": backend.region} if backend else {}
+    return {"tenant": call.tenant, "request_id": call.request_id, "seq": call.seq, "actor": actor, **place}
 
 
 def records_of(

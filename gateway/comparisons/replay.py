@@ -20,7 +20,7 @@ from audit.privacy.rights import read
 from audit.private.audit_context import AuditContext
 from backend.wire import fingerprint_of
 from gateway.apis.endpoints import upstream_of
-from gateway.comparisons.recorded_call import NotComparable, place_of, prepared_last, records_of, require_kept
+from gateway.comparisons.recorded_call import NotComparable, fields_of, prepared_last, records_of, require_kept
 from gateway.content.choice_texts import choice_texts_of
 from gateway.content.retained_content import RetainedContent
 from gateway.errors import BackendFailed
@@ -132,9 +132,7 @@ async def ask_again(
     retained = RetainedContent(b"", kept.sent, None, 1)
     fingerprints: list[str | None] = []
     request_id = f"replay-{token_hex(12)}"
-    asked = upstream.call(
-        target, kept.path, kept.sent, request_id, kept.request_id, kept.project, mark_key=mark_key
-    )  # fmt: skip
+    asked = upstream.call(target, kept.path, kept.sent, request_id, kept.request_id, kept.project, mark_key=mark_key)
     async with asked as answer:
         if kept.stream:
             async for piece in _whole_stream(answer, fingerprints):
@@ -189,19 +187,7 @@ async def record_replay(
     actor: str,
 ) -> None:
     """`backend`: None for a server that is none of the directory's."""
-    backend_id, region = place_of(backend)
-    await context.record(
-        ContentReplayed(
-            tenant=kept.tenant,
-            request_id=kept.request_id,
-            actor=actor,
-            seq=kept.seq,
-            equal=equal,
-            same_weights=same_weights,
-            backend_id=backend_id,
-            region=region,
-        )
-    )
+    await context.record(ContentReplayed(**fields_of(kept, backend, actor), equal=equal, same_weights=same_weights))
 
 
 def first_difference(was: AnswerPieces, now: AnswerPieces, tolerance: float = 0.0) -> Difference | None:

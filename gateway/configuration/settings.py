@@ -158,7 +158,7 @@ class Audit(Section):
 
 
 class Database(Section):
-    """Control plane, record and side store in PostgreSQL; without a URL each is a file of the data folder. URLs here
+    """Control plane, record and value store in PostgreSQL; without a URL each is a file of the data folder. URLs here
     hold no password: that is in a file, or the whole URL is, or in DOMICILE_DATABASE_URL, DOMICILE_AUDIT_DATABASE_URL
     and DOMICILE_VALUES_DATABASE_URL."""
 
@@ -166,11 +166,11 @@ class Database(Section):
     url: str | None = Field(None, description="of the control plane, as postgresql://domicile@host/control")
     record_url: str | None = Field(None, description="of the record, as postgresql://domicile@host/record")
     values_url: str | None = Field(
-        None, description="of the side store and the keys above it, as postgresql://domicile@host/values"
+        None, description="of the value store and the keys above it, as postgresql://domicile@host/values"
     )
     url_file: Path | None = Field(None, description="file whose only line is the control plane's URL")
     record_url_file: Path | None = Field(None, description="file whose only line is the record's URL")
-    values_url_file: Path | None = Field(None, description="file whose only line is the side store's URL")
+    values_url_file: Path | None = Field(None, description="file whose only line is the value store's URL")
     password_file: Path | None = Field(None, description="file with the password of `url`, `record_url`, `values_url`")
 
     @field_validator("url", "record_url", "values_url")

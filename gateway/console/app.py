@@ -153,9 +153,16 @@ class Console:
         me = None if visit is None else visit.me
         shown = status if status in (400, 403, 404, 405, 409, 412, 413, 422, 503) else 500
         return render(
-            self.context, request, language_of(request), "error.html", status,
-            visit=visit, me=me, code=shown, detail=detail,
-        )  # fmt: skip
+            self.context,
+            request,
+            language_of(request),
+            "error.html",
+            status,
+            visit=visit,
+            me=me,
+            code=shown,
+            detail=detail,
+        )
 
 
 def _to_sign_in(request: Request) -> Response:

@@ -14,8 +14,8 @@ AFTER_S = 3.0
 
 
 class Preparation:
-    """`admin`: the admin API. Built by the first request instead, its routes would hold up every call of this process
-    for as long."""
+    """Builds the routes of `admin`, the admin API. If the first request built them, every call of the process would
+    wait for that."""
 
     def __init__(self, admin: FastAPI) -> None:
         self._admin = admin

@@ -50,12 +50,19 @@ def rows_of(
     """deployments: with their `replicas`. Those of deployments come first."""
     rows = [
         Row(
-            each["id"], one["id"], each["state"], each["role"], each["region"], each["gpu"], each["created_at"],
-            each["reason"], loads.get(each["id"]),
+            each["id"],
+            one["id"],
+            each["state"],
+            each["role"],
+            each["region"],
+            each["gpu"],
+            each["created_at"],
+            each["reason"],
+            loads.get(each["id"]),
         )
         for one in deployments
         for each in one["replicas"]
-    ]  # fmt: skip
+    ]
     known = {row.name for row in rows}
     for each in backends:
         if each["id"] not in known and each["revoked_at"] is None:

@@ -191,8 +191,15 @@ def confirm(
         found = await visit.api.call("GET", segments(visit))
         state = found.headers.get("etag", "").strip('"')
         return visit.render(
-            "confirm.html", shown_tenant=visit.tenant, active=active, title=title, lead=lead, name=name(visit),
-            back=back(visit), state=state, keep={},
-        )  # fmt: skip
+            "confirm.html",
+            shown_tenant=visit.tenant,
+            active=active,
+            title=title,
+            lead=lead,
+            name=name(visit),
+            back=back(visit),
+            state=state,
+            keep={},
+        )
 
     return show

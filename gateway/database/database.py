@@ -95,7 +95,7 @@ class Database:
 
     @property
     def notifies_changes(self) -> bool:
-        """Whether it can be listened to."""
+        """Whether the database can notify listeners of changes (PostgreSQL)."""
         return self._engine.dialect.name == "postgresql"
 
     @property

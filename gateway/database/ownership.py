@@ -1,6 +1,6 @@
 """Which installation a control database belongs to: checked before it is migrated or written, written once.
 
-The row in `installation` holds cell, name of the log and fingerprint of the log's first key, as record and side store
+The row in `installation` holds cell, name of the log and fingerprint of the log's first key, as record and value store
 do (`audit.storage.identity`). A database from before has none; it is ours if its tenants are of our cell and its ledger
 was read from our log.
 """

@@ -14,7 +14,7 @@ from rich.console import Console
 from audit.files.new_file import make_private_folder, open_private
 from gateway.configuration.settings import Listen, load_settings
 from gateway.demo import guide, scene
-from gateway.demo.checks import run_checks
+from gateway.demo.demo_check import run_checks
 from gateway.demo.model import demo_model
 from gateway.installation.installation import Installation
 from gateway.server.assembly import open_gateway

@@ -23,7 +23,7 @@ from gateway.upstream.client import Target, Upstream
 from gateway.upstream.http1 import ConnectionLost, Peer, ProtocolError
 from policy.facts import Technology
 from regions.evidence.attestation import NONCE_BYTES, Claims, Evidence, Reference, binding
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 from regions.evidence.roots import verified
 from regions.fleet.fleet import Backend
 

@@ -11,7 +11,7 @@ from gateway.configuration.settings import AcceptedEvidence, Attestation
 from policy.facts import Technology
 from regions.evidence.attestation import Reference
 from regions.evidence.certificates import fingerprint, read_pem
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 from regions.evidence.roots import ROOTS
 
 COLLATERAL = {"tcb_info": "tcb_info.json", "qe_identity": "qe_identity.json", "certificates": "chain.pem"}

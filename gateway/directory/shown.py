@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from backend.wire import WeightsReport
 from policy.facts import Technology
+from regions.evidence.errors import EvidenceRefused
 from regions.evidence.model_signature import check_files, verified
-from regions.evidence.refusal import EvidenceRefused
 
 WHY = {
     "changed": "its files are others since it loaded them",

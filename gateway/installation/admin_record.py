@@ -13,7 +13,7 @@ from audit.log.audit_log import AuditLog
 from audit.log.receipt import Receipt
 from gateway.installation.installation import Installation
 from gateway.records.control import AdminEvent
-from gateway.store.control.control import OnEvent
+from gateway.store.change import OnEvent
 
 RECORD_TIMEOUT_S = 30
 _TURN = Lock()  # a node's name is one process's, so changes made by several of its threads take turns

@@ -33,7 +33,7 @@ class DatabaseLocation:
 
 
 def database_locations(installation: Installation) -> list[DatabaseLocation]:
-    """Control database, record and side store. Raises StoreError, DatabaseUnavailable."""
+    """Control database, record and value store. Raises StoreError, DatabaseUnavailable."""
     (control, control_url), (record, record_url) = installation.stores()
     found = [
         DatabaseLocation(
@@ -51,7 +51,7 @@ def database_locations(installation: Installation) -> list[DatabaseLocation]:
 def remember(installation: Installation) -> tuple[int, int]:
     """Write the configured places into the folder's markers, once each database there is known to be this one's.
 
-    The side store and the keys above it are copied from their files into a database that is empty; how many values and
+    The value store and the keys above it are copied from their files into a database that is empty; how many values and
     keys were. Raises InstallationError for another that is empty or not there, DatabaseUnavailable or StoreError for
     one that is of another installation or out of reach; then nothing was remembered.
     """

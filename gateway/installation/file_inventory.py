@@ -31,7 +31,7 @@ KEYS = (
     "ca/ca.key",
 )
 """Globs of what would be made on first use. A tenant's key is not among them: its file stays when it is destroyed, and
-the side store knows who has had one."""
+the value store knows who has had one."""
 DATABASES = ("control.db", "audit/log.db", "audit/side.db")
 
 _KEY = re.compile(r"[a-z_]+(?:\.key)?(?:\.kek)?(?:\.[0-9]+)?")

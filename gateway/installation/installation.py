@@ -68,7 +68,8 @@ from gateway.installation.key_fingerprints import describe_changed, is_shared
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyStudy
 from gateway.secrets.external import external_keys
-from gateway.store.control.control import Control, OnEvent
+from gateway.store.change import OnEvent
+from gateway.store.control.control import Control
 from gateway.store.reports.inventory import Inventory
 from gateway.upstream.credentials import TenantCredentials
 from gateway.upstream.request_token import RequestSigner
@@ -232,7 +233,7 @@ class Installation:
         return self.urls.record
 
     def values_url(self) -> str | None:
-        """None: the side store and the keys above it are files of the folder. Raises SettingsError."""
+        """None: the value store and the keys above it are files of the folder. Raises SettingsError."""
         return self.urls.values
 
     def open_reader(self) -> Reader:

@@ -8,7 +8,7 @@ Everything is checked before the first file is written, so a refused key set cha
     audit/signer.vkey    the same, of a key in Vault; the file of a key that it succeeds is destroyed
     audit/succession/*   added
     audit/keys/root.key* versions are added; one that both hold must be the same
-    audit/keys/*.kek     added where the folder has none: a tenant's key is the folder's own, as its side store is
+    audit/keys/*.kek     added where the folder has none: a tenant's key is the folder's own, as its value store is
     secrets/pepper*      generations are added; those that a finished rotation left behind are destroyed
     secrets/backends/*   replaced: what other people's servers ask for has no generations
     everything else      must be the same

@@ -85,10 +85,8 @@ def _told(
     if not found:
         return Detected("untested", None, None, 0, 0, models, untested)
     smallest, period = min(
-        (p, key.period)
-        for model, one in found.items()
-        for p, key in zip(one.p_values, by_model[model], strict=True)
-    )  # fmt: skip
+        (p, key.period) for model, one in found.items() for p, key in zip(one.p_values, by_model[model], strict=True)
+    )
     corrected = min(1.0, smallest * tests)
     if corrected <= ALPHA:
         step = next(step for step in STEPS if corrected <= step)

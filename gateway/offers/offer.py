@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.directory.backend_registry import BackendRegistry
 from gateway.identity.principal import Principal
-from gateway.offers.cards import Card, Cards
+from gateway.offers.model_cards import Card, Cards
 from gateway.records.model_names import ModelNameRecord
 from gateway.request.enforcement import PolicyEnforcement
 

@@ -6,10 +6,7 @@ bytes received, and what is kept of an incomplete event is bounded for any input
 
 from codecs import BOM_UTF8
 
-from backend.wire import SSE_DONE, sse_data
 from gateway.errors import BackendFailed
-
-__all__ = ["DONE", "MAX_EVENT_BYTES", "SSE_DONE", "EventSplitter", "sse_data"]
 
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 8 << 20

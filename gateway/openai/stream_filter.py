@@ -246,9 +246,14 @@ class StreamRewriter:
             self._say(one, holder, field, (kind, number), at_once=at_once)
 
     def _say(
-        self, one: _Choice, holder: dict[str, Any], field: str, call: tuple[str, int] | None = None, *,
+        self,
+        one: _Choice,
+        holder: dict[str, Any],
+        field: str,
+        call: tuple[str, int] | None = None,
+        *,
         at_once: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Filter the piece of text at `holder[field]` in place. `call`: kind and number of the tool call it is of.
         `at_once`: hold nothing back."""
         group = call or _GROUPS.get(field, field)

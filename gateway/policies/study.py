@@ -117,9 +117,13 @@ class PolicyStudy:
         return differences(old, self._compiled(draft, draft.tenant, draft.project))
 
     def explain(
-        self, tenant: str, project: str, model: str, draft: Draft | None = None,
+        self,
+        tenant: str,
+        project: str,
+        model: str,
+        draft: Draft | None = None,
         candidates: tuple[BackendFacts, ...] | None = None,
-    ) -> Explained:  # fmt: skip
+    ) -> Explained:
         """The decision about a request of `project` for `model` now, with its sources. `candidates`: backends, and what
         they have shown of themselves; by default those of the database, which have shown nothing."""
         record = self._inventory.project(tenant, project)
@@ -134,9 +138,11 @@ class PolicyStudy:
 
     def simulate(self, draft: Draft, since: datetime | None = None) -> list[TenantImpact]:
         """The effect of the draft on the calls of each tenant concerned that were recorded since `since`."""
-        tenants = [draft.tenant] if draft.tenant is not None else [
-            one.id for one in self._inventory.tenants() if one.revoked_at is None
-        ]  # fmt: skip
+        tenants = (
+            [draft.tenant]
+            if draft.tenant is not None
+            else [one.id for one in self._inventory.tenants() if one.revoked_at is None]
+        )
         return [TenantImpact(tenant, self._simulated(draft, tenant, since)) for tenant in tenants]
 
     def without_dpf(self, tenant: str | None) -> Draft:

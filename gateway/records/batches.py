@@ -8,9 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from audit.events.privacy import BatchEvent
 
-Status = Literal[
-    "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
-]  # fmt: skip
+Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 ACTIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 """States in which a batch is processed."""
 Part = Literal["output", "error"]

@@ -6,7 +6,7 @@ are defined only here. Prometheus names are derived from them (dots to underscor
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
@@ -65,56 +65,51 @@ class Telemetry:
         self._max_tenant_labels = max_tenant_labels
         self._series: dict[tuple[str, ...], _Series] = {}
         self.registry = registry = CollectorRegistry()
-        self.requests = LoopCounter(
-            "domicile_requests",
-            "Inference requests by outcome",
-            (*_LABELS, "http_response_status_code"),
-            registry=registry,
+        counter, histogram = partial(LoopCounter, registry=registry), partial(LoopHistogram, registry=registry)
+        rare = partial(Counter, registry=registry)
+        self.requests = counter(
+            "domicile_requests", "Inference requests by outcome", (*_LABELS, "http_response_status_code")
         )
-        self.duration = LoopHistogram(
-            "gen_ai_server_request_duration_seconds", "From request to last byte", _LABELS, buckets=SECONDS,
-            registry=registry,
-        )  # fmt: skip
-        self.first_token = LoopHistogram(
-            "gen_ai_server_time_to_first_token_seconds", "From request to first token, where that is known", _LABELS,
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self.output_token = LoopHistogram(
-            "gen_ai_server_time_per_output_token_seconds", "Between tokens after the first", _LABELS,
-            buckets=MILLISECONDS, registry=registry,
-        )  # fmt: skip
-        self.tokens = LoopHistogram(
-            "gen_ai_client_token_usage", "Tokens of a request", (*_LABELS, "gen_ai_token_type"), buckets=TOKENS,
-            registry=registry,
-        )  # fmt: skip
-        self.decisions = LoopCounter(
-            "domicile_policy_decisions", "Policy decisions", ("tenant", "outcome", "rule"), registry=registry
+        self.duration = histogram(
+            "gen_ai_server_request_duration_seconds", "From request to last byte", _LABELS, buckets=SECONDS
         )
-        self.redactions = Counter(
-            "domicile_redactions", "Findings acted on", ("tenant", "label", "direction"), registry=registry
+        self.first_token = histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From request to first token, where that is known",
+            _LABELS,
+            buckets=SECONDS,
         )
-        self.audit_append = LoopHistogram(
-            "domicile_audit_append_seconds", "From handing over an event until it is durable", buckets=MILLISECONDS,
-            registry=registry,
-        ).labels()  # fmt: skip
-        self.auth_failures = Counter("domicile_auth_failures", "Keys that do not work", ("reason",), registry=registry)
-        self.approvals_refused = Counter(
-            "domicile_approvals_refused", "Approvals by somebody who may have been invented by the first person",
-            registry=registry,
-        )  # fmt: skip
-        self.errors = Counter(
-            "domicile_errors", "Calls answered with an error, by its code", ("code",), registry=registry
+        self.output_token = histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Between tokens after the first",
+            _LABELS,
+            buckets=MILLISECONDS,
         )
+        self.tokens = histogram(
+            "gen_ai_client_token_usage", "Tokens of a request", (*_LABELS, "gen_ai_token_type"), buckets=TOKENS
+        )
+        self.decisions = counter("domicile_policy_decisions", "Policy decisions", ("tenant", "outcome", "rule"))
+        self.redactions = rare("domicile_redactions", "Findings acted on", ("tenant", "label", "direction"))
+        self.audit_append = histogram(
+            "domicile_audit_append_seconds", "From handing over an event until it is durable", buckets=MILLISECONDS
+        ).labels()
+        self.auth_failures = rare("domicile_auth_failures", "Keys that do not work", ("reason",))
+        self.approvals_refused = rare(
+            "domicile_approvals_refused", "Approvals by somebody who may have been invented by the first person"
+        )
+        self.errors = rare("domicile_errors", "Calls answered with an error, by its code", ("code",))
         for code in ALERTED:
             self.errors.labels(code)
         self.certificate_ends = Gauge(
-            "domicile_certificate_not_after_seconds", "When a certificate of this gateway ends, Unix time",
-            ("certificate",), registry=registry,
-        )  # fmt: skip
+            "domicile_certificate_not_after_seconds",
+            "When a certificate of this gateway ends, Unix time",
+            ("certificate",),
+            registry=registry,
+        )
         self._counted = counted = _Counted()
         in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
         in_flight.set_function(lambda: counted.running)
-        self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
+        self.aborted = rare("domicile_aborted", "Answers that did not end", ("tenant", "reason"))
 
     def tenant_label(self, tenant: str) -> str:
         """Return `tenant`, or ``other`` if the configured number of tenants is exceeded, so label sets stay bounded."""

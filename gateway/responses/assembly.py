@@ -37,7 +37,7 @@ def open_responses(
     enforcement: PolicyEnforcement,
     bounds: Bounds,
 ) -> OpenResponses:
-    """`context`: of the record and the side store, which has the keys of the content."""
+    """`context`: of the record and the value store, which has the keys of the content."""
     wakes: list[Callable[[], None]] = []
 
     def queued() -> None:

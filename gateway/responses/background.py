@@ -111,9 +111,15 @@ class ResponseRun:
         record, subject = found.record, found.asked.get("subject")
         line = BatchLine(record.id, 1, record.id, record.key_id, response=record.id)
         call = self._call = PatientCall(
-            self.tenant, RESPONSES, self.pipeline, self.pace, self._stopped, record.created_at + WINDOW_S,
-            lambda: self.noted("retried"), self.responses.now,
-        )  # fmt: skip
+            self.tenant,
+            RESPONSES,
+            self.pipeline,
+            self.pace,
+            self._stopped,
+            record.created_at + WINDOW_S,
+            lambda: self.noted("retried"),
+            self.responses.now,
+        )
         headers: Sequence[Header] = ()
         if isinstance(subject, str):
             headers = [(SUBJECT_HEADER.encode(), subject.encode())]

@@ -78,7 +78,7 @@ from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.marks.answers import AnswerFinder
 from gateway.marks.asking import Detection
-from gateway.offers.cards import Cards
+from gateway.offers.model_cards import Cards
 from gateway.offers.offer import Offers
 from gateway.offers.routes import ModelRoutes
 from gateway.openai.asgi_client import caller_address
@@ -126,7 +126,8 @@ from gateway.server.monitoring.duties import Duties
 from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
-from gateway.store.control.control import Control, OnEvent
+from gateway.store.change import OnEvent
+from gateway.store.control.control import Control
 from gateway.store.control.provisioning import Provisioning
 from gateway.store.log_followers.case_places import CasePlaces
 from gateway.store.log_followers.webhooks import WebhookMessages
@@ -193,10 +194,7 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         pipeline = _pipeline(base, parts, enforcement, responses.responses)
         is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet, memory.cards, memory.show, parts.attestor)
         health = _health(base, parts, is_ready)
-        batches = open_batches(
-            settings, installation, base.database, parts.directory, context, pipeline, memory.bounds,
-            WaitingResponses(responses.responses, pipeline),
-        )  # fmt: skip
+        batches = _batches(base, parts, context, pipeline, responses.responses)
         responses.wakes.append(batches.worker.wake)
         places = CasePlaces(base.database, _log_name(base))
         packs = _packs(base, context)
@@ -208,34 +206,26 @@ async def open_gateway(settings: Settings, member: Membership | None = None) -> 
         )  # fmt: skip
         _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event, context, recurring)
         stack.push_async_callback(packs.close)
-        mounts: dict[str, ASGIApp] = {
-            ADMIN_PREFIX: admin,
-            CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
+        mounts = _mounts(base, admin_context, admin) | {
+            CONSOLE_PREFIX: build_console(admin_context, admin, lambda: app)
         }
-        if settings.scim.token_file is not None:
-            mounts[SCIM_PREFIX] = _scim(settings, settings.scim.token_file, admin_context)
-        mounts[CONSOLE_PREFIX] = build_console(admin_context, admin, lambda: app)
         operations = _Operations(settings.listen.operators)
         exposition = _own(base.telemetry) if member is None else member.metrics
+        response_routes = ResponseRoutes(pipeline.authenticator, responses.responses).routes()
         app: ASGIApp = build_app(
-            pipeline, memory.registry, health, lambda: operations.allowed_from, exposition,
-            _cell_metrics(base, parts, places, admin_context), mounts,
-            [
-                *_model_routes(pipeline, memory),
-                *batches.routes,
-                *ResponseRoutes(pipeline.authenticator, responses.responses).routes(),
-            ],
+            pipeline,
+            memory.registry,
+            health,
+            lambda: operations.allowed_from,
+            exposition,
+            _cell_metrics(base, parts, places, admin_context),
+            mounts,
+            [*_model_routes(pipeline, memory), *batches.routes, *response_routes],
             memory.origins,
-        )  # fmt: skip
+        )
         if settings.listen.trusted_proxies:
             app = TrustedProxies(app, settings.listen.trusted_proxies, settings.listen.proxy_header)
-        yield Gateway(
-            app, parts.directory, parts.log, base.telemetry,
-            installation.inventory(base.database).has_operator,
-            await asyncio.to_thread(_warnings, settings, installation, base.database),
-            base.watches, parts.inspection, health, memory.bounds,
-            _live_settings(settings, memory.bounds, parts.directory, operations), batches, responses,
-        )  # fmt: skip
+        yield await _gateway(app, base, parts, health, operations, batches, responses)
 
 
 def _followed(base: "_Base", places: CasePlaces) -> CaseFollower:
@@ -529,6 +519,57 @@ def _health(base: _Base, parts: _Parts, is_ready: BackendProbe) -> Health:
         "databases": databases_healthy(base.watches),
     }
     return Health(checks, lambda: _backend_checks(base.memory.fleet, is_ready))
+
+
+async def _gateway(
+    app: ASGIApp,
+    base: _Base,
+    parts: _Parts,
+    health: Health,
+    operations: _Operations,
+    batches: OpenBatches,
+    responses: OpenResponses,
+) -> Gateway:
+    settings, installation, bounds = base.settings, base.installation, base.memory.bounds
+    return Gateway(
+        app,
+        parts.directory,
+        parts.log,
+        base.telemetry,
+        installation.inventory(base.database).has_operator,
+        await asyncio.to_thread(_warnings, settings, installation, base.database),
+        base.watches,
+        parts.inspection,
+        health,
+        bounds,
+        _live_settings(settings, bounds, parts.directory, operations),
+        batches,
+        responses,
+    )
+
+
+def _batches(
+    base: _Base, parts: _Parts, context: AuditContext, pipeline: Pipeline, responses: Responses
+) -> OpenBatches:
+    return open_batches(
+        base.settings,
+        base.installation,
+        base.database,
+        parts.directory,
+        context,
+        pipeline,
+        base.memory.bounds,
+        WaitingResponses(responses, pipeline),
+    )
+
+
+def _mounts(base: _Base, context: AdminContext, admin: ASGIApp) -> dict[str, ASGIApp]:
+    """What is served beside the inference API, by its prefix; without the console, which calls the whole of it."""
+    cells = build_cells(base.database, base.installation.cell, base.signer)
+    mounts: dict[str, ASGIApp] = {ADMIN_PREFIX: admin, CELLS_PREFIX: cells}
+    if base.settings.scim.token_file is not None:
+        mounts[SCIM_PREFIX] = _scim(base.settings, base.settings.scim.token_file, context)
+    return mounts
 
 
 def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:

@@ -16,7 +16,7 @@ EVERY_S = 1.0
 
 
 def watches_of(installation: Installation, database: Database) -> Watches:
-    """On the control database from now on; on record and side store from when they are open. Raises StoreError,
+    """On the control database from now on; on record and value store from when they are open. Raises StoreError,
     DatabaseUnavailable."""
     control: Watch
     if (file := database.file) is not None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from backend.wire import PING_PATH, WEIGHTS_PATH
 from gateway.directory.attestor import Attested, Attestor
 from gateway.directory.shown import Shown, shown_weights
-from gateway.offers.cards import Cards, parse_cards
+from gateway.offers.model_cards import Cards, parse_cards
 from gateway.request.routes import Routes
 from gateway.server.monitoring.engine_report import METRICS_PATH, parse_figures, parse_report
 from gateway.upstream.client import Target, Upstream

@@ -1,1 +1,4 @@
-"""What the gateways of one cell know: tenants, projects, keys, policies, backends. Not on the way of a request."""
+"""What the gateways of one cell know: tenants, projects, keys, policies, backends, read and changed in transactions.
+
+Every package of `gateway` above it may import it.
+"""

@@ -197,9 +197,16 @@ class Upstream:
 
         def head() -> bytes:
             token = self._token(
-                target.backend, "POST", path, outgoing.project, outgoing.decision, digest, outgoing.mark_key,
-                outgoing.prefill, outgoing.commits,
-            )  # fmt: skip
+                target.backend,
+                "POST",
+                path,
+                outgoing.project,
+                outgoing.decision,
+                digest,
+                outgoing.mark_key,
+                outgoing.prefill,
+                outgoing.commits,
+            )
             if outgoing.mark_key is not None and not token:
                 raise BackendUnavailable("The backend cannot be told how to watermark its answer; start it anew")
             if outgoing.commits and not token:
@@ -316,9 +323,17 @@ class Upstream:
                 raise
 
     def _token(
-        self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None, prefill: PrefillPlace | None = None, commits: bool = False,
-    ) -> str:  # fmt: skip
+        self,
+        backend: Backend | None,
+        method: str,
+        path: str,
+        project: str,
+        decision: str,
+        digest: bytes,
+        mark_key: bytes | None = None,
+        prefill: PrefillPlace | None = None,
+        commits: bool = False,
+    ) -> str:
         if backend is None or backend.kind != "domicile":
             return ""
         if self._signer is None:

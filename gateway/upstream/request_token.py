@@ -77,9 +77,19 @@ class RequestSigner:
         return path
 
     def field(
-        self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes,
-        mark_key: bytes | None = None, prefill: PrefillPlace | None = None, commits: bool = False,
-    ) -> str:  # fmt: skip
+        self,
+        *,
+        tenant: str,
+        backend: str,
+        method: str,
+        path: str,
+        project: str,
+        decision: str,
+        digest: bytes,
+        mark_key: bytes | None = None,
+        prefill: PrefillPlace | None = None,
+        commits: bool = False,
+    ) -> str:
         """Return the header line of one call, with its line end. `project`: value of the call's project header, empty
         if it has none. `digest`: SHA-256 of the body. `mark_key`: key of the answer's watermark. `prefill`: the backend
         that computes the prompt; then a second line holds the token that `backend` shows there. `commits`: the answer

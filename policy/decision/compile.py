@@ -218,15 +218,23 @@ class _State:
             bounds=Bounds(
                 process_in,
                 tighten.countries("residency.store_in", bounds.store_in, residency.store_in, table, whose),
-                tighten.countries("residency.operator.head_office", bounds.head_office,
-                                  residency.operator.head_office, table, whose),
-                tighten.countries("residency.operator.ultimate_parent", bounds.ultimate_parent,
-                                  residency.operator.ultimate_parent, table, whose),
+                tighten.countries(
+                    "residency.operator.head_office", bounds.head_office, residency.operator.head_office, table, whose
+                ),
+                tighten.countries(
+                    "residency.operator.ultimate_parent",
+                    bounds.ultimate_parent,
+                    residency.operator.ultimate_parent,
+                    table,
+                    whose,
+                ),
                 tighten.backend(bounds.backend, document.backend, whose),
             ),
             subprocessors=tighten.countries(
                 "residency.subprocessors", self.subprocessors, residency.subprocessors, table, whose
-            ) if named else process_in,
+            )
+            if named
+            else process_in,
             subprocessors_named=named,
             transfer=_tools(self.transfer, residency.transfer_basis, whose),
             asked=_asked(self.asked, document, whose),
@@ -236,9 +244,7 @@ class _State:
             words=_added_words(self.words, document.redaction.dictionaries),
             patterns=_added_patterns(self.patterns, document.redaction.patterns),
             on_failure=self.on_failure.tightened(document.redaction, table, whose),
-            metadata_days=tighten.days(
-                "retention.metadata", self.metadata_days, retention.metadata, parse_days, whose
-            ),
+            metadata_days=tighten.days("retention.metadata", self.metadata_days, retention.metadata, parse_days, whose),
             content_days=tighten.days(
                 "retention.content", self.content_days, retention.content, parse_content_days, whose
             ),
@@ -252,7 +258,7 @@ class _State:
             # A tightened policy may refuse what the tests above allow; what they deny it must still deny.
             tests=(*(test for test in self.tests if test.expect == "deny"), *level.tests),
             whose=level.whose,
-        )  # fmt: skip
+        )
 
 
 def _levels(document: PolicyDocument | None, whose: str, library: Library) -> list[_Level]:

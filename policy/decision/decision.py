@@ -345,9 +345,11 @@ def _refusals_by_bounds(
 
 
 def _refusals_of_shown(
-    policy: CompiledPolicy, bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts,
+    policy: CompiledPolicy,
+    bounds: tuple[_Bound | tuple[str, BackendDemand], ...],
+    backend: BackendFacts,
     generates: bool,
-) -> Iterator[Reason]:  # fmt: skip
+) -> Iterator[Reason]:
     """By what a backend shows of itself while it runs."""
     pinned, weights = backend.weights_pinned, backend.weights
     if pinned is not None and weights != pinned:

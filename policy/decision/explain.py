@@ -78,8 +78,10 @@ def explain_source(decision: Decision, sources: Sequence[Source]) -> list[str]:
     is one that always holds.
     """
     verdict = "allowed" if decision.allowed else "denied"
-    lines = [f"{verdict}: {decision.policy_id} version {decision.version}, countries {decision.countries_version}"
-             + (f", catalogue {decision.catalogue_version}" if decision.catalogue_version else "")]  # fmt: skip
+    lines = [
+        f"{verdict}: {decision.policy_id} version {decision.version}, countries {decision.countries_version}"
+        + (f", catalogue {decision.catalogue_version}" if decision.catalogue_version else "")
+    ]
     for backend in decision.backends:
         lines.append(f"  may use {backend}, transfer basis {decision.transfer_basis[backend]}")
     lines += _awaited(decision)

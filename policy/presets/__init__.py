@@ -1,4 +1,7 @@
-"""Ready policies to start from, or to extend. Each passes the tests it carries."""
+"""Ready policies to start from, or to extend, each of which passes the tests it carries.
+
+`policy.decision`, `regions.catalogue` and `gateway.cli` may import it.
+"""
 
 from functools import cache
 from importlib.resources import files

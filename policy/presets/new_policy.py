@@ -58,7 +58,7 @@ def new_document(policy: str, preset: str) -> str:
 
 
 def _divided(text: str) -> tuple[list[str], list[str]]:
-    """The comment at the top, and the rest."""
+    """Return the comment at the top, and the rest."""
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if not line.startswith("#"))
     return lines[:first], lines[first:]

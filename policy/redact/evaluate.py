@@ -166,7 +166,11 @@ def evaluate(
     scores = tally.scores()
     micros = seconds / characters * 1e9 if characters else 0.0
     return Evaluation(
-        scores["total"].get("", Score()), scores["label"], scores["lang"], scores["variant"], scores["structured"],
+        scores["total"].get("", Score()),
+        scores["label"],
+        scores["lang"],
+        scores["variant"],
+        scores["structured"],
         scores["names"],
         texts,
         clean,
@@ -174,7 +178,7 @@ def evaluate(
         micros,
         tuple(missed),
         MappingProxyType(dict(unknown)),
-    )  # fmt: skip
+    )
 
 
 def _timed(texts: list[str], find: Find, passes: int) -> tuple[list[Sequence[Labelled]], float]:

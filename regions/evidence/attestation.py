@@ -16,7 +16,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from backend.wire import EVIDENCE_DOMAIN
 from policy.facts import Technology
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 NONCE_BYTES = 32
 MAX_REPORT = 64 << 10

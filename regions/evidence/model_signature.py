@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from backend.wire import is_of_checkpoint
 from regions.evidence.certificates import chain_of, fingerprint, public_key_of, read_der
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 IN_TOTO = "application/vnd.in-toto+json"

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from policy.facts import Technology
 from regions.evidence.attestation import Claims, Evidence, Reference, binding
+from regions.evidence.errors import EvidenceRefused
 from regions.evidence.nvidia import read_report
-from regions.evidence.refusal import EvidenceRefused
 from regions.evidence.roots import verified
 from regions.evidence.tpm import read_quote
 

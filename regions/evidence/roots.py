@@ -11,7 +11,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from policy.facts import Technology
 from regions.evidence import nvidia, sev_snp, tdx, tpm
 from regions.evidence.attestation import Claims, Evidence, Reference
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 ROOTS: Mapping[Technology, frozenset[str]] = {
     # ARK-Milan, https://kdsintf.amd.com/vcek/v1/Milan/cert_chain

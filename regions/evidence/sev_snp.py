@@ -22,7 +22,7 @@ from regions.evidence.attestation import (
 )
 from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import require_signature
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 SIZE, SIGNED = 0x4A0, 0x2A0
 VERSIONS = range(2, 6)

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from regions.evidence.attestation import Reference
 from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 SGX = "1.2.840.113741.1.13.1"
 TCB, PCEID, FMSPC = f"{SGX}.2", f"{SGX}.3", f"{SGX}.4"

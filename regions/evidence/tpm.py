@@ -21,10 +21,10 @@ from regions.evidence.attestation import (
     require_measurement,
     require_versions,
 )
+from regions.evidence.binary_fields import FieldReader
 from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import require_signature
-from regions.evidence.fields import FieldReader
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 MAGIC, QUOTE = 0xFF544347, 0x8018
 SHA256 = 0x000B

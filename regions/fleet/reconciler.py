@@ -349,10 +349,16 @@ class Reconciler:
         divided = ("--tensor-parallel-size", str(cards.count)) if cards.count > 1 else ()
         kind, draft = drafting(self._drafts.get(deployment.weights))
         return BackendSpec(
-            identity, self._models / deployment.weights, deployment.model, card=cards.name, cards=max(1, cards.count),
-            options=divided, draft=None if draft is None else self._models / draft, speculation=kind,
+            identity,
+            self._models / deployment.weights,
+            deployment.model,
+            card=cards.name,
+            cards=max(1, cards.count),
+            options=divided,
+            draft=None if draft is None else self._models / draft,
+            speculation=kind,
             role=replica.role,
-        )  # fmt: skip
+        )
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
         self._starting.add(replica.id)

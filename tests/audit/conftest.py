@@ -146,18 +146,18 @@ class Home:
         return open_values_at(self.url, self.path.with_name("side.db"), keys or self.keys, create=True)
 
     def change_values(self, statement: str, rows: Sequence[Sequence[object]] = ((),)) -> None:
-        """In the side store, behind its back."""
+        """In the value store, behind its back."""
         with closing(self.side()) as side, side.transaction() as db:
             for row in rows:
                 db.execute(statement, row)
 
     def open_log_and_values(self, path: Path, node: str, boot: str) -> LogAndValueStore:
-        """A store of the log with the side store beside it."""
+        """A store of the log with the value store beside it."""
         return LogAndValueStore(self.open_store(path, node, boot), self.side())  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def context(self, **more: object) -> AsyncIterator[AuditContext]:
-        """The log, open with its side store."""
+        """The log, open with its value store."""
         async with await self.open(open_store=self.open_log_and_values, **more) as log:
             tiles = self.path.with_name("tiles")
             yield AuditContext(log, self.side, self.reader, self.keys, self.signer, tiles=tiles)

@@ -1,6 +1,6 @@
 """Values of records that were never written: they are deleted as all others, and excuse the loss of no other value.
 
-A crash between the side store's commit and the log's leaves them; another record takes the number.
+A crash between the value store's commit and the log's leaves them; another record takes the number.
 """
 
 import json

@@ -16,9 +16,18 @@ EVERY = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_p
 
 
 def write_adapter(
-    folder: Path, model: ModelConfig, seed: int, *, rank: int = 4, alpha: float = 8.0, rslora: bool = False,
-    targets: tuple[str, ...] = EVERY, strength: float = 0.3, layers: tuple[int, ...] | None = None, **config: Any,
-) -> Path:  # fmt: skip
+    folder: Path,
+    model: ModelConfig,
+    seed: int,
+    *,
+    rank: int = 4,
+    alpha: float = 8.0,
+    rslora: bool = False,
+    targets: tuple[str, ...] = EVERY,
+    strength: float = 0.3,
+    layers: tuple[int, ...] | None = None,
+    **config: Any,
+) -> Path:
     """model: the whole one."""
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}

@@ -37,10 +37,15 @@ async def running(folder: Path, faults: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, value)
     client = EngineClient(
         EngineConfig(
-            model=str(folder), num_blocks=256, max_model_len=2048, step_timeout_s=STEP_TIMEOUT_S, threads=1,
-            max_num_seqs=8, **({"device": "cuda", "dtype": "bfloat16", "graphs": False} if GPU else {}),
+            model=str(folder),
+            num_blocks=256,
+            max_model_len=2048,
+            step_timeout_s=STEP_TIMEOUT_S,
+            threads=1,
+            max_num_seqs=8,
+            **({"device": "cuda", "dtype": "bfloat16", "graphs": False} if GPU else {}),
         )
-    )  # fmt: skip
+    )
     try:
         await client.start()
         yield client

@@ -128,7 +128,7 @@ CHAT = st.fixed_dictionaries(
 COMPLETION = st.fixed_dictionaries(
     {"prompt": st.sampled_from(["the sea", "é🙂", ["the sea", "wind 本"], [5, 6, 200, 7], [[5, 6], [200, 201, 202]]])},
     optional={"logprobs": st.integers(0, 3), "echo": st.booleans(), "max_tokens": st.integers(1, 5)},
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -182,9 +182,12 @@ def told(choices: list[dict[str, Any]], first: dict[str, Any]) -> dict[str, Any]
         found["logprobs"] += entries.get("content") or []
         if "tokens" in entries:
             found["logprobs"] += zip(
-                entries["tokens"], entries["token_logprobs"], entries["top_logprobs"], entries["text_offset"],
+                entries["tokens"],
+                entries["token_logprobs"],
+                entries["top_logprobs"],
+                entries["text_offset"],
                 strict=True,
-            )  # fmt: skip
+            )
         assert found["reason"] is None, "nothing comes behind the end"
         found["reason"] = choice["finish_reason"]
     return found

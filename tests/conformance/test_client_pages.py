@@ -66,9 +66,13 @@ class Pages:
 
     async def run(self, *command, within_s=60, **environment):
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=self.folder, env={**os.environ, "HOME": str(self.folder), **environment},
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            *command,
+            cwd=self.folder,
+            env={**os.environ, "HOME": str(self.folder), **environment},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         try:
             out, err = await asyncio.wait_for(process.communicate(), within_s)
         finally:

@@ -53,10 +53,15 @@ async def test_the_node_sdk_works_unchanged(node, tmp_path):
     }
     async with lab(tmp_path, set_up=two_tenants, backends=backends) as made:
         seen = await drive(
-            node, made,
-            key=made.key(), denied=made.key("globex/main"), wrongKey="dom_live_00000000_" + "0" * 49,
-            model="small", slow="slow", failing="failing",
-        )  # fmt: skip
+            node,
+            made,
+            key=made.key(),
+            denied=made.key("globex/main"),
+            wrongKey="dom_live_00000000_" + "0" * 49,
+            model="small",
+            slow="slow",
+            failing="failing",
+        )
         request_id = seen["answer"].pop("requestId")
         assert seen.pop("errors") == {
             "wrongKey": ["AuthenticationError", 401, "invalid_api_key"],

@@ -46,9 +46,14 @@ class Host:
 
     def run(self, words, variables, code=0):
         done = subprocess.run(
-            [self.here(word) for word in words], env=self.environment(variables), cwd=self.folder,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            [self.here(word) for word in words],
+            env=self.environment(variables),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -58,9 +63,13 @@ class Host:
         log = self.folder / "gateway.log"
         with log.open("w") as out:
             process = subprocess.Popen(
-                [self.here(word) for word in words], env=self.environment(variables), cwd=self.folder,
-                stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
+                [self.here(word) for word in words],
+                env=self.environment(variables),
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
         try:
             for _ in range(1200):
                 said = re.search(r"listening on (http://\S+)/v1\n", log.read_text())

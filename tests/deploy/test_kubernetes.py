@@ -170,9 +170,10 @@ def test_what_stands_beside_the_manifests_names_what_is_in_them():
     scaled = yaml.safe_load((FOLDER / "examples" / "scaledobject.yaml").read_text())
     target, namespace_of = scaled["spec"]["scaleTargetRef"], scaled["metadata"]["namespace"]
     for cell in CELLS:
-        known = {(e["apiVersion"], e["kind"], e["metadata"]["name"], e["metadata"]["namespace"]) for e in of_kind(
-            cell, "StatefulSet", "Service"
-        )}  # fmt: skip
+        known = {
+            (e["apiVersion"], e["kind"], e["metadata"]["name"], e["metadata"]["namespace"])
+            for e in of_kind(cell, "StatefulSet", "Service")
+        }
         assert (target["apiVersion"], target["kind"], target["name"], namespace_of) in known
         scrape = yaml.safe_load((FOLDER.parent / "prometheus" / "kubernetes.yaml").read_text())
         for job in scrape["scrape_configs"]:

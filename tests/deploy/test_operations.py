@@ -60,8 +60,12 @@ def shell(script, path=os.environ["PATH"], **variables):
     environment = os.environ | {"PYTHONPATH": str(TREE), "PATH": path, **{k: str(v) for k, v in variables.items()}}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", domicile + script],
-        env=environment, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -30,9 +30,16 @@ def release(tmp_path):
     (tmp_path / "release.pem").write_bytes(private)
     (tmp_path / "release.pub").write_bytes(public)
     done = run(
-        "sign", "--key", tmp_path / "release.pem", "--builder", "urn:test", "--out", tmp_path / "p.json",
-        tmp_path / "a.whl", tmp_path / "b.tar.gz",
-    )  # fmt: skip
+        "sign",
+        "--key",
+        tmp_path / "release.pem",
+        "--builder",
+        "urn:test",
+        "--out",
+        tmp_path / "p.json",
+        tmp_path / "a.whl",
+        tmp_path / "b.tar.gz",
+    )
     assert done.returncode == 0, done.stderr
     return tmp_path
 

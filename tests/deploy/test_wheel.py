@@ -81,6 +81,10 @@ def test_it_finds_itself_and_not_the_clone(domicile, installed, tmp_path):
     libraries = next(path for path in sys.path if path.endswith("site-packages"))
     said = subprocess.run(
         [sys.executable, "-S", "-c", "import gateway, policy; print(gateway.__file__, policy.__file__)"],
-        cwd=tmp_path, env={"PYTHONPATH": f"{installed}:{libraries}"}, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{installed}:{libraries}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert all(path.startswith(str(installed)) for path in said.split())

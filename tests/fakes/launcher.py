@@ -40,9 +40,15 @@ class FakeLauncher:
         stack = self._stacks[identity.backend] = AsyncExitStack()
         await stack.enter_async_context(running(fake))
         backend = Backend(
-            id=identity.backend, tenant=identity.tenant, region=identity.region, url=fake.url, uri=identity.uri,
-            models=(spec.served_name,), role=spec.role, transfer="127.0.0.1:9" if spec.role == "prefill" else None,
-        )  # fmt: skip
+            id=identity.backend,
+            tenant=identity.tenant,
+            region=identity.region,
+            url=fake.url,
+            uri=identity.uri,
+            models=(spec.served_name,),
+            role=spec.role,
+            transfer="127.0.0.1:9" if spec.role == "prefill" else None,
+        )
         self._running[identity.backend] = RunningBackend(backend, 0, Path("log"))
         return self._running[identity.backend]
 

@@ -54,9 +54,13 @@ class Nursery:
 async def nursery(data):
     """Gateways on the data folder `data`."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.gateway.nursery", str(data),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "tests.gateway.nursery",
+        str(data),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     try:
         yield Nursery(process)
     finally:

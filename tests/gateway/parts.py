@@ -30,11 +30,20 @@ def principal(policy=POLICY, *, tenant="acme", project="main", scopes=UNBOUNDED,
     in_force = COMPILER.compile(tenant, policy) if policy else None
     limits = in_force.policy.limits if in_force else None
     return Principal(
-        tenant=tenant, project=project, key_id="7GA3GXAA", purpose="customer support", legal_basis="contract",
-        data_classes=(), risk_class="limited", ai_system_id=None, scopes=scopes, expires_at=None,
-        in_force=in_force, policy_error=error,
+        tenant=tenant,
+        project=project,
+        key_id="7GA3GXAA",
+        purpose="customer support",
+        legal_basis="contract",
+        data_classes=(),
+        risk_class="limited",
+        ai_system_id=None,
+        scopes=scopes,
+        expires_at=None,
+        in_force=in_force,
+        policy_error=error,
         counters=binding(tenant, project, "7GA3GXAA", configured or {}, limits),
-    )  # fmt: skip
+    )
 
 
 def call(body=None, endpoint=CHAT, **more):
@@ -49,9 +58,16 @@ def client():
 def parsed(body=None, *, who=None, request_id="req-1", asked=None, counted=False, **more):
     """A request after its second step."""
     return Parsed(
-        request_id=request_id, client=client(), principal=who or principal(), call=asked or call(body, **more),
-        subject=None, trace_id=None, offered=True, counted=counted, started=perf_counter(),
-    )  # fmt: skip
+        request_id=request_id,
+        client=client(),
+        principal=who or principal(),
+        call=asked or call(body, **more),
+        subject=None,
+        trace_id=None,
+        offered=True,
+        counted=counted,
+        started=perf_counter(),
+    )
 
 
 def exchange(body=None, **more):
@@ -67,9 +83,17 @@ def record(place, url="http://127.0.0.1:1", models=("small",), **more):
     tenant, region, name = place.split("/")
     uri = BackendIdentity("eu-1", tenant, region, name).uri
     return BackendRecord(
-        id=name, cell="eu-1", tenant=tenant, region=region, url=url, uri=uri, models=models,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC), revoked_at=None, **more,
-    )  # fmt: skip
+        id=name,
+        cell="eu-1",
+        tenant=tenant,
+        region=region,
+        url=url,
+        uri=uri,
+        models=models,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        revoked_at=None,
+        **more,
+    )
 
 
 class World:

@@ -57,10 +57,15 @@ async def test_a_backend_answers_while_its_hardware_attests_it_and_no_longer(tmp
         made.tenant("acme", ATTESTED)
         made.control.create_deployment(
             Deployment(
-                tenant="acme", id="writer", model="writer", weights="writer", regions=("eu-fr-par",), wait_s=200,
+                tenant="acme",
+                id="writer",
+                model="writer",
+                weights="writer",
+                regions=("eu-fr-par",),
+                wait_s=200,
                 min_replicas=1,
             )
-        )  # fmt: skip
+        )
 
     accepted = {"roots": [str(tmp_path / "root.pem")], "measurements": [MEASUREMENT.hex()]}
     settings = {

@@ -58,10 +58,15 @@ async def test_an_answer_is_traced_to_its_model_by_its_client_s_own_text(tmp_pat
             made.tenant(tenant, policy)
             made.control.create_deployment(
                 Deployment(
-                    tenant=tenant, id="writer", model="writer", weights="writer", regions=("eu-fr-par",), wait_s=200,
+                    tenant=tenant,
+                    id="writer",
+                    model="writer",
+                    weights="writer",
+                    regions=("eu-fr-par",),
+                    wait_s=200,
                     min_replicas=1,
                 )
-            )  # fmt: skip
+            )
 
     with small_engines():
         async with lab(tmp_path, set_up=set_up, backends={}, fleet={"models": str(folder)}) as made:
@@ -126,10 +131,16 @@ def committing(made):
         made.tenant(tenant, COMMITTED)
         made.control.create_deployment(
             Deployment(
-                tenant=tenant, id="writer", model="writer", weights="writer", regions=("eu-fr-par",), wait_s=200,
-                min_replicas=replicas, max_replicas=replicas,
+                tenant=tenant,
+                id="writer",
+                model="writer",
+                weights="writer",
+                regions=("eu-fr-par",),
+                wait_s=200,
+                min_replicas=replicas,
+                max_replicas=replicas,
             )
-        )  # fmt: skip
+        )
     made.project("acme", "strict")
     for tenant, role in (("acme", "dpo"), ("globex", "dpo"), (None, "operator")):
         person = made.control.create_person(tenant, "Ada", [role])

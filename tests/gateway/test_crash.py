@@ -21,7 +21,7 @@ from tests.conftest import how_many, seed_of
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import Lab, chat, open_control
 from tests.gateway.nursery import listening, nursery
-from tests.gateway.server.test_ledger import sums_of_events, sums_of_ledger
+from tests.gateway.store.log_followers.test_ledger_writer import sums_of_events, sums_of_ledger
 
 NODES = ("gw-1", "gw-2")  # two gateways on one data folder; while one is down the other answers
 KILLS_A_NODE = how_many(30, 8)

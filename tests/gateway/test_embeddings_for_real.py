@@ -46,9 +46,15 @@ async def test_vectors_of_a_real_engine_through_the_gateway_are_transformers_on_
     (models / "vectors").mkdir(parents=True)
     theirs = write_decoder(models / "vectors")
     wish = Deployment(
-        tenant="acme", id="small", model="small", weights="vectors", regions=("eu-fr-par",), wait_s=200, min_replicas=1,
+        tenant="acme",
+        id="small",
+        model="small",
+        weights="vectors",
+        regions=("eu-fr-par",),
+        wait_s=200,
+        min_replicas=1,
         micro_eur_per_hour=2_500_000,
-    )  # fmt: skip
+    )
 
     def set_up(made):
         made.tenant("acme", POLICY)

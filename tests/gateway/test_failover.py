@@ -190,9 +190,13 @@ async def test_certificates_of_both_ends_change_under_an_open_stream(tmp_path):
     port = site._server.sockets[0].getsockname()[1]
     reloading = asyncio.create_task(reload_when_renewed(context, tls, every_s=0.02))
     backend = Backend(
-        id="acme-1", tenant="acme", region="eu-fr-par", url=f"https://127.0.0.1:{port}", uri=identity.uri,
+        id="acme-1",
+        tenant="acme",
+        region="eu-fr-par",
+        url=f"https://127.0.0.1:{port}",
+        uri=identity.uri,
         models=("small",),
-    )  # fmt: skip
+    )
     credentials = TenantCredentials(tmp_path / "gateway", "demo", authority.root_file, authority)
     seen = []
 
@@ -224,9 +228,15 @@ async def test_certificates_of_both_ends_change_under_an_open_stream(tmp_path):
 ROUNDS, CALLERS = how_many(20, 6), 8
 SEED = 20261128
 WISH = Deployment(
-    tenant="acme", id="small", model="small", weights="m.gguf", regions=("eu-fr-par",), min_replicas=2, max_replicas=3,
+    tenant="acme",
+    id="small",
+    model="small",
+    weights="m.gguf",
+    regions=("eu-fr-par",),
+    min_replicas=2,
+    max_replicas=3,
     wait_s=20,
-)  # fmt: skip
+)
 
 
 def long_answer(body):

@@ -50,9 +50,15 @@ async def test_a_sleeping_model_answers_its_second_lock_holds_and_nothing_is_lef
     models = tmp_path / "models"
     write_folder(models / "tiny", tiny_model())
     wish = Deployment(
-        tenant="acme", id="small", model="small", weights="tiny", regions=("eu-fr-par",), idle_s=3600, wait_s=200,
+        tenant="acme",
+        id="small",
+        model="small",
+        weights="tiny",
+        regions=("eu-fr-par",),
+        idle_s=3600,
+        wait_s=200,
         micro_eur_per_hour=2_500_000,
-    )  # fmt: skip
+    )
 
     def set_up(made):
         made.tenant("acme", OPEN_POLICY + "retention: {metadata: 12mo, content: 'encrypted, 30d'}\n")

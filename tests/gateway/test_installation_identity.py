@@ -177,7 +177,7 @@ def test_a_side_store_of_another_installation_is_refused_by_name(tmp_path):
         assert side.claim(keys[0]).cell == "one"
         assert side.claim(keys[0]).cell == "one"
         with pytest.raises(
-            ForeignDatabaseError, match=r"side store belongs to cell 'one'.*this data folder to cell 'two'"
+            ForeignDatabaseError, match=r"value store belongs to cell 'one'.*this data folder to cell 'two'"
         ):
             side.claim(keys[1])
 

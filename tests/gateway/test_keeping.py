@@ -1,4 +1,4 @@
-"""Content kept and forgotten, through the whole gateway: policy, side store, pack, erasure, and the bytes on disk."""
+"""Content kept and forgotten, through the whole gateway: policy, value store, pack, erasure, and the bytes on disk."""
 
 import asyncio
 import json

@@ -10,7 +10,7 @@ from gateway.records.prices import PriceBook
 from gateway.server.ledger import Ledger, record_days
 from gateway.store.log_followers.ledger_writer import DAY_S, FLOOR_DAYS, LedgerWriter
 from gateway.store.reports.usage_report import entries, usage
-from tests.gateway.server.test_ledger import PRICES, accepted, clock, completed, record  # noqa: F401  (fixtures)
+from tests.gateway.store.log_followers.test_ledger_writer import PRICES, accepted, clock, completed, record  # noqa: F401  (fixtures)
 
 ON_BOTH_DATABASES = True
 NOW = 1_780_000_000.0

@@ -106,10 +106,15 @@ async def test_policy_demands_a_mark_and_the_detector_finds_it(tmp_path, monkeyp
             made.tenant(tenant, policy)
             made.control.create_deployment(
                 Deployment(
-                    tenant=tenant, id="writer", model="writer", weights="writer", regions=("eu-fr-par",), wait_s=200,
+                    tenant=tenant,
+                    id="writer",
+                    model="writer",
+                    weights="writer",
+                    regions=("eu-fr-par",),
+                    wait_s=200,
                     min_replicas=1,
                 )
-            )  # fmt: skip
+            )
         person = made.control.create_person("acme", "Ada", ["dpo"])
         _, token = made.control.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
         made.keys["dpo"] = token.token

@@ -34,10 +34,15 @@ async def test_documents_are_ranked_as_transformers_scores_what_left_and_tokens_
         for name in ("ranker", "writer"):
             made.control.create_deployment(
                 Deployment(
-                    tenant="acme", id=name, model=name, weights=name, regions=("eu-fr-par",), wait_s=200,
+                    tenant="acme",
+                    id=name,
+                    model=name,
+                    weights=name,
+                    regions=("eu-fr-par",),
+                    wait_s=200,
                     min_replicas=1,
                 )
-            )  # fmt: skip
+            )
         made.control.create_model_name("acme", "main", "best", named(targets=["ranker"]))
 
     with small_engines():

@@ -19,8 +19,12 @@ from tests.gateway.request.test_routes import routes
 CASES = 300
 
 REGIONS = {"eu-fr-par": "FR", "eu-de-fra": "DE", "us-east": "US"}
-PLACES = [f"{tenant}/{region}/{tenant}-{region[-3:]}-{n}" for tenant in ("acme", "globex") for region in REGIONS
-          for n in (1, 2)]  # fmt: skip
+PLACES = [
+    f"{tenant}/{region}/{tenant}-{region[-3:]}-{n}"
+    for tenant in ("acme", "globex")
+    for region in REGIONS
+    for n in (1, 2)
+]
 COUNTRIES = ("EU", "EEA", "EEA+adequate", "[FR]", "[DE]", "[US]", "[FR, DE]", "[FR, US]", "[FR, DE, US]")
 
 
@@ -47,14 +51,19 @@ WORLD = World()
 fleets = st.sets(st.sampled_from(PLACES), max_size=8).map(sorted)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("ask"), st.sampled_from(["acme", "globex"]), st.sampled_from(TEXTS),
-                  st.lists(st.booleans(), max_size=4), st.none() | fleets),
+        st.tuples(
+            st.just("ask"),
+            st.sampled_from(["acme", "globex"]),
+            st.sampled_from(TEXTS),
+            st.lists(st.booleans(), max_size=4),
+            st.none() | fleets,
+        ),
         st.tuples(st.just("fleet"), fleets),
         st.tuples(st.just("ready"), st.sampled_from(PLACES), st.booleans()),
     ),
     min_size=1,
     max_size=6,
-)  # fmt: skip
+)
 
 
 def inside(text, facts):

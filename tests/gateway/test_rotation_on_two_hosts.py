@@ -131,8 +131,9 @@ async def test_both_rotations_and_the_pepper_are_carried_to_another_host_under_l
                     await domicile("init", "--keys", safe / "2", "--data", two)
                     await domicile("init", "--keys", safe / "2", "--data", one)
                 await domicile("secrets", "rewrap", "--data", two)
-                await domicile("project", "create", "globex", "main", "--purpose", "x", "--legal-basis", "contract",
-                               "--data", two)  # fmt: skip  # and goes on under the new one
+                await domicile(
+                    "project", "create", "globex", "main", "--purpose", "x", "--legal-basis", "contract", "--data", two
+                )  # and goes on under the new one
                 assert signed_by(two, "globex") == new
                 assert Installation.open(two).owner.public_key == new
                 status = json.loads(await domicile("secrets", "show", "--data", two, "--json"))

@@ -108,8 +108,9 @@ def proxy(name, folder, behind):
     file.write_text(text.format(folder=folder, front=front, behind=behind))
     with subprocess.Popen(
         [command, *(each.format(file=file, folder=folder) for each in arguments)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
         try:
             yield front
         finally:

@@ -76,7 +76,7 @@ async def test_what_two_hosts_keep_of_a_person_is_disclosed_and_erased_whole_fro
             for data in (made.data, two):
                 assert "The log holds" in await domicile("audit", "verify", "--keys", "--data", data)
             said = await domicile("database", "show", "--data", two)
-            assert "side store: database" in said and said.count("of cell 'eu-1'") == 3
+            assert "value store: database" in said and said.count("of cell 'eu-1'") == 3
 
 
 async def test_the_master_key_is_replaced_under_load_on_two_hosts_that_share_the_keys(tmp_path, urls):
@@ -119,8 +119,8 @@ async def test_a_tenant_erased_on_one_host_can_keep_nothing_on_the_other(tmp_pat
 @pytest.mark.parametrize(
     ("harm", "because"),
     [
-        ("UPDATE watch_mark SET mark = 'older'", "the side store's database was put back"),
-        ("ALTER TABLE value RENAME TO v; CREATE TABLE value AS TABLE v", "the side store's database was dropped or"),
+        ("UPDATE watch_mark SET mark = 'older'", "the value store's database was put back"),
+        ("ALTER TABLE value RENAME TO v; CREATE TABLE value AS TABLE v", "the value store's database was dropped or"),
     ],
 )
 async def test_a_side_store_that_was_put_back_or_replaced_stops_the_gateway(tmp_path, urls, harm, because):
@@ -166,7 +166,7 @@ async def test_a_folder_is_moved_to_the_database_by_a_documented_command(tmp_pat
     said = await domicile("audit", "dsar", "acme", "--subject", ALICE, "--data", made.data, code=1)
     assert "domicile database move" in said, said
     said = await domicile("database", "move", "--data", made.data)
-    assert "side store: database" in said
+    assert "value store: database" in said
     (made.data / "audit" / "side.db").rename(tmp_path / "old")
     assert texts(await access(made.data, ALICE)) == {"from before"}
     monkeypatch.delenv(VALUES_VARIABLE)

@@ -74,9 +74,15 @@ def backend():
 def request_facts(backend):
     def facts(*candidates, **changes):
         base = dict(
-            tenant="acme", project="shop", model="m", at=datetime(2026, 11, 27, 12, tzinfo=UTC), purpose="support",
-            legal_basis="contract", risk_class="limited", candidates=candidates or (backend(),),
-        )  # fmt: skip
+            tenant="acme",
+            project="shop",
+            model="m",
+            at=datetime(2026, 11, 27, 12, tzinfo=UTC),
+            purpose="support",
+            legal_basis="contract",
+            risk_class="limited",
+            candidates=candidates or (backend(),),
+        )
         return RequestFacts(**{**base, **changes})
 
     return facts

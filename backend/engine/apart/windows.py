@@ -64,7 +64,7 @@ class Windows:
         return next((own for own in self._own.values() if own.handle.id == id), None)
 
     def open(self, handle: WindowHandle) -> str:
-        """Map another backend's; why not, or ""."""
+        """Map another backend's window. Return why that failed, or ""."""
         pages = self.pages()
         if pages is None:
             return "the blocks of this engine cannot travel"

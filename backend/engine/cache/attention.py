@@ -43,9 +43,15 @@ class KVCache:
     """
 
     def __init__(
-        self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str,
-        allocate: Allocate | None = None, groups: LayerGroups | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: str,
+        allocate: Allocate | None = None,
+        groups: LayerGroups | None = None,
+    ) -> None:
         self.groups = groups or one_table(model.num_layers)
         rows = (self.groups.depth, num_blocks, block_size, model.num_kv_heads)
         self._shapes = [(*rows, width) for width in model.cached_widths]
@@ -152,9 +158,13 @@ class PagedAttention:
     """`models.decoder.Attention` for one step. others: by the tables behind the first."""
 
     def __init__(
-        self, cache: KVCache, slots: Tensor, decodes: Decodes | None, prefills: list[Prefill],
+        self,
+        cache: KVCache,
+        slots: Tensor,
+        decodes: Decodes | None,
+        prefills: list[Prefill],
         others: Items[TableStep] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cache = cache
         self.steps = (TableStep(slots, decodes, prefills), *others)
 
@@ -238,9 +248,14 @@ def _decode(
 
 
 def _prefill(
-    q: Tensor, k: Tensor, v: Tensor, whole: tuple[Tensor, Tensor] | None, p: Prefill, window: int | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    whole: tuple[Tensor, Tensor] | None,
+    p: Prefill,
+    window: int | None,
     softness: Softness,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """One sequence: causal among its new tokens, and over its whole context or the window's part of it.
 
     q: [new, heads, head_dim]. whole: keys and values of all its blocks, if there is a context.

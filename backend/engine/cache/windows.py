@@ -156,7 +156,7 @@ class CardWindow:
 
     @classmethod
     def made(cls, device: torch.device, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> "CardWindow":
-        """In a pool of its own, for what is mapped is the whole allocation. Raises WindowUnusable."""
+        """Allocate from a separate pool, since a mapping covers the whole allocation. Raises WindowUnusable."""
         try:
             pool = torch.cuda.MemPool()
             with torch.cuda.use_mem_pool(pool, device):
@@ -178,9 +178,15 @@ class CardWindow:
             place = msgspec.msgpack.decode(handle.place, type=_CardPlace)
             opening: Any = torch.UntypedStorage._new_shared_cuda
             storage = opening(
-                torch.cuda.current_device() if device.index is None else device.index, place.handle, place.size,
-                place.offset, place.counter, place.counter_offset, place.event, place.event_needed,
-            )  # fmt: skip
+                torch.cuda.current_device() if device.index is None else device.index,
+                place.handle,
+                place.size,
+                place.offset,
+                place.counter,
+                place.counter_offset,
+                place.event,
+                place.event_needed,
+            )
             memory = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
         except (RuntimeError, msgspec.MsgspecError) as error:
             raise WindowUnusable(f"the other card's window cannot be mapped ({str(error).splitlines()[0]})") from None

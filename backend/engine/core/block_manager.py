@@ -59,9 +59,15 @@ class BlockManager:
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, prefix_cache: bool = True, salt: bytes = b"",
-        tier: HostTier | None = None, windows: tuple[int | None, ...] = (None,),
-    ) -> None:  # fmt: skip
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_cache: bool = True,
+        salt: bytes = b"",
+        tier: HostTier | None = None,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:
         """tier: where evicted blocks go; None: they are lost. windows: of each table (`LayerGroups.windows`)."""
         self.tier = tier
         self.windows = windows

@@ -115,9 +115,14 @@ class HostTier:
     """
 
     def __init__(
-        self, slots: int, block_bytes: int, block_size: int, now: Callable[[], float] = time.monotonic, *,
+        self,
+        slots: int,
+        block_bytes: int,
+        block_size: int,
+        now: Callable[[], float] = time.monotonic,
+        *,
         tables: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.slots, self.block_bytes, self.block_size = slots, block_bytes, block_size
         self._bytes_of_tokens = tables * block_bytes  # of `block_size` tokens, where they are many
         self.todo: list[HostOperation] = []  # before the next step, in order

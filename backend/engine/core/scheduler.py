@@ -58,9 +58,14 @@ class Scheduled:
 
 class Scheduler:
     def __init__(
-        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int, whole: bool = False,
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        whole: bool = False,
         pace: PromptPace | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """whole: no prompt is cut into chunks; none may be longer than a step then, and there is no pace. pace: of
         prompt tokens beside decodes; None: as many as there is room for."""
         assert not (whole and pace)  # noqa: S101

@@ -193,7 +193,7 @@ class _Context(Followed):
         return self.begin + self.real + self.num_waiting
 
     def prepare(self, tokens: list[int], head: HeadRunner) -> bool:
-        """Make features of what can be computed now that there are these tokens. False if that is nothing."""
+        """Compute the features that these tokens allow. Return False if there are none."""
         own, entries = self.sequence, len(tokens) - 1 - self.begin
         count = min(entries - self.real, self.num_waiting)
         if entries <= 0 or count < 0 or (count == 0 and self._settled is None):

@@ -85,9 +85,13 @@ def draft_model(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel | No
     made = computing(smaller, own, SINGLE, lambda stage, done, total: None)
     blocks = BlockManager(made.cache.num_blocks, own.block_size, prefix_cache=False)
     drafter = ModelDrafter(
-        made.runner, blocks, rows=ROWS, budget=own.max_num_batched_tokens, longest=made.cache.max_model_len,
+        made.runner,
+        blocks,
+        rows=ROWS,
+        budget=own.max_num_batched_tokens,
+        longest=made.cache.max_model_len,
         vocabulary=min(smaller.config.vocab_size, checkpoint.config.vocab_size),
-    )  # fmt: skip
+    )
     return DraftModel(drafter, made.sleeper)
 
 
@@ -107,9 +111,13 @@ def _head(checkpoint: Checkpoint, config: EngineConfig) -> DraftModel:
     runner, size, sleeper = _head_runner(shape, own, load)
     blocks = BlockManager(size.num_blocks, own.block_size, prefix_cache=False)
     drafter = HeadDrafter(
-        runner, blocks, rows=ROWS, budget=own.max_num_batched_tokens, longest=size.max_model_len,
+        runner,
+        blocks,
+        rows=ROWS,
+        budget=own.max_num_batched_tokens,
+        longest=size.max_model_len,
         vocabulary=shape.vocab_size,
-    )  # fmt: skip
+    )
     return DraftModel(drafter, sleeper)
 
 
@@ -135,13 +143,27 @@ def config_of_draft(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             "--draft-memory"
         )
     return msgspec.structs.replace(
-        config, model=config.draft_model, speculation=None, draft_model="", num_blocks=config.draft_memory // block,
-        max_num_seqs=ROWS, max_num_batched_tokens=max(ROWS, min(config.max_num_batched_tokens, 2048)),
-        quantization=None, kv_dtype=None, prefix_cache=False, batch_invariant=False, tensor_parallel_size=1,
-        pipeline_parallel_size=1, expert_parallel=False, redundant_experts=0, max_adapters=0, adapters="",
-        max_model_len=None, host_cache_bytes=0,
+        config,
+        model=config.draft_model,
+        speculation=None,
+        draft_model="",
+        num_blocks=config.draft_memory // block,
+        max_num_seqs=ROWS,
+        max_num_batched_tokens=max(ROWS, min(config.max_num_batched_tokens, 2048)),
+        quantization=None,
+        kv_dtype=None,
+        prefix_cache=False,
+        batch_invariant=False,
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        expert_parallel=False,
+        redundant_experts=0,
+        max_adapters=0,
+        adapters="",
+        max_model_len=None,
+        host_cache_bytes=0,
         window_tables=False,  # a draft model goes back to the first token that differs, which a window may have passed
-    )  # fmt: skip
+    )
 
 
 def require_same_tokens(checkpoint: Checkpoint, smaller: Checkpoint) -> None:

@@ -33,10 +33,16 @@ class EmbeddingEngine(Engine):
     """``max_model_len`` is the longest text, in tokens."""
 
     def __init__(
-        self, model: Decoder | Encoder, config: EngineConfig, cache: CacheSize, pooling: Pooling, *,
-        runner: Runner | None = None, sleeper: Sleeper | None = None,
+        self,
+        model: Decoder | Encoder,
+        config: EngineConfig,
+        cache: CacheSize,
+        pooling: Pooling,
+        *,
+        runner: Runner | None = None,
+        sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder | Encoder] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``runner``, ``sleeper``: a GPU's; by default the plain ones, whose model sleeps if it can be had by
         ``reload``."""
         self._pooling = pooling
@@ -52,9 +58,12 @@ class EmbeddingEngine(Engine):
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None,
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        on_stage: OnStage = lambda stage, done, total: None,
         team: Team | None = None,
-    ) -> "EmbeddingEngine":  # fmt: skip
+    ) -> "EmbeddingEngine":
         """Load and build. Raises ConfigError before loading if it cannot be as asked, ModelError while."""
         embedding = checkpoint.embedding
         assert embedding is not None  # noqa: S101 -- who calls has looked
@@ -105,10 +114,21 @@ class EmbeddingEngine(Engine):
         return cls(model, config, cache, pooling, runner=runner, sleeper=sleeper)
 
     def add(
-        self, id: int, prompt: list[int], params: SamplingParams = NOTHING_DRAWN, *, priority: int = 0,
-        leader: int | None = None, cache_root: bytes = b"", project: bytes = b"", adapter: str = "",
-        exports: int | None = None, fetches: bool = False, window: bytes = b"", adapter_digest: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        id: int,
+        prompt: list[int],
+        params: SamplingParams = NOTHING_DRAWN,
+        *,
+        priority: int = 0,
+        leader: int | None = None,
+        cache_root: bytes = b"",
+        project: bytes = b"",
+        adapter: str = "",
+        exports: int | None = None,
+        fetches: bool = False,
+        window: bytes = b"",
+        adapter_digest: str = "",
+    ) -> None:
         """As `Engine.add`, for a text; ``params`` say nothing here, and no block travels."""
         super().add(id, prompt, NOTHING_DRAWN, priority=priority, leader=leader, cache_root=cache_root, project=project)
 

@@ -27,9 +27,7 @@ class GpuPoolingRunner:
     plain_only = False
     missed = 0
 
-    def __init__(
-        self, model: PagedDecoder, cache: KVCache, pooling: Pooling, *, batch_invariant: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, model: PagedDecoder, cache: KVCache, pooling: Pooling, *, batch_invariant: bool = False) -> None:
         self.model = model
         self.device, self.block_size = cache.keys.device, cache.block_size
         self.cache = PagedCache(cache.keys, cache.values)
@@ -57,9 +55,11 @@ class GpuPoolingRunner:
         most = max(map(len, used))
         counts = [s.num_tokens for s in batch]
         states = self._states(
-            torch.tensor([ids, positions, slots]), torch.tensor([table + [0] * (most - len(table)) for table in used]),
-            counts, ends,
-        )  # fmt: skip
+            torch.tensor([ids, positions, slots]),
+            torch.tensor([table + [0] * (most - len(table)) for table in used]),
+            counts,
+            ends,
+        )
         vectors = [
             pooled(self._pooling, s.sequence, s.num_tokens, own)
             for s, own in zip(batch, states.split_with_sizes(counts), strict=True)
@@ -73,10 +73,16 @@ class GpuPoolingRunner:
         starts = torch.tensor([0, *counts]).cumsum(0)
         blocks, lengths, starts = (x.to(self.device, torch.int32) for x in (tables, torch.tensor(ends), starts))
         attention = PagedLayers(
-            self.model.config, self.model.kernels, self.cache, self._workspace,
-            StepShape(0, chunks=len(counts), chunk_rows=len(ids)), blocks, lengths, starts,
+            self.model.config,
+            self.model.kernels,
+            self.cache,
+            self._workspace,
+            StepShape(0, chunks=len(counts), chunk_rows=len(ids)),
+            blocks,
+            lengths,
+            starts,
             batch_invariant=self._batch_invariant,
-        )  # fmt: skip
+        )
         hidden = self.model.body(StepTokens(ids, positions, slots, None), self.cache, attention)
         return self.model.states(hidden).float()
 

@@ -74,10 +74,14 @@ class PinnedBuffers:
             buffer.zero_()
 
     def bring(
-        self, drawn: Tensor, places: list[int], reported: Collection[int] = (),
-        of_tokens: PendingLogprobs | None = None, of_prompts: Items[tuple[Sequence, int, PendingLogprobs]] = (),
+        self,
+        drawn: Tensor,
+        places: list[int],
+        reported: Collection[int] = (),
+        of_tokens: PendingLogprobs | None = None,
+        of_prompts: Items[tuple[Sequence, int, PendingLogprobs]] = (),
         largest: Tensor | None = None,
-    ) -> PendingTokens:  # fmt: skip
+    ) -> PendingTokens:
         """Start the copy; what else comes along was sent before. See `PendingTokens`."""
         self._turn = (self._turn + 1) % len(self._places)
         ids = self._places[self._turn][: len(drawn)]

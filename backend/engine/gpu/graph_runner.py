@@ -28,6 +28,7 @@ from backend.engine.core.speculation import Drafted, HiddenStates, first_rows
 from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
 from backend.engine.gpu.committing import CommittingReplays, Variant, allocate_largest, any_commits
 from backend.engine.gpu.d2h import PendingTokens, PinnedBuffers, longest_first, places_of
+from backend.engine.gpu.device_tables import DeviceTables, Words, row_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
 from backend.engine.gpu.paged_layers import (
     DENSE_STEP,
@@ -41,7 +42,6 @@ from backend.engine.gpu.paged_layers import (
 )
 from backend.engine.gpu.piecewise import PiecewiseBody
 from backend.engine.gpu.shaping import DeviceShaping, PendingLogprobs, prompt_places
-from backend.engine.gpu.tables import DeviceTables, Words, row_of
 from backend.engine.gpu.verifier import SIZES, Verifier
 from backend.kernels.adapters.reference import slots_of_tokens
 from backend.kernels.attention.workspace import PREFIX_STEP, SharedPrefix
@@ -70,22 +70,23 @@ class GraphRunner:
     plain_only = False
 
     def __init__(
-        self, model: PagedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
-        max_model_len: int, speculates: bool = False, batch_invariant: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        model: PagedDecoder,
+        cache: KVCache,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        speculates: bool = False,
+        batch_invariant: bool = False,
+    ) -> None:
         self.device = device = cache.keys.device
         self.block_size = block_size = cache.block_size
         self.kernels = model.kernels
         self.model = model
         self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
         config = model.config
-        fp8_cache = cache.keys.dtype == FP8
-        k_scale = v_scale = None
-        if fp8_cache:  # e4m3 reaches 448; keys seldom pass 50, so 1 does where a checkpoint brings no scales
-            given = model.kv_scales if model.kv_scales is not None else torch.ones(config.num_layers, 2)
-            k_scale, v_scale = (
-                given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
-            )
+        k_scale, v_scale = _scales(model, cache)
         self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale, cache.groups)
         self.pages = Pages(cache.keys, cache.values, cache.groups)
         self.windows = windows = cache.groups.windows
@@ -182,9 +183,13 @@ class GraphRunner:
         drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
         self._shaping.count(plan, drawn)
         return self._landing.bring(
-            drawn, places, reported, PendingLogprobs.of(self.kernels, logits, drawn, reported), of_prompts,
+            drawn,
+            places,
+            reported,
+            PendingLogprobs.of(self.kernels, logits, drawn, reported),
+            of_prompts,
             self._left(len(ordered), commits),
-        )  # fmt: skip
+        )
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
@@ -373,11 +378,17 @@ class GraphRunner:
         self._pieces[size] = PiecewiseBody(
             self.model,
             StepTokens(
-                inputs.token_ids[:size], inputs.positions[:size], inputs.slots[..., :size], None,
+                inputs.token_ids[:size],
+                inputs.positions[:size],
+                inputs.slots[..., :size],
+                None,
                 self._adapters_of(size),
             ),
-            self.cache, self._attended, self._stream, self._pool,
-        )  # fmt: skip
+            self.cache,
+            self._attended,
+            self._stream,
+            self._pool,
+        )
 
     def _found(self, replays: dict[int, Replay], capture: Callable[[int], Replay], size: int) -> Replay | None:
         if size not in replays:
@@ -484,10 +495,15 @@ class GraphRunner:
         tables.flush()
         count = len(ordered)
         step = self._step(
-            tables.query_start[: count + 1], shape, pieces.size if pieces else shape.rows,
-            tables.prefill_start[: len(chunks) + 1], pieces, draws=draws, also=prompt_places(ordered, self.device),
+            tables.query_start[: count + 1],
+            shape,
+            pieces.size if pieces else shape.rows,
+            tables.prefill_start[: len(chunks) + 1],
+            pieces,
+            draws=draws,
+            also=prompt_places(ordered, self.device),
             commits=commits,
-        )  # fmt: skip
+        )
         return ordered, step()
 
     def _arranged(
@@ -502,10 +518,12 @@ class GraphRunner:
         chunk_rows = _tokens(chunks)
         begin = len(decodes) + chunk_rows
         shape = StepShape(
-            len(decodes), chunks=len(chunks), chunk_rows=chunk_rows,
+            len(decodes),
+            chunks=len(chunks),
+            chunk_rows=chunk_rows,
             resumed=resumed_prompts(begin, [(s.num_tokens, s.sequence.num_computed) for s in resumed]),
             dense=dense_prompts(begin + _tokens(resumed), [s.num_tokens for s in dense]),
-        )  # fmt: skip
+        )
         return decodes + chunks + resumed + dense, chunks, shape
 
     @property
@@ -522,9 +540,17 @@ class GraphRunner:
         return self._has_dense and not HISTORY_STEP % self.block_size and is_resumed(scheduled.num_tokens, history)
 
     def _step(
-        self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor,
-        pieces: PiecewiseBody | None = None, *, draws: bool = True, also: Tensor | None = None, commits: bool = False,
-    ) -> Callable[[], Tensor]:  # fmt: skip
+        self,
+        query_start: Tensor,
+        shape: StepShape,
+        tokens: int,
+        chunk_start: Tensor,
+        pieces: PiecewiseBody | None = None,
+        *,
+        draws: bool = True,
+        also: Tensor | None = None,
+        commits: bool = False,
+    ) -> Callable[[], Tensor]:
         """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
         drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last. One
         that ``commits`` leaves the largest activations of the latter in `_largest`."""
@@ -534,10 +560,18 @@ class GraphRunner:
         inputs = self._inputs.first(tokens, count)
         wanted = self._draws.first(count)
         attention = layers_of(self.model.config)(
-            self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
-            query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
+            self.model.config,
+            kernels,
+            self.cache,
+            self._workspace,
+            shape,
+            inputs.block_tables,
+            inputs.seq_lens,
+            query_start if self.batch_invariant else chunk_start,
+            self._shared,
+            batch_invariant=self.batch_invariant,
             sinks=self.model.sinks,
-        )  # fmt: skip
+        )
         last = None if shape.decodes == count else inputs.last
         adapters = self._adapters_of(tokens)
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last, adapters)
@@ -580,3 +614,15 @@ def _starts(batch: list[Scheduled]) -> Words:
     starts = np.zeros(len(batch) + 1, dtype=np.int32)
     np.cumsum([s.num_tokens for s in batch], out=starts[1:])
     return starts
+
+
+def _scales(model: PagedDecoder, cache: KVCache) -> tuple[Tensor | None, Tensor | None]:
+    """Of keys and of values by layer and head, [layers, kv heads]; None where the cache is not in FP8."""
+    if cache.keys.dtype != FP8:
+        return None, None
+    config = model.config  # e4m3 reaches 448; keys seldom pass 50, so 1 does where a checkpoint brings no scales
+    given = model.kv_scales if model.kv_scales is not None else torch.ones(config.num_layers, 2)
+    k_scale, v_scale = (
+        given[:, part, None].repeat(1, config.num_kv_heads).to(cache.keys.device).contiguous() for part in (0, 1)
+    )
+    return k_scale, v_scale

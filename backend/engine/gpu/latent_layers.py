@@ -24,9 +24,16 @@ class LatentLayers(PagedLayers):
         latents, keys, shape = self.cache.keys[layer], self.cache.values[layer], self.shape
         if self.batch_invariant:
             found: Tensor = self._ops.latent_attention(
-                q, latents, keys, self.block_tables, self.chunk_start, self.seq_lens, scale=self.scale,
-                batch_invariant=True, out=out,
-            )  # fmt: skip
+                q,
+                latents,
+                keys,
+                self.block_tables,
+                self.chunk_start,
+                self.seq_lens,
+                scale=self.scale,
+                batch_invariant=True,
+                out=out,
+            )
             return found.view(len(q), -1)
         if out is None:
             out = q.new_empty(*q.shape[:2], latents.shape[3])

@@ -138,10 +138,20 @@ class PagedLayers:
     """
 
     def __init__(
-        self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
-        shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
-        shared: SharedPrefix | None = None, *, batch_invariant: bool = False, sinks: Sequence[Tensor | None] = (),
-    ) -> None:  # fmt: skip
+        self,
+        config: ModelConfig,
+        kernels: Kernels,
+        cache: PagedCache,
+        workspace: DecodeWorkspace,
+        shape: StepShape,
+        block_tables: Tensor,
+        seq_lens: Tensor,
+        chunk_start: Tensor,
+        shared: SharedPrefix | None = None,
+        *,
+        batch_invariant: bool = False,
+        sinks: Sequence[Tensor | None] = (),
+    ) -> None:
         self.sinks = sinks
         self.batch_invariant = batch_invariant
         self.config = config
@@ -178,15 +188,22 @@ class PagedLayers:
         if decodes:
             tables, lengths = tables_of_layer[:decodes], self.seq_lens[:decodes]
             self.kernels.paged_decode(
-                q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, out=out[:decodes],
+                q[:decodes],
+                keys,
+                values,
+                tables,
+                lengths,
+                self.workspace,
+                shared=self.shared,
+                out=out[:decodes],
                 **scales,
-            )  # fmt: skip
+            )
         if chunks:
             rows = slice(decodes, decodes + shape.chunk_rows)
             tables, lengths = tables_of_layer[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
             self.kernels.paged_attention(
                 q[rows], keys, values, tables, self.chunk_start, lengths, out=out[rows], **scales
-            )  # fmt: skip
+            )
         for place, prompt in enumerate(shape.resumed, decodes + chunks):
             batched = self._batched(q, qkv, prompt.start, prompt.padded)
             self._resumed(layer, batched, prompt, tables_of_layer[place], out)

@@ -41,9 +41,14 @@ class PiecewiseBody:
     """
 
     def __init__(
-        self, model: PagedDecoder, tokens: StepTokens, cache: PagedCache, attended: Tensor, stream: "torch.cuda.Stream",
+        self,
+        model: PagedDecoder,
+        tokens: StepTokens,
+        cache: PagedCache,
+        attended: Tensor,
+        stream: "torch.cuda.Stream",
         pool: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.size = len(tokens.ids)
         self._attended = attended[: self.size]
         model.attended(tokens, cache, _DryRun(self._attended))  # compiles, and lets the libraries allocate

@@ -20,7 +20,7 @@ from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.token_masks import Allowed
 from backend.engine.cpu.logprobs import LOWEST
-from backend.engine.gpu.tables import row_of
+from backend.engine.gpu.device_tables import row_of
 from backend.kernels.interface import Kernels
 
 TIES = 8

@@ -40,7 +40,7 @@ from backend.kernels.launching.launch import FP8
 from backend.kernels.launching.self_tuning import CardChoices, choices_of_host, first_start
 from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.paged_decoder import PagedDecoder
 from backend.models.heads.head_config import HeadConfig
 from backend.models.heads.head_decoder import HeadDecoder

@@ -17,9 +17,9 @@ from backend.activations.rows import MOST
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
 from backend.engine.gpu.committing import allocate_largest
+from backend.engine.gpu.device_tables import DeviceTables, row_of
 from backend.engine.gpu.latent_layers import layers_of, workspace_of
 from backend.engine.gpu.paged_layers import StepShape
-from backend.engine.gpu.tables import DeviceTables, row_of
 from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import Kernels
 from backend.kernels.sampling.row_state import Draws, StepInputs, by_table
@@ -116,10 +116,17 @@ class Verifier:
         inputs = self.inputs.first(size, size)
         own = self._own_draws(size)
         attention = layers_of(self.model.config)(
-            self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
-            inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
+            self.model.config,
+            self.kernels,
+            self.cache,
+            self.workspace,
+            StepShape(size),
+            inputs.block_tables,
+            inputs.seq_lens,
+            self.starts[: size + 1],
+            batch_invariant=self.batch_invariant,
             sinks=self.model.sinks,
-        )  # fmt: skip
+        )
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, None)
 
         def step() -> Tensor:

@@ -74,9 +74,13 @@ def computing(checkpoint: Checkpoint, config: EngineConfig, group: ParallelGroup
     rows = max(MAX_ROWS, config.max_num_batched_tokens)
     model.exposure = exposure_for_head(model, checkpoint, config, rows)
     pages = KVCache(
-        share, cache.num_blocks, config.block_size, model.embedding.dtype, config.device,
+        share,
+        cache.num_blocks,
+        config.block_size,
+        model.embedding.dtype,
+        config.device,
         groups=groups_of(config, share),
-    )  # fmt: skip
+    )
     runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
 
     def reload(on_progress: OnProgress) -> Decoder:
@@ -118,9 +122,13 @@ def adapter_places(model: Decoder, config: EngineConfig) -> OwnPlaces | None:
         return None
     table = model.embedding
     bank = AdapterBank(
-        model.config, config.max_adapters, config.max_adapter_rank, table.dtype, table.device,
+        model.config,
+        config.max_adapters,
+        config.max_adapter_rank,
+        table.dtype,
+        table.device,
         batch_invariant=config.batch_invariant,
-    )  # fmt: skip
+    )
     model.adapt(bank)
     return OwnPlaces(bank, model.config, Path(config.adapters))
 

@@ -35,9 +35,12 @@ class Division:
     def of_share(cls, share: ModelConfig, block_size: int) -> "Division":
         """share: of any rank."""
         return cls(
-            ranks=share.shard.size, copies=share.kv_copies if share.latent is None else share.shard.size,
-            stages=share.stage.count, layers=share.all_layers or share.num_layers, block_size=block_size,
-        )  # fmt: skip
+            ranks=share.shard.size,
+            copies=share.kv_copies if share.latent is None else share.shard.size,
+            stages=share.stage.count,
+            layers=share.all_layers or share.num_layers,
+            block_size=block_size,
+        )
 
     @property
     def parts(self) -> int:

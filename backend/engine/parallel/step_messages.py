@@ -137,9 +137,26 @@ class RankBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToFollower = (
-    Launch | Masks | Verify | Prepare | Copy | Scrub | Residue | PlaceAdapter | Sleep | Wake
-    | ReadBlocks | TakeRead | WriteRankBlocks | HostStore | HostLoad | HostSettle | HostClear | HostResidue | HostForget
-)  # fmt: skip
+    Launch
+    | Masks
+    | Verify
+    | Prepare
+    | Copy
+    | Scrub
+    | Residue
+    | PlaceAdapter
+    | Sleep
+    | Wake
+    | ReadBlocks
+    | TakeRead
+    | WriteRankBlocks
+    | HostStore
+    | HostLoad
+    | HostSettle
+    | HostClear
+    | HostResidue
+    | HostForget
+)
 FromFollower = Done | Refused | RankBlocks
 
 

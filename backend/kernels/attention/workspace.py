@@ -24,9 +24,16 @@ class DecodeWorkspace:
 
     @classmethod
     def allocate(
-        cls, device: torch.device, sequences: int, q_heads: int, kv_heads: int, head_dim: int, *,
-        queries: int = 1, splits: int | None = None,
-    ) -> "DecodeWorkspace":  # fmt: skip
+        cls,
+        device: torch.device,
+        sequences: int,
+        q_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        queries: int = 1,
+        splits: int | None = None,
+    ) -> "DecodeWorkspace":
         """Room for every batch of up to ``sequences``, at the default number of splits or at a fixed one."""
         programs = max(
             batch * kv_heads * chosen if chosen > 1 else 0
@@ -56,9 +63,10 @@ class SharedPrefix:
     def allocate(cls, length: Tensor, sequences: int, q_heads: int, head_dim: int) -> "SharedPrefix":
         device = length.device
         return cls(
-            length, torch.empty(PREFIX_SPLITS, sequences, q_heads, head_dim, device=device),
+            length,
+            torch.empty(PREFIX_SPLITS, sequences, q_heads, head_dim, device=device),
             torch.empty(PREFIX_SPLITS, sequences, q_heads, device=device),
-        )  # fmt: skip
+        )
 
 
 def default_splits(sequences: int, kv_heads: int, device: torch.device) -> int:

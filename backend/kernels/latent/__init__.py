@@ -3,4 +3,6 @@ matrices absorbed into queries and results.
 
 `products` multiplies each head by its own matrix, `rotary` writes the cache, and `attention` reads it once for all
 heads, with the latents as keys and values. `reference` implements the same in torch.
+
+`backend.engine` and `backend.models` may import it.
 """

@@ -25,9 +25,16 @@ def require_heads(x: Tensor, weight: Tensor, out: Tensor) -> tuple[int, int, int
 
 
 def require_step(
-    qkv: Tensor, q: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, norm: Tensor, latents: Tensor,
-    keys: Tensor, out: Tensor,
-) -> tuple[int, int, int, int]:  # fmt: skip
+    qkv: Tensor,
+    q: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    slots: Tensor,
+    norm: Tensor,
+    latents: Tensor,
+    keys: Tensor,
+    out: Tensor,
+) -> tuple[int, int, int, int]:
     """Return (tokens, heads, rank, rotary). Raises KernelArgumentError for arguments that do not fit."""
     require(qkv.dim() == 2 and qkv.stride(1) == 1, f"qkv must be [tokens, columns], got {tuple(qkv.shape)}")
     tokens, rank, rotary = len(qkv), latents.shape[3], keys.shape[3]
@@ -44,9 +51,7 @@ def require_step(
     return tokens, q.shape[1], rank, rotary
 
 
-def require_cache(
-    q: Tensor, latents: Tensor, keys: Tensor, out: Tensor | None
-) -> tuple[int, int, int, int, Tensor]:  # fmt: skip
+def require_cache(q: Tensor, latents: Tensor, keys: Tensor, out: Tensor | None) -> tuple[int, int, int, int, Tensor]:
     """Return (tokens, heads, rank, rotary, output tensor). Raises KernelArgumentError for arguments that do not fit."""
     require(q.dim() == 3 and q.is_contiguous(), f"q must be contiguous [tokens, heads, width], got {tuple(q.shape)}")
     rank, rotary = latents.shape[3], keys.shape[3]
@@ -98,9 +103,19 @@ def per_head_linear(x: Tensor, weight: Tensor, out: Tensor, *, batch_invariant: 
 
 
 def latent_rotary(
-    qkv: Tensor, q: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, norm: Tensor, latents: Tensor,
-    keys: Tensor, out: Tensor, *, eps: float = 1e-6, interleaved: bool = True,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor,
+    q: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    slots: Tensor,
+    norm: Tensor,
+    latents: Tensor,
+    keys: Tensor,
+    out: Tensor,
+    *,
+    eps: float = 1e-6,
+    interleaved: bool = True,
+) -> Tensor:
     """See `rotary.latent_rotary`."""
     _, _, rank, rotary = require_step(qkv, q, positions, cos_sin, slots, norm, latents, keys, out)
     cos, sin = cos_sin[positions.long()].chunk(2, -1)
@@ -121,9 +136,17 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor
 
 
 def latent_attention(
-    q: Tensor, latents: Tensor, keys: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
-    scale: float, batch_invariant: bool = False, out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    latents: Tensor,
+    keys: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float,
+    batch_invariant: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
     """See `attention.latent_attention`."""
     *_, out = require_cache(q, latents, keys, out)
     bounds = query_start.tolist()
@@ -143,9 +166,17 @@ def latent_attention(
 
 
 def latent_decode(
-    q: Tensor, latents: Tensor, keys: Tensor, block_tables: Tensor, seq_lens: Tensor, workspace: DecodeWorkspace, *,
-    scale: float, splits: int | None = None, out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    latents: Tensor,
+    keys: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    workspace: DecodeWorkspace,
+    *,
+    scale: float,
+    splits: int | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """See `attention.latent_decode`."""
     *_, out = require_cache(q, latents, keys, out)
     for sequence, length in enumerate(seq_lens.tolist()):

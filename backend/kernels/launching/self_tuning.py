@@ -140,8 +140,10 @@ def first_start(
         search.keep()
         log.info(
             "launch choices of %d products timed and kept in %s; %d are left for the next start",
-            len(search.found), kept.path, len(search.left),
-        )  # fmt: skip
+            len(search.found),
+            kept.path,
+            len(search.left),
+        )
         torch.cuda.empty_cache()
 
 

@@ -159,9 +159,16 @@ def _groups_like(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp8_block_linear(
-    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int, bias: Tensor | None = None, *,
-    gated: bool = False, batch_invariant: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    span: int,
+    bias: Tensor | None = None,
+    *,
+    gated: bool = False,
+    batch_invariant: bool = False,
+) -> Tensor:
     """``linear(x * x_scale, weight * weight_scale, bias)``.
 
     Args:
@@ -201,9 +208,11 @@ def _lookup(rows: int, outputs: int, groups: int, *, gated: bool, parts: bool) -
     kind = "gated" if gated else "parts" if parts else ""
     default = default_choice(padded, outputs, groups, gated=gated, parts=parts)
     return tuning.Lookup(
-        "fp8_block_linear", f"m{padded} n{outputs} k{groups * GROUP} {kind}".strip(), default,
+        "fp8_block_linear",
+        f"m{padded} n{outputs} k{groups * GROUP} {kind}".strip(),
+        default,
         partial(candidates, padded, outputs, groups, gated=gated, parts=parts),
-    )  # fmt: skip
+    )
 
 
 def _launch(

@@ -48,9 +48,16 @@ def silu_mul_groups(gate_up: Tensor) -> Groups:
 
 
 def fp8_block_linear(
-    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int, bias: Tensor | None = None, *,
-    gated: bool = False, batch_invariant: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    span: int,
+    bias: Tensor | None = None,
+    *,
+    gated: bool = False,
+    batch_invariant: bool = False,
+) -> Tensor:
     require_blocks(x, x_scale, weight, weight_scale, span, bias, gated=gated)
     y = _product(x, x_scale, weight, weight_scale, span)
     if bias is not None:
@@ -78,9 +85,15 @@ def _product(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, s
 
 
 def require_blocks(
-    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, span: int, bias: Tensor | None = None, *,
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    span: int,
+    bias: Tensor | None = None,
+    *,
     gated: bool = False,
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """(rows, groups, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     rows, width = require_rows("x", x)
     weight_rows, columns = require_rows("weight", weight)

@@ -242,9 +242,11 @@ def _lookup(x: Tensor, outputs: int, gated: bool, *, parts: bool) -> tuning.Look
     kind = ("gated" if gated else "") + ("parts" if parts else "")
     default = default_choice(padded, outputs, width, gated=gated, parts=parts)
     return tuning.Lookup(
-        "int4_linear", f"m{padded} n{outputs} k{width} {kind}".strip(), default,
+        "int4_linear",
+        f"m{padded} n{outputs} k{width} {kind}".strip(),
+        default,
         partial(candidates, padded, outputs, width, gated=gated, parts=parts),
-    )  # fmt: skip
+    )
 
 
 def _launch(

@@ -50,9 +50,7 @@ def int4_dense(words: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:
     return (centred.float() * scale[:, :, None]).view(outputs, chunks * GROUP).to(dtype)
 
 
-def int4_linear(
-    x: Tensor, words: Tensor, groups: Tensor, *, bias: Tensor | None = None, gated: bool = False
-) -> Tensor:  # fmt: skip
+def int4_linear(x: Tensor, words: Tensor, groups: Tensor, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
     return _product(x.float(), words, groups, bias, gated).to(x.dtype)
 
 

@@ -101,9 +101,14 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int8_linear(
-    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, *,
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
     gated: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``linear(x * x_scale, weight * weight_scale, bias)`` in bfloat16.
 
     Args:
@@ -139,9 +144,11 @@ def _lookup(rows: int, outputs: int, width: int, *, gated: bool, parts: bool) ->
     kind = "gated" if gated else "parts" if parts else ""
     default = default_choice(padded, outputs, width, gated=gated, parts=parts)
     return tuning.Lookup(
-        "int8_linear", f"m{padded} n{outputs} k{width} {kind}".strip(), default,
+        "int8_linear",
+        f"m{padded} n{outputs} k{width} {kind}".strip(),
+        default,
         partial(candidates, padded, outputs, width, gated=gated, parts=parts),
-    )  # fmt: skip
+    )
 
 
 def _launch(

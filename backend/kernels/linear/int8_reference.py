@@ -20,9 +20,14 @@ def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int8_linear(
-    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, *,
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
     gated: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     require_int8(x, x_scale, weight, weight_scale, bias, gated=gated)
     y = _product(x, x_scale, weight, weight_scale)
     if bias is not None:
@@ -44,9 +49,14 @@ def _product(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -
 
 
 def require_int8(
-    x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, *,
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
     gated: bool = False,
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """(rows, width, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     rows, width = require_rows("x", x)
     weight_rows, columns = require_rows("weight", weight)

@@ -82,9 +82,13 @@ def _narrow_linear(
 
 
 def narrow_linear(
-    x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None, bias: Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    *,
+    scales: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
     gated: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``linear(x, weight, bias)``.
 
     Args:
@@ -128,9 +132,11 @@ def _lookup(x: Tensor, weight: Tensor, gated: bool, *, parts: bool) -> tuning.Lo
     kind = ("gated " if gated else "parts " if parts else "") + str(x.dtype).removeprefix("torch.")
     default = default_choice(block_m, outputs, width, x.element_size(), gated=gated, parts=parts)
     return tuning.Lookup(
-        "narrow_linear", f"m{block_m} n{outputs} k{width} {kind}", default,
+        "narrow_linear",
+        f"m{block_m} n{outputs} k{width} {kind}",
+        default,
         partial(candidates, block_m, outputs, width, x.element_size(), parts=parts),
-    )  # fmt: skip
+    )
 
 
 def _launch(

@@ -168,9 +168,11 @@ def _lookup(x: Tensor, outputs: int, blocks: Blocks, experts: int, *, gated: boo
     kind = ("few " if few else "") + ("gated " if gated else "") + str(x.dtype).removeprefix("torch.")
     default = default_choice(size, gated=gated, few=few)
     return tuning.Lookup(
-        "grouped_mxfp4", f"b{size} e{experts} n{outputs} k{x.shape[1]} {kind}", default,
+        "grouped_mxfp4",
+        f"b{size} e{experts} n{outputs} k{x.shape[1]} {kind}",
+        default,
         partial(candidates, size, gated=gated),
-    )  # fmt: skip
+    )
 
 
 def default_choice(size: int, *, gated: bool, few: bool) -> tuning.Choice:

@@ -65,9 +65,17 @@ def dense(words: Tensor, groups: Tensor) -> Tensor:
 
 
 def grouped_mxfp4(
-    x: Tensor, words: Tensor, groups: Tensor, bias: Tensor, blocks: Blocks, *, per_token: int, gate: Gate | None = None,
-    factors: Tensor | None = None, out_dtype: torch.dtype | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    words: Tensor,
+    groups: Tensor,
+    bias: Tensor,
+    blocks: Blocks,
+    *,
+    per_token: int,
+    gate: Gate | None = None,
+    factors: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     """See `mxfp4.grouped_mxfp4`."""
     pairs, outputs = require_packed(x, words, groups, bias, per_token, gate, factors)
     width, own = x.shape[1], factors is not None

@@ -185,18 +185,20 @@ def combine(parts: Tensor, residual: Tensor) -> Tensor:
 
 def _lookup(
     x: Tensor, outputs: int, width: int, size: int, experts: int, gated: bool, in_blocks: bool
-) -> tuning.Lookup:  # fmt: skip
+) -> tuning.Lookup:
     kind = ("gated " if gated else "") + ("blocks " if in_blocks else "") + str(x.dtype).removeprefix("torch.")
     default = default_choice(size, outputs, width, x.element_size(), gated=gated, in_blocks=in_blocks)
     return tuning.Lookup(
-        "grouped_linear", f"b{size} e{experts} n{outputs} k{width} {kind}", default,
+        "grouped_linear",
+        f"b{size} e{experts} n{outputs} k{width} {kind}",
+        default,
         partial(candidates, size, outputs, width, x.element_size(), gated=gated, in_blocks=in_blocks),
-    )  # fmt: skip
+    )
 
 
 def default_choice(
     size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
-) -> tuning.Choice:  # fmt: skip
+) -> tuning.Choice:
     """Return the choice by the rules of `linear.narrow`, not yet timed. in_blocks: sums per group need registers."""
     block_k = {1: 128, 4: 32}.get(item_size, 64)
     if size <= 32:
@@ -212,7 +214,7 @@ def default_choice(
 
 def candidates(
     size: int, outputs: int, width: int, item_size: int, *, gated: bool, in_blocks: bool = False
-) -> list[tuning.Choice]:  # fmt: skip
+) -> list[tuning.Choice]:
     """Return the choices to time on a GPU. One that needs too much shared memory fails to launch and is skipped."""
     unit = 2 // item_size if item_size < 2 else 1
     tiles = [(32, 128, 2, 4), (64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 64, 8, 3)]

@@ -108,10 +108,17 @@ def clamped_gate(gate_up: Tensor, limit: float, slope: float) -> Tensor:
 
 
 def grouped_linear(
-    x: Tensor, weight: Tensor, blocks: Blocks, *, per_token: int, gated: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None, span: int = 0, factors: Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    blocks: Blocks,
+    *,
+    per_token: int,
+    gated: bool = False,
+    scales: tuple[Tensor, Tensor] | None = None,
+    span: int = 0,
+    factors: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """See `products.grouped_linear`."""
     pairs, outputs = require_grouped(x, weight, blocks, per_token, gated, scales, span, factors)
     own = factors is not None
@@ -148,9 +155,15 @@ def combine(parts: Tensor, residual: Tensor) -> Tensor:
 
 
 def require_grouped(
-    x: Tensor, weight: Tensor, blocks: Blocks, per_token: int, gated: bool, scales: tuple[Tensor, Tensor] | None,
-    span: int, factors: Tensor | None,
-) -> tuple[int, int]:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    blocks: Blocks,
+    per_token: int,
+    gated: bool,
+    scales: tuple[Tensor, Tensor] | None,
+    span: int,
+    factors: Tensor | None,
+) -> tuple[int, int]:
     """Return (pairs, outputs). Raises KernelArgumentError for shapes or dtypes that do not fit."""
     require(x.dim() == 2 and x.is_contiguous(), f"x must be a contiguous matrix, got shape {tuple(x.shape)}")
     require(weight.dim() == 3 and weight.is_contiguous(), "weights are [experts, outputs, width], contiguous")

@@ -25,9 +25,15 @@ class AdaptedLinear(Linear):
         return [*self.base.tensors(), pages.a, pages.b]
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         x = x if norm is None else self.kernels.rms_norm(x, norm, eps)
         y = self._added(x, lambda: self.base.one_row(x, bias=bias))
         y = self.kernels.silu_mul(y) if gated else y

@@ -31,9 +31,15 @@ class AdapterBank:
     """model: this rank's share. dtype: the model's. batch_invariant: see `kernels.adapters.deltas.segments`."""
 
     def __init__(
-        self, model: ModelConfig, slots: int, rank: int, dtype: torch.dtype, device: torch.device, *,
+        self,
+        model: ModelConfig,
+        slots: int,
+        rank: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
         batch_invariant: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.slots, self.rank = slots, rank
         self._batch_invariant = batch_invariant
         self._rows: Segments | None = None

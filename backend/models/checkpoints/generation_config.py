@@ -28,9 +28,9 @@ def sampling_defaults(folder: Path) -> SamplingDefaults:
     if not (folder / FILE).is_file():
         return SamplingDefaults()
     config = read_json(folder / FILE)
-    return SamplingDefaults(**{
-        p.name: _number(p, config[p.name]) for p in PARAMETERS if p.recommended and config.get(p.name) is not None
-    })  # fmt: skip
+    return SamplingDefaults(
+        **{p.name: _number(p, config[p.name]) for p in PARAMETERS if p.recommended and config.get(p.name) is not None}
+    )
 
 
 def _number(parameter: SamplingParameter, value: Any) -> Any:

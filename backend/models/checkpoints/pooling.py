@@ -133,10 +133,15 @@ def _scoring(file: Path) -> Embedding | None:
 def _pooling(config: dict[str, Any]) -> Pooling:
     """Either spelling: one word, or a flag for each."""
     named = config.get("pooling_mode")
-    chosen = [named] if isinstance(named, str) else [
-        name.removeprefix(MODE).removesuffix("_tokens").removesuffix("_token")
-        for name, on in config.items() if name.startswith(MODE) and on is True
-    ]  # fmt: skip
+    chosen = (
+        [named]
+        if isinstance(named, str)
+        else [
+            name.removeprefix(MODE).removesuffix("_tokens").removesuffix("_token")
+            for name, on in config.items()
+            if name.startswith(MODE) and on is True
+        ]
+    )
     if len(chosen) != 1 or chosen[0] not in POOLED:
         raise UnsupportedModel(f"pooling by {' and '.join(map(str, chosen)) or 'nothing'}; computed is one of "
                                f"{', '.join(POOLED)}")  # fmt: skip

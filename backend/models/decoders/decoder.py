@@ -66,9 +66,13 @@ class Decoder(nn.Module):
     row_of_token: Tensor
 
     def __init__(
-        self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
-        quantization: Quantization = NONE, group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        quantization: Quantization = NONE,
+        group: ParallelGroup = SINGLE,
+    ) -> None:
         super().__init__()
         device = torch.device(device)
         self.config = config

@@ -82,10 +82,12 @@ class FusedDecoder(PagedDecoder):
             router = BiasedLinear(router, mixed.router_bias)
         shared = layer.shares_experts
         return MixtureLayer(
-            **attending, router=router, experts=experts,
+            **attending,
+            router=router,
+            experts=experts,
             shared_gate_up=self._linear(layer, "shared_gate_up") if shared else None,
             shared_down=self._ending(layer, "shared_down") if shared else None,
-        )  # fmt: skip
+        )
 
     def _clamped(self, mixed: ExpertLayer, clamp: float) -> Experts:
         """Experts of gpt-oss's form, in the model's dtype or as they are stored."""

@@ -68,9 +68,15 @@ class LatentOutput(Linear):
         return self.base.operand(self._valued(x))
 
     def one_row(
-        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
-        residual: Tensor | None = None, gated: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor:
         return self.base.one_row(self._valued(x), bias=bias, norm=norm, eps=eps, residual=residual, gated=gated)
 
     def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
@@ -118,9 +124,16 @@ class LatentDecoder(FusedDecoder):
         return list({id(tensor): tensor for tensor in found}.values())
 
     def _turned(
-        self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
-        attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        index: int,
+        layer: Products,
+        qkv: Tensor,
+        cos_sin: Tensor,
+        tokens: StepTokens,
+        cache: PagedCache,
+        attention: CachedAttention,
+        scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Attention of layer `index`: [tokens, heads * rank]."""
         assert scales is None  # noqa: S101 -- guaranteed by `_path`
         own, shape = self.latents[index], self.latent
@@ -133,9 +146,18 @@ class LatentDecoder(FusedDecoder):
         plain = each[..., : shape.plain]
         self._ops.per_head_linear(plain, own.keys, q[..., : shape.rank], batch_invariant=self.batch_invariant)
         self._ops.latent_rotary(
-            qkv, each, tokens.positions, cos_sin, tokens.slots, own.latent_norm, cache.keys[index],
-            cache.values[index], q, eps=self.config.rms_norm_eps, interleaved=shape.interleaved,
-        )  # fmt: skip
+            qkv,
+            each,
+            tokens.positions,
+            cos_sin,
+            tokens.slots,
+            own.latent_norm,
+            cache.keys[index],
+            cache.values[index],
+            q,
+            eps=self.config.rms_norm_eps,
+            interleaved=shape.interleaved,
+        )
         return attention(index, q, qkv)
 
     def _query(self, weight: Linear, x: Tensor) -> Tensor:

@@ -254,7 +254,7 @@ class PagedDecoder(ABC):
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
 
     def _adapt(self, slots: Tensor | None) -> None:
-        """Products are of rows with these adapters from now on."""
+        """Use these adapters, by row, in all products from now on."""
         if self.adapters is not None:
             self.adapters.begin(slots)
 
@@ -286,16 +286,32 @@ class PagedDecoder(ABC):
         return self._adapted(layer, name, divided)
 
     def _turned(
-        self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
-        attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        index: int,
+        layer: Products,
+        qkv: Tensor,
+        cos_sin: Tensor,
+        tokens: StepTokens,
+        cache: PagedCache,
+        attention: CachedAttention,
+        scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Attention of layer `index`, behind its norms of q and k and the turn by `cos_sin`."""
         keys, values = cache.of(index)
         q = self.kernels.rotary_kv(
-            qkv, tokens.positions, cos_sin, cache.by_table(index, tokens.slots), keys, values,
-            q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
-            keys_in_place=attention.keys_in_place, scales=scales, **cache.scales(index),
-        )  # fmt: skip
+            qkv,
+            tokens.positions,
+            cos_sin,
+            cache.by_table(index, tokens.slots),
+            keys,
+            values,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=self.config.rms_norm_eps,
+            keys_in_place=attention.keys_in_place,
+            scales=scales,
+            **cache.scales(index),
+        )
         return attention(index, q, qkv)
 
 

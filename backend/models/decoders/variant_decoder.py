@@ -78,12 +78,19 @@ class VariantDecoder(PagedDecoder):
         q_norm, k_norm = self._factor(layer.q_norm), self._factor(layer.k_norm)
         wide = (q_norm, k_norm) if self.variant.wide_qk_norm and q_norm is not None and k_norm is not None else None
         return VariantWeights(
-            qkv=self._linear(layer, "qkv"), qkv_bias=None, q_norm=None if wide else q_norm,
-            k_norm=None if wide else k_norm, out=self._ending(layer, "out"), gate_up=self._linear(layer, "gate_up"),
-            down=self._ending(layer, "down"), attention_before=self._factor(layer.attention_before),
-            attention_after=self._factor(layer.attention_after), mlp_before=self._factor(layer.mlp_before),
-            mlp_after=self._factor(layer.mlp_after), wide_norms=wide,
-        )  # fmt: skip
+            qkv=self._linear(layer, "qkv"),
+            qkv_bias=None,
+            q_norm=None if wide else q_norm,
+            k_norm=None if wide else k_norm,
+            out=self._ending(layer, "out"),
+            gate_up=self._linear(layer, "gate_up"),
+            down=self._ending(layer, "down"),
+            attention_before=self._factor(layer.attention_before),
+            attention_after=self._factor(layer.attention_after),
+            mlp_before=self._factor(layer.mlp_before),
+            mlp_after=self._factor(layer.mlp_after),
+            wide_norms=wide,
+        )
 
     def _factor(self, weight: Tensor | None) -> Tensor | None:
         """What a norm multiplies by."""

@@ -1,6 +1,6 @@
-"""The models that are served, a file each: one that joins adds its module and its name here.
+"""The models that are served, a file each; ``python -m backend.models.families`` prints their table for docs/models.md.
 
-``python -m backend.models.families`` prints the table in docs/models.md.
+`backend.models` and `backend.planner` may import it.
 """
 
 from backend.errors import UnsupportedModel

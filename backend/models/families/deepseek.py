@@ -94,9 +94,11 @@ def _v3(config: Mapping[str, Any]) -> Traits:
     interleaved = bool(config.get("rope_interleave", True))
     predicting = config.get("num_nextn_predict_layers") or config.get("num_mtp_layers") or 0
     return Traits(
-        experts=experts, latent=_latent(config, interleaved=interleaved), attention_scale=attention_scale(config),
+        experts=experts,
+        latent=_latent(config, interleaved=interleaved),
+        attention_scale=attention_scale(config),
         predicting_layers=int(predicting),
-    )  # fmt: skip
+    )
 
 
 V2 = Family(

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from backend.errors import CorruptCheckpoint
 from backend.kernels.moe.rule import Routing
 from backend.models.rope import Rope
-from backend.parallel.placement import Placement
+from backend.parallel.expert_placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,14 @@ class Experts:
     @property
     def routing(self) -> Routing:
         return Routing(
-            self.per_token, self.count, sigmoid=self.sigmoid, normalised=self.normalised, scale=self.scale,
-            groups=self.groups, groups_taken=self.groups_taken,
-        )  # fmt: skip
+            self.per_token,
+            self.count,
+            sigmoid=self.sigmoid,
+            normalised=self.normalised,
+            scale=self.scale,
+            groups=self.groups,
+            groups_taken=self.groups_taken,
+        )
 
     def __post_init__(self) -> None:
         if self.count <= 0 or self.intermediate_size <= 0 or not 0 < self.per_token <= self.count:

@@ -88,10 +88,17 @@ def eagle3_config(folder: Path, base: ModelConfig) -> HeadConfig:
         raise CorruptCheckpoint(f"config.json of the head: {bad}") from None
     _require_fit(plain, state_size, draft_vocab, base)
     return _of(
-        plain, kind=EAGLE3, reads=reads, state_size=state_size, draft_vocab=draft_vocab, vocab_size=base.vocab_size,
-        max_position=base.max_position, normed_residual=bool(config.get("norm_before_residual")), windows=(),
+        plain,
+        kind=EAGLE3,
+        reads=reads,
+        state_size=state_size,
+        draft_vocab=draft_vocab,
+        vocab_size=base.vocab_size,
+        max_position=base.max_position,
+        normed_residual=bool(config.get("norm_before_residual")),
+        windows=(),
         tie_word_embeddings=True,
-    )  # fmt: skip
+    )
 
 
 def mtp_config(base: ModelConfig) -> HeadConfig:
@@ -105,9 +112,17 @@ def mtp_config(base: ModelConfig) -> HeadConfig:
     if experts is not None:
         experts = replace(experts, dense_layers=frozenset())
     return _of(
-        base, kind=MTP, state_size=base.hidden_size, draft_vocab=base.vocab_size, num_layers=1, experts=experts,
-        first_layer=base.num_layers, all_layers=0, windows=(), tie_word_embeddings=True,
-    )  # fmt: skip
+        base,
+        kind=MTP,
+        state_size=base.hidden_size,
+        draft_vocab=base.vocab_size,
+        num_layers=1,
+        experts=experts,
+        first_layer=base.num_layers,
+        all_layers=0,
+        windows=(),
+        tie_word_embeddings=True,
+    )
 
 
 def layers_read(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:

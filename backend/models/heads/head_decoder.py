@@ -31,9 +31,14 @@ class EagleLayer(DecoderLayer):
     """The layer of an EAGLE-3 head. Its input is embedding and hidden state side by side: [tokens, 2 * hidden]."""
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        self,
+        config: ModelConfig,
+        index: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization,
         group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, index, dtype, device, quantization, group)
         assert isinstance(config, HeadConfig)  # noqa: S101 -- made by `HeadDecoder` alone
         self.hidden_norm = self.empty(config.hidden_size)
@@ -66,9 +71,12 @@ class HeadDecoder(Decoder):
     config: HeadConfig
 
     def __init__(
-        self, config: HeadConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+        self,
+        config: HeadConfig,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
         quantization: Quantization = NONE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, dtype, device, quantization)
         self.found: set[str] = set()  # names in the checkpoint, once they are known
         device, hidden = torch.device(device), config.hidden_size

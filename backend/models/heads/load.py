@@ -19,9 +19,14 @@ from backend.quantization.none import NONE
 
 
 def load_head(
-    config: HeadConfig, folder: Path, base: Checkpoint, dtype: str, device: str = "cpu", *,
+    config: HeadConfig,
+    folder: Path,
+    base: Checkpoint,
+    dtype: str,
+    device: str = "cpu",
+    *,
     quantization: Quantization = NONE,
-) -> HeadDecoder:  # fmt: skip
+) -> HeadDecoder:
     """Load a head from `folder`, that of `base` itself for multi-token prediction, and the tables that it lacks from
     `base`.
 

@@ -54,7 +54,7 @@ class PagedHead(FusedDecoder):
         return layer
 
     def entering(self, ids: Tensor) -> Tensor:
-        """What the layer for multi-token prediction gets."""
+        """The input of the layer for multi-token prediction."""
         norm, eps = self.kernels.rms_norm, self.config.rms_norm_eps
         features = self.features[: len(ids)]
         parts = norm(self.embedded(ids), self.plain.embedding_norm, eps), norm(features, self.plain.state_norm, eps)

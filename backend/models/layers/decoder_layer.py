@@ -16,9 +16,14 @@ class DecoderLayer(Matrices):
     """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        self,
+        config: ModelConfig,
+        index: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization,
         group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, index, dtype, device, quantization, group)
         self.eps = config.rms_norm_eps
         self.heads = config.num_heads
@@ -72,7 +77,7 @@ class DecoderLayer(Matrices):
         return added if self.out_bias is None else added + self.out_bias
 
     def mixed(self, x: Tensor) -> Tensor:
-        """What the MLP, or the experts, add. x: [tokens, hidden]; so is what comes back."""
+        """Return what the MLP, or the experts, add: [tokens, hidden], as x."""
         if self.experts is None:
             return self.gated_branch(x, self.gate_up, self.down, F.silu)
         found: Tensor = self.experts(x)

@@ -25,9 +25,14 @@ class ExpertLayer(nn.Module):
     """
 
     def __init__(
-        self, shape: Experts, hidden: int, dtype: torch.dtype, device: torch.device,
-        quantization: Quantization | None = None, group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+        self,
+        shape: Experts,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization | None = None,
+        group: ParallelGroup = SINGLE,
+    ) -> None:
         super().__init__()
         self.group = group
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from backend.parallel.expert_placement import Placement
 from backend.parallel.group import ParallelGroup
-from backend.parallel.placement import Placement
 
 
 class HeldExperts:
@@ -21,9 +21,7 @@ class HeldExperts:
         self.group, self.experts = group, experts
         self.counts = torch.zeros(experts, dtype=torch.int64, device=device)
         self._before: list[int] = [0] * experts  # counts when copies were last chosen
-        self.slot, self.copies, self.turn = (
-            torch.zeros(experts, dtype=torch.int32, device=device) for _ in range(3)
-        )  # fmt: skip
+        self.slot, self.copies, self.turn = (torch.zeros(experts, dtype=torch.int32, device=device) for _ in range(3))
         self._place(placement)
 
     def _place(self, placement: Placement) -> None:

@@ -63,6 +63,7 @@ class LatentLayer(DecoderLayer):
 
     def attention_places(self) -> dict[str, Tensor]:
         places: dict[str, Tensor] = {
-            "self_attn.kv_a_layernorm.weight": self.latent_norm, "self_attn.kv_b_proj.weight": self.expansion,
-        }  # fmt: skip
+            "self_attn.kv_a_layernorm.weight": self.latent_norm,
+            "self_attn.kv_b_proj.weight": self.expansion,
+        }
         return places if self.query_norm is None else places | {"self_attn.q_a_layernorm.weight": self.query_norm}

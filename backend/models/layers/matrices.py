@@ -34,9 +34,14 @@ class Matrices(nn.Module):
     adapters: Adapters | None = None
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        self,
+        config: ModelConfig,
+        index: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization,
         group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.index = index
         self.group = group
@@ -80,9 +85,14 @@ class Matrices(nn.Module):
         return in_parts.summed(self.group, own, x.dtype)
 
     def gated_branch(
-        self, x: Tensor, gate_up: Tensor, down: Tensor, activation: Callable[[Tensor], Tensor], *,
+        self,
+        x: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+        activation: Callable[[Tensor], Tensor],
+        *,
         adapted: bool = True,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """The MLP, summed over the ranks. x: [tokens, hidden], as what it returns. adapted: by what adapters have for
         "gate_up" and "down"."""
         parts, adapted = self._config.parts, adapted and self.adapters is not None

@@ -33,9 +33,15 @@ def cap(x: Tensor, limit: float | None) -> Tensor:
 
 
 def wide_norms(
-    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, group: ParallelGroup, parts: int = 1,
+    q: Tensor,
+    k: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    eps: float,
+    group: ParallelGroup,
+    parts: int = 1,
     kv_parts: int = 1,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """RMSNorm of q and of k over the heads of all ranks. q, k: [tokens, width of this rank's heads]. parts, kv_parts:
     as in `ModelConfig`."""
     wide = [x.float() for x in (q, k)]
@@ -53,9 +59,14 @@ class VariantLayer(Matrices):
     """One block. Weights are fused as in `decoder_layer.DecoderLayer`; norms that a family has not are None."""
 
     def __init__(
-        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization,
+        self,
+        config: ModelConfig,
+        index: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: Quantization,
         group: ParallelGroup = SINGLE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, index, dtype, device, quantization, group)
         assert config.variant is not None  # noqa: S101 -- who builds it has looked
         self.variant = variant = config.variant

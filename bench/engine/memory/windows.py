@@ -43,10 +43,18 @@ def model_of(name: str, context: int) -> ModelConfig:
     shape = SHAPES[name]
     windows = tuple(width for part in shape["windows"] for width in (part if isinstance(part, tuple) else (part,)))
     return ModelConfig(
-        vocab_size=1000, hidden_size=64, intermediate_size=64, num_layers=shape["layers"], num_heads=shape["kv_heads"],
-        num_kv_heads=shape["kv_heads"], head_dim=shape["head_dim"], max_position=131072, rms_norm_eps=1e-5,
-        rope_theta=1e4, windows=windows,
-    ).within(context)  # fmt: skip
+        vocab_size=1000,
+        hidden_size=64,
+        intermediate_size=64,
+        num_layers=shape["layers"],
+        num_heads=shape["kv_heads"],
+        num_kv_heads=shape["kv_heads"],
+        head_dim=shape["head_dim"],
+        max_position=131072,
+        rms_norm_eps=1e-5,
+        rope_theta=1e4,
+        windows=windows,
+    ).within(context)
 
 
 def fitting(model: ModelConfig, context: int, *, tables: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """CPU spent by a gateway per request and per streamed event: the one figure a busy machine blurs least.
 
-cpu_cost.py NAME BASE_URL API_KEY MODEL PID [N_PLAIN=600] [N_STREAM=60] [CONC=8]   EXTRA_HEADERS="A: b|C: d"   API=chat|responses|messages
+cpu_cost.py NAME BASE_URL API_KEY MODEL PID [N_PLAIN=600] [N_STREAM=60] [CONC=8]
+EXTRA_HEADERS="A: b|C: d"   API=chat|responses|messages
 Sends a fixed number of requests, reads the threads' run time (schedstat, ns) of PID's process tree before
 and after.  One JSON line: cpu_us per plain request, per stream, per stream event.
 """

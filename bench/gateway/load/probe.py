@@ -227,7 +227,8 @@ def disconnect(mode):
     b = json.dumps(S(mode)).encode()
     hd = "".join(f"{k}: {v}\r\n" for k, v in H.items())
     s.sendall(
-        f"POST {u.path.rstrip('/')}/chat/completions HTTP/1.1\r\nhost: {u.netloc}\r\n{hd}content-length: {len(b)}\r\n\r\n".encode()
+        f"POST {u.path.rstrip('/')}/chat/completions HTTP/1.1\r\nhost: {u.netloc}\r\n{hd}"
+        f"content-length: {len(b)}\r\n\r\n".encode()
         + b
     )
     got = b""

@@ -3,7 +3,8 @@
 
 stream_load.py BASE_URL API_KEY MODEL CONCURRENCY SECONDS  ->  one JSON line:
 streams/s, SSE data events/s, TTFT and whole-stream p50/p99 in ms, errors.
-BASE_URL ends in /v1, plain http only. MSG="mode:paced" asks mock_upstream.py for paced chunks.  EXTRA_HEADERS="A: b|C: d" adds headers.
+BASE_URL ends in /v1, plain http only. MSG="mode:paced" asks mock_upstream.py for paced chunks.
+EXTRA_HEADERS="A: b|C: d" adds headers.
 """
 
 import asyncio

@@ -39,7 +39,8 @@ from gateway.policies.study import PolicyStudy
 from gateway.records.fleet import DeploymentRecord
 from gateway.records.provisioning import Mapped
 from gateway.store.bearers import Bearer, find_bearer
-from gateway.store.control.control import CheckPolicy, Control, OnEvent
+from gateway.store.change import CheckPolicy, OnEvent
+from gateway.store.control.control import Control
 from gateway.store.control.independence import DEFAULT_WAIT
 from gateway.store.control.provisioning import Provisioning
 from gateway.store.idempotent_answers import Answers

@@ -153,6 +153,13 @@ async def _case(record: Record, tenant: str, incident: str) -> Case:
 def _shown(record: Record, case: Case, clocks: ClockTable | None = None) -> IncidentCase:
     due = as_rows(case.deadlines(clocks or load_clocks()), rfc3339(record.audit.now()))
     return IncidentCase(
-        id=case.incident_id, opened=case.opened, closed=case.closed, laws=case.laws, severity=case.severity,
-        ai_system_id=case.ai_system_id, moments=case.moments, hold_ids=case.hold_ids, deadlines=tuple(due),
-    )  # fmt: skip
+        id=case.incident_id,
+        opened=case.opened,
+        closed=case.closed,
+        laws=case.laws,
+        severity=case.severity,
+        ai_system_id=case.ai_system_id,
+        moments=case.moments,
+        hold_ids=case.hold_ids,
+        deadlines=tuple(due),
+    )

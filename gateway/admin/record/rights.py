@@ -181,9 +181,13 @@ async def answer_access(actor: Officer, record: OnRecord, tenant: str, person: P
     with refusing():
         evidence = await run_in_threadpool(record.context.evidence, tenant)
         return await answer(
-            record.audit, tenant, person.subject, actor=actor.name, evidence=evidence,
+            record.audit,
+            tenant,
+            person.subject,
+            actor=actor.name,
+            evidence=evidence,
             content=record.context.kept_content(),
-        )  # fmt: skip
+        )
 
 
 @router.post("/erase")

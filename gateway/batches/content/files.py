@@ -149,7 +149,7 @@ class Files:
 
     async def pieces(self, file: FileRecord) -> AsyncIterator[tuple["Piece", bytes | None]]:
         """Each sealed piece with its content; None where that was erased. Raises ContentUnavailable where the keys of
-        the whole file are not in this side store: another host has them, or the tenant was erased."""
+        the whole file are not in this value store: another host has them, or the tenant was erased."""
         if not await self.sealing.opened(file.owner.tenant, [file.sealed.data_key]):
             raise ContentUnavailable(
                 "The keys of this file are not on this host; set database.values_url, so that hosts share them"

@@ -1,6 +1,6 @@
 """Content of files and batches on its way into the control database and out of it: sealed by AES-256-GCM.
 
-The data keys are in the side store (`audit.private.content_keys`): one a person, one a file or batch for what is of no
+The data keys are in the value store (`audit.private.content_keys`): one a person, one a file or batch for what is of no
 known person. Nonce and place are bound, so a piece opens only as what it was sealed as.
 """
 
@@ -43,7 +43,7 @@ def content_errors() -> Iterator[None]:
 
 
 class Sealing:
-    """Awaits the side store in threads. Raises as `content_errors`."""
+    """Awaits the value store in threads. Raises as `content_errors`."""
 
     def __init__(self, context: AuditContext) -> None:
         self._context = context

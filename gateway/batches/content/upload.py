@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from audit.private.content_keys import ContentKey
+from gateway.batches.content.lines import BOM, person_in
 from gateway.batches.content.sealing import Sealing, content_errors, seal
-from gateway.batches.work.lines import BOM, person_in
 from gateway.errors import InvalidRequest, RequestTooLarge
 from gateway.records.batches import Owner, SealedPart
 from gateway.store.batches.files import StoredFiles

@@ -1,1 +1,4 @@
-"""The worker of batches: each line through the pipeline, its result kept once. `gateway.batches.assembly` starts it."""
+"""The worker of batches: each line passes the pipeline, and its result is kept once.
+
+`gateway.batches.assembly` and `gateway.responses` may import it.
+"""

@@ -12,8 +12,8 @@ from time import time
 
 from pydantic_core import from_json
 
+from gateway.batches.content.lines import BadLine, parse_line
 from gateway.batches.work.line_client import Collected, line_client
-from gateway.batches.work.lines import BadLine, parse_line
 from gateway.batches.work.results import ApiAnswer, LineResult, answered, erased, failed
 from gateway.directory.directory import DirectoryStale
 from gateway.errors import GatewayError, PolicyDenied
@@ -156,9 +156,15 @@ class LineAnswerer:
             return failed(batch.id, number, bad.custom_id, bad.code, bad.message, key_id)
         line = BatchLine(batch.id, number, request.custom_id, batch.key_id)
         call = PatientCall(
-            batch.owner.tenant, self.endpoint, self.pipeline, self.pace, self.stopped, batch.expires_at, self.retried,
+            batch.owner.tenant,
+            self.endpoint,
+            self.pipeline,
+            self.pace,
+            self.stopped,
+            batch.expires_at,
+            self.retried,
             self.now,
-        )  # fmt: skip
+        )
         try:
             got = await call.answered(request.body, line)
         except TimeIsOver:

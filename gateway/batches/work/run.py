@@ -17,10 +17,10 @@ from typing import Any
 from gateway.apis.endpoints import BATCHED
 from gateway.batches.batches import Batches, about
 from gateway.batches.content.files import DAY_S, Files, name_of
+from gateway.batches.content.lines import custom_id_of
 from gateway.batches.content.sealing import content_errors, seal
 from gateway.batches.objects import RESULT_PURPOSE
 from gateway.batches.work.answering import LineAnswerer, Pace, expired
-from gateway.batches.work.lines import custom_id_of
 from gateway.batches.work.results import Keeper, KeyGone, LineResult
 from gateway.database.leases import Lease
 from gateway.errors import ObjectNotFound, PolicyDenied

@@ -41,16 +41,20 @@ class BatchMetrics:
     def __init__(self, registry: CollectorRegistry, tenant_label: Callable[[str], str]) -> None:
         self._tenant_label = tenant_label
         self._lines = Counter(
-            "domicile_batch_lines", "Lines of batches by outcome: output, error, or retried", ("tenant", "outcome"),
+            "domicile_batch_lines",
+            "Lines of batches by outcome: output, error, or retried",
+            ("tenant", "outcome"),
             registry=registry,
-        )  # fmt: skip
+        )
         self._ended = Counter(
             "domicile_batches_ended", "Batches by last state", ("tenant", "status"), registry=registry
         )
         self._waiting = Gauge(
-            "domicile_batch_lines_waiting", "Lines without a result, of batches worked by this gateway", ("tenant",),
+            "domicile_batch_lines_waiting",
+            "Lines without a result, of batches worked by this gateway",
+            ("tenant",),
             registry=registry,
-        )  # fmt: skip
+        )
 
     def line(self, tenant: str, outcome: str) -> None:
         self._lines.labels(self._tenant_label(tenant), outcome).inc()

@@ -293,9 +293,14 @@ def token(
     if signer is None:
         fail("no backend of this installation was started with a request key; start one with --request-key")
     line = signer.field(
-        tenant=tenant, backend=backend, method=method.upper(), path=path, project="", decision="",
+        tenant=tenant,
+        backend=backend,
+        method=method.upper(),
+        path=path,
+        project="",
+        decision="",
         digest=sha256(b"").digest(),
-    )  # fmt: skip
+    )
     signed = line.partition(": ")[2].strip()
     if as_json:
         print_json({"token": signed})

@@ -26,8 +26,12 @@ from gateway.cli.terminal.shell import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic import BaseModel
 
+    from gateway.records.control import Record
+    from gateway.store.control.control import Control
     from regions.fleet.cards import Cards
     from regions.fleet.deployment import Deployment
 
@@ -249,43 +253,34 @@ def scale(
     print_one(record, as_json)
 
 
-@deployment_app.command("drain")
-def drain(
-    ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
-) -> None:
-    """Let its running answers end and its replicas stop; none is started until it is scaled again.
+def _act(name: str, change: "Callable[[Control, str, str], Record]", says: str) -> None:
+    """Adds the command `name`, which changes a deployment and needs no more than its name. `says`: its help."""
 
-    Example: domicile deployment drain acme small
-    """
-    with opened_control(ctx, data) as control:
-        record = control.drain_deployment(tenant, deployment)
-    print_one(record, as_json)
+    def command(
+        ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
+    ) -> None:
+        with opened_control(ctx, data) as control:
+            record = change(control, tenant, deployment)
+        print_one(record, as_json)
 
-
-@deployment_app.command("sleep")
-def sleep(
-    ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
-) -> None:
-    """Let its running answers end and its replicas sleep, --min or not, until a call waits or it is woken.
-
-    Example: domicile deployment sleep acme small
-    """
-    with opened_control(ctx, data) as control:
-        record = control.put_deployment_to_sleep(tenant, deployment)
-    print_one(record, as_json)
+    deployment_app.command(name, help=f"{says}\n\nExample: domicile deployment {name} acme small")(command)
 
 
-@deployment_app.command("wake")
-def wake(
-    ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
-) -> None:
-    """Wake a replica, or start one where none sleeps, before a call needs it.
-
-    Example: domicile deployment wake acme small
-    """
-    with opened_control(ctx, data) as control:
-        record = control.wake_deployment(tenant, deployment)
-    print_one(record, as_json)
+_act(
+    "drain",
+    lambda control, tenant, deployment: control.drain_deployment(tenant, deployment),
+    "Let its running answers end and its replicas stop; none is started until it is scaled again.",
+)
+_act(
+    "sleep",
+    lambda control, tenant, deployment: control.put_deployment_to_sleep(tenant, deployment),
+    "Let its running answers end and its replicas sleep, --min or not, until a call waits or it is woken.",
+)
+_act(
+    "wake",
+    lambda control, tenant, deployment: control.wake_deployment(tenant, deployment),
+    "Wake a replica, or start one where none sleeps, before a call needs it.",
+)
 
 
 @deployment_app.command("delete")

@@ -48,7 +48,7 @@ def create_key(
     expires_in_days: ExpiresInDays = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Create a key and print it: it is shown this once and kept nowhere.
 
     Example: domicile key create acme support --label 'web shop' --expires-in-days 90

@@ -142,9 +142,14 @@ class Replayed:
 
 
 async def _replay(
-    installation: "Installation", context: "AuditContext", tenant: str, request: str, backend: str | None,
-    url: str | None, tolerance: float,
-) -> Replayed:  # fmt: skip
+    installation: "Installation",
+    context: "AuditContext",
+    tenant: str,
+    request: str,
+    backend: str | None,
+    url: str | None,
+    tolerance: float,
+) -> Replayed:
     from backend.wire import same_weights
     from gateway.comparisons.replay import ask_again, first_difference, record_replay, recorded_call
 

@@ -157,14 +157,18 @@ def create_project(
     tenant: Tenant,
     project: Project,
     purpose: Annotated[str, typer.Option(help="What the data is processed for (GDPR 5(1)(b)).")],
-    legal_basis: Annotated[str, typer.Option(help="GDPR 6(1): consent, contract, legal_obligation, vital_interests, "
-                                                  "public_task or legitimate_interests.")],
+    legal_basis: Annotated[
+        str,
+        typer.Option(
+            help="GDPR 6(1): consent, contract, legal_obligation, vital_interests, public_task or legitimate_interests."
+        ),
+    ],
     data_class: Annotated[list[str] | None, typer.Option(help="A class of data in prompts; may be repeated.")] = None,
     risk_class: Annotated[str, typer.Option(help="AI Act: minimal, limited or high.")] = "minimal",
     ai_system_id: Annotated[str | None, typer.Option(help="The AI system's id in your own register.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Create a project, bound to the one processing activity that its keys may be used for.
 
     Example: domicile project create acme support --purpose 'customer support' --legal-basis contract

@@ -59,14 +59,22 @@ def changes(
             continue
         elif tenant.display_name not in (None, there[name].display_name):
             yield Change("!", f"tenant {name}: display_name stays {there[name].display_name!r}; write that")
-        yield from _of_tenant(name, tenant, folder, inventory, reports, known=name in there, prune=prune,
-                              feasibility=feasibility)  # fmt: skip
+        yield from _of_tenant(
+            name, tenant, folder, inventory, reports, known=name in there, prune=prune, feasibility=feasibility
+        )
 
 
 def _of_tenant(
-    name: str, tenant: DeclaredTenant, folder: Folder, inventory: "Inventory", reports: "Reports", *,
-    known: bool, prune: bool, feasibility: "Feasibility | None",
-) -> Iterator[Change]:  # fmt: skip
+    name: str,
+    tenant: DeclaredTenant,
+    folder: Folder,
+    inventory: "Inventory",
+    reports: "Reports",
+    *,
+    known: bool,
+    prune: bool,
+    feasibility: "Feasibility | None",
+) -> Iterator[Change]:
     in_force = {one.project: one for one in inventory.policies(name) if one.active} if known else {}
     policy = _way_of_policies(name, inventory, known=known, two_people=feasibility is None)
     yield from policy(name, None, tenant.policy, folder, in_force)
@@ -146,8 +154,12 @@ def _way_of_policies(
 
 def _proposed(
     proposals: "Sequence[PolicyProposalRecord]",
-    tenant: str, project: str | None, path: str | None, folder: Folder, in_force: dict[str | None, Any],
-) -> Iterator[Change]:  # fmt: skip
+    tenant: str,
+    project: str | None,
+    path: str | None,
+    folder: Folder,
+    in_force: dict[str | None, Any],
+) -> Iterator[Change]:
     """As `_policy`, for two people: propose a document once, and activate it after another person has approved it."""
     for change in _policy(tenant, project, path, folder, in_force):
         document = folder.policies[path or ""]
@@ -246,15 +258,20 @@ def _new_key(tenant: str, project: str, label: str, declared: Any) -> "Callable[
 
 
 def _deployment(
-    tenant: str, name: str, wanted: DeclaredDeployment, before: "DeploymentRecord | None",
+    tenant: str,
+    name: str,
+    wanted: DeclaredDeployment,
+    before: "DeploymentRecord | None",
     feasibility: "Feasibility | None",
-) -> Iterator[Change]:  # fmt: skip
+) -> Iterator[Change]:
     scale = Scale(**wanted.model_dump(include=set(Scale.model_fields)))
     if before is None:
         made = Deployment(
-            tenant=tenant, id=name, **wanted.model_dump(exclude={"eur_per_hour"}),
+            tenant=tenant,
+            id=name,
+            **wanted.model_dump(exclude={"eur_per_hour"}),
             micro_eur_per_hour=round(wanted.eur_per_hour * MICRO),
-        )  # fmt: skip
+        )
         check = None if feasibility is None else partial(feasibility.check_everywhere, made)
         create = _call("create_deployment", made, check=check)
         yield Change("+", f"deployment {tenant}/{name} of {wanted.model}", create)
@@ -268,8 +285,11 @@ def _deployment(
         yield Change("~", f"deployment {tenant}/{name}: pinned to the weights {wanted.weights_sha256}", pin)
     known = Scale(**before.model_dump(include=set(Scale.model_fields)))
     if known != scale or before.draining:
-        said = [f"{field} {getattr(known, field)} -> {getattr(scale, field)}" for field in Scale.model_fields
-                if getattr(known, field) != getattr(scale, field)]  # fmt: skip
+        said = [
+            f"{field} {getattr(known, field)} -> {getattr(scale, field)}"
+            for field in Scale.model_fields
+            if getattr(known, field) != getattr(scale, field)
+        ]
         check = None if feasibility is None else partial(feasibility.check_scale, before, scale)
         change = _call("scale_deployment", tenant, name, scale, check=check)
         yield Change("~", f"deployment {tenant}/{name}: {', '.join(said) or 'works again'}", change)

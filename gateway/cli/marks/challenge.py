@@ -179,9 +179,15 @@ def _registered(installation: "Installation", database: "Database") -> "Callable
 
 
 def _on_this_host(
-    installation: "Installation", data: Path, tenant: str, request: str, given: "Given", model: Path | None, dtype: str,
+    installation: "Installation",
+    data: Path,
+    tenant: str,
+    request: str,
+    given: "Given",
+    model: Path | None,
+    dtype: str,
     reason: str,
-) -> "ChallengeReport":  # fmt: skip
+) -> "ChallengeReport":
     from audit.cli.on_files import do
     from backend.wire import Challenged
     from gateway.comparisons.challenge import ChallengeReport, committed, record_challenge

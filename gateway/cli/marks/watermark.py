@@ -133,9 +133,14 @@ def _detected_by(api: "AdminApi", tenant: str, project: str, text: str) -> "Dete
 
 
 async def _detected(
-    installation: "Installation", database: "Database", context: "AuditContext", tenant: str, project: str, text: str,
+    installation: "Installation",
+    database: "Database",
+    context: "AuditContext",
+    tenant: str,
+    project: str,
+    text: str,
     weights: Path | None,
-) -> "Detected":  # fmt: skip
+) -> "Detected":
     from backend.wire import MARKS_PATH
     from gateway.marks.asking import Detection
     from gateway.store.marks import MarkKeys

@@ -49,8 +49,8 @@ def verify(
     Example: domicile evidence verify acme-2026-11.zip -c mine.yaml
     """
     from regions.evidence.attestation import Reference
+    from regions.evidence.errors import EvidenceRefused
     from regions.evidence.recheck import rechecked
-    from regions.evidence.refusal import EvidenceRefused
     from regions.evidence.roots import ROOTS
 
     references: dict[Any, Reference] = {name: Reference(roots=roots) for name, roots in ROOTS.items()}
@@ -80,7 +80,7 @@ def _configured(config: Path | None) -> dict[Any, Any]:
     from gateway.configuration.settings import Attestation
     from gateway.directory.references import references_of
     from policy.errors import invalid_value
-    from regions.evidence.refusal import EvidenceRefused
+    from regions.evidence.errors import EvidenceRefused
 
     try:
         said = yaml.safe_load(config.read_text(encoding="utf-8")) or {}

@@ -60,9 +60,12 @@ class AdminApi:
         if credentials.token:
             self._headers["authorization"] = f"Bearer {credentials.token}"
         self._service = ExternalService(
-            f"the gateway at {credentials.url}", deadline_s=deadline_s, max_bytes=MAX_BYTES, tls=tls,
+            f"the gateway at {credentials.url}",
+            deadline_s=deadline_s,
+            max_bytes=MAX_BYTES,
+            tls=tls,
             breaker=Breaker(failures=1 << 30),
-        )  # fmt: skip
+        )
 
     def get(self, *path: str, **query: Any) -> Any:
         """Return the JSON of a response. Raises NotFound, other errors of the store, NotLoggedIn, Unreachable."""

@@ -127,9 +127,11 @@ class RemoteReports:
 
     def _of_projects(self, tenant: str, project: str | None, what: str) -> list[Any]:
         """What one project has, or each of the tenant's, by the name of the project."""
-        projects = [project] if project is not None else sorted(
-            each["id"] for each in self._api.pages("tenants", tenant, "projects")
-        )  # fmt: skip
+        projects = (
+            [project]
+            if project is not None
+            else sorted(each["id"] for each in self._api.pages("tenants", tenant, "projects"))
+        )
         return [each for name in projects for each in self._api.get("tenants", tenant, "projects", name, what)]
 
     def stops(self, tenant: str) -> Sequence[StopRecord]:

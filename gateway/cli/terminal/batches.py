@@ -35,7 +35,7 @@ class Batches:
         return summary_of(self._known(batch))
 
     def cancel(self, batch: str) -> BatchSummary:
-        """It is on record first. Raises NotReady for a batch that is over, AuditUnavailable."""
+        """Cancel a batch; that is recorded first. Raises NotReady for a batch that is over, AuditUnavailable."""
         found = self._known(batch)
         if found.status not in (*OPEN, "cancelling"):
             raise NotReady(f"the batch is {found.status} and cannot be cancelled; its files have what was done")

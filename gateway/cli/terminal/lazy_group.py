@@ -1,11 +1,13 @@
 """A command group whose parts are imported when one of them runs, so that ``--help`` and ``--version`` load none."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
+from typer._click.exceptions import ClickException, NoArgsIsHelpError
 from typer.core import TyperCommand, TyperGroup
 
 from gateway.cli.terminal.old_spellings import accept_old_spellings
@@ -88,6 +90,15 @@ class _Commands(MutableMapping[str, Command]):
         return len(self._parts.keys() | self._loaded.keys())
 
 
+def in_words(error: ClickException) -> str:
+    """What was wrong with a command, and how to go on."""
+    said = error.format_message().rstrip(".")
+    if "; " in said:  # its fix is said already
+        return said
+    context = getattr(error, "ctx", None)
+    return f"{said}; see {context.command_path if context else 'domicile'} --help"
+
+
 def lazy_group(parts: Mapping[str, LazyCommand], prepare: Callable[[Any], None]) -> type[TyperGroup]:
     """The class for ``typer.Typer(cls=…)`` of a group with `parts`.
 
@@ -106,6 +117,23 @@ def lazy_group(parts: Mapping[str, LazyCommand], prepare: Callable[[Any], None])
         def parse_args(self, ctx: Any, args: list[str]) -> Any:
             _running.set((self, tuple(args)))
             return super().parse_args(ctx, args)
+
+        def main(self, *arguments: Any, **options: Any) -> Any:
+            """As Typer's, with mistakes of usage in the form of all errors: `error: <what>; <how to fix it>`."""
+            if not options.get("standalone_mode", True):
+                return super().main(*arguments, **options)
+            try:
+                status = super().main(*arguments, **options | {"standalone_mode": False})
+            except NoArgsIsHelpError as error:
+                error.show()
+                sys.exit(error.exit_code)
+            except ClickException as error:
+                typer.echo(f"error: {in_words(error)}", err=True)
+                sys.exit(error.exit_code)
+            except typer.Abort:
+                typer.echo("error: stopped; nothing more was done", err=True)
+                sys.exit(1)
+            sys.exit(status if isinstance(status, int) else 0)
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gateway.database.database import Database
     from gateway.installation.installation import Installation
     from gateway.records.control import Record
-    from gateway.store.control.control import Control, OnEvent
+    from gateway.store.change import OnEvent
+    from gateway.store.control.control import Control
     from gateway.store.reports.inventory import Inventory
 
     RecordAdmin = Callable[[Installation], AbstractContextManager[OnEvent]]

@@ -30,10 +30,18 @@ async def listed(visit: Visit) -> Response:
     visit.form = asked | {name: moments.in_field(asked[name]) for name in ("since", "until")}
     projects = (await visit.of_tenant("projects", limit=200))["items"]
     return visit.render(
-        "calls.html", shown_tenant=visit.tenant, active="calls", page=page, rows=page["items"],
-        asked=asked | {"within": within}, spans=moments.WITHIN, since=since, before=before, projects=projects,
+        "calls.html",
+        shown_tenant=visit.tenant,
+        active="calls",
+        page=page,
+        rows=page["items"],
+        asked=asked | {"within": within},
+        spans=moments.WITHIN,
+        since=since,
+        before=before,
+        projects=projects,
         now=visit.context.now(),
-    )  # fmt: skip
+    )
 
 
 async def show(visit: Visit) -> Response:
@@ -44,11 +52,19 @@ async def _one(visit: Visit, *, proof: Any = None, content: Any = None) -> Respo
     number = visit.request.path_params["number"]
     found = await visit.of_tenant("calls", number)
     return visit.render(
-        "call.html", shown_tenant=visit.tenant, active="calls", call=found["call"], records=found["records"],
-        receipt=found["receipt"], kept={int(seq): fields for seq, fields in found["kept"].items()}, proof=proof,
-        content=content, first=found["records"][0]["record"], last=found["records"][-1]["record"],
+        "call.html",
+        shown_tenant=visit.tenant,
+        active="calls",
+        call=found["call"],
+        records=found["records"],
+        receipt=found["receipt"],
+        kept={int(seq): fields for seq, fields in found["kept"].items()},
+        proof=proof,
+        content=content,
+        first=found["records"][0]["record"],
+        last=found["records"][-1]["record"],
         decision=_decision(found["records"]),
-    )  # fmt: skip
+    )
 
 
 async def proven(visit: Visit) -> Response:

@@ -80,9 +80,15 @@ async def _deployments(visit: Visit, planned: Any = None) -> Response:
         for line in await visit.of_tenant("usage", "cost", by="deployment"):
             costs[line["deployment"]] = line
     return visit.render(
-        "deployments.html", shown_tenant=visit.tenant, active="deployments", costs=costs, planned=planned,
-        cards=(CPU, *KNOWN_CARDS), formats=QUANTIZATIONS, **await _running(visit),
-    )  # fmt: skip
+        "deployments.html",
+        shown_tenant=visit.tenant,
+        active="deployments",
+        costs=costs,
+        planned=planned,
+        cards=(CPU, *KNOWN_CARDS),
+        formats=QUANTIZATIONS,
+        **await _running(visit),
+    )
 
 
 async def scale(visit: Visit) -> Response:
@@ -127,11 +133,18 @@ async def places(visit: Visit) -> Response:
     for one in summary["places"]:
         bases[one["basis"]] = bases.get(one["basis"], 0) + one["calls"]
     return visit.render(
-        "places.html", shown_tenant=visit.tenant, active="places", summary=summary,
+        "places.html",
+        shown_tenant=visit.tenant,
+        active="places",
+        summary=summary,
         verdicts=_by_reasons(checked["verdicts"]),
-        catalogue=checked["catalogue"], facts=known, countries=countries, bases=bases, tiles=_tiles(visit, countries),
+        catalogue=checked["catalogue"],
+        facts=known,
+        countries=countries,
+        bases=bases,
+        tiles=_tiles(visit, countries),
         basis_kind=lambda basis: country_map.kinds_of([basis])[-1],
-    )  # fmt: skip
+    )
 
 
 def _by_reasons(verdicts: Sequence[Any]) -> list[list[Any]]:

@@ -20,9 +20,15 @@ async def _list(visit: Visit, made: Any = None) -> Response:
     page = await visit.of_tenant("keys", project=project, after=after, limit=100)
     projects = (await visit.of_tenant("projects", limit=200))["items"]
     return visit.render(
-        "keys.html", shown_tenant=visit.tenant, active="keys", rows=page["items"], after=page["next"], project=project,
-        projects=[each for each in projects if each["revoked_at"] is None], made=made,
-    )  # fmt: skip
+        "keys.html",
+        shown_tenant=visit.tenant,
+        active="keys",
+        rows=page["items"],
+        after=page["next"],
+        project=project,
+        projects=[each for each in projects if each["revoked_at"] is None],
+        made=made,
+    )
 
 
 async def create(visit: Visit) -> Response:
@@ -47,9 +53,13 @@ def _key(visit: Visit) -> str:
 
 
 confirm_revoke: Final = confirm(
-    "keys.revoke", "keys.revoke_lead", "keys",
-    lambda visit: ("tenants", visit.tenant, "keys", _key(visit)), _key, lambda visit: visit.here("keys"),
-)  # fmt: skip
+    "keys.revoke",
+    "keys.revoke_lead",
+    "keys",
+    lambda visit: ("tenants", visit.tenant, "keys", _key(visit)),
+    _key,
+    lambda visit: visit.here("keys"),
+)
 
 
 async def revoke(visit: Visit) -> Response:

@@ -30,10 +30,13 @@ async def oversight(visit: Visit) -> Response:
     stops = await visit.of_tenant("oversight")
     projects = (await visit.of_tenant("projects", limit=200))["items"]
     return visit.render(
-        "oversight.html", shown_tenant=visit.tenant, active="oversight", stops=stops[::-1],
+        "oversight.html",
+        shown_tenant=visit.tenant,
+        active="oversight",
+        stops=stops[::-1],
         projects=[each for each in projects if each["revoked_at"] is None],
         systems=sorted({each["ai_system_id"] for each in projects if each["ai_system_id"]}),
-    )  # fmt: skip
+    )
 
 
 async def stop(visit: Visit) -> Response:
@@ -63,13 +66,20 @@ async def _rights(visit: Visit, *, package: Any = None, certificate: Any = None)
     requests = await visit.of_tenant("rights", "requests")
     ended = [each for each in requests if each["closed_at"] is not None]
     return visit.render(
-        "rights.html", shown_tenant=visit.tenant, active="rights", rights=_named(visit, "right.", RIGHTS),
-        outcomes=_named(visit, "outcome_of.", OUTCOMES), extensions=_named(visit, "extension.", EXTENSIONS),
-        waiting=[each for each in requests if each["closed_at"] is None], ended=ended[: -SHOWN_ENDED - 1 : -1],
+        "rights.html",
+        shown_tenant=visit.tenant,
+        active="rights",
+        rights=_named(visit, "right.", RIGHTS),
+        outcomes=_named(visit, "outcome_of.", OUTCOMES),
+        extensions=_named(visit, "extension.", EXTENSIONS),
+        waiting=[each for each in requests if each["closed_at"] is None],
+        ended=ended[: -SHOWN_ENDED - 1 : -1],
         holds=await visit.of_tenant("rights", "holds"),
-        certificates=(await visit.of_tenant("rights", "certificates"))[::-1], package=package, certificate=certificate,
+        certificates=(await visit.of_tenant("rights", "certificates"))[::-1],
+        package=package,
+        certificate=certificate,
         placed=_moment,
-    )  # fmt: skip
+    )
 
 
 def _named(visit: Visit, prefix: str, keys: Sequence[str]) -> list[tuple[str, str]]:
@@ -177,9 +187,14 @@ async def release(visit: Visit) -> Response:
 async def incidents(visit: Visit) -> Response:
     found = await visit.of_tenant("incidents")
     return visit.render(
-        "incidents.html", shown_tenant=visit.tenant, active="incidents", rows=found[::-1], laws=LAWS,
-        severities=partial(_severities, visit), now=visit.context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
-    )  # fmt: skip
+        "incidents.html",
+        shown_tenant=visit.tenant,
+        active="incidents",
+        rows=found[::-1],
+        laws=LAWS,
+        severities=partial(_severities, visit),
+        now=visit.context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
+    )
 
 
 async def open_incident(visit: Visit) -> Response:

@@ -27,9 +27,11 @@ async def home(visit: Visit) -> Response:
 async def show(visit: Visit) -> Response:
     await visit.of_tenant()  # 404 before anything else
     return visit.render(
-        "overview.html", shown_tenant=visit.tenant, active="overview",
+        "overview.html",
+        shown_tenant=visit.tenant,
+        active="overview",
         summary=await visit.of_tenant("calls-summary"),
-    )  # fmt: skip
+    )
 
 
 async def live(visit: Visit) -> Response:
@@ -47,10 +49,12 @@ async def days(visit: Visit) -> Response:
     by_day = {line["day"]: line for line in lines}
     shown = [(since + timedelta(days=n)).isoformat() for n in range(DAYS)]
     return visit.render(
-        "_days.html", shown_tenant=visit.tenant, today=by_day.get(today.isoformat()),
+        "_days.html",
+        shown_tenant=visit.tenant,
+        today=by_day.get(today.isoformat()),
         chart=_chart(visit, shown, by_day),
         period={name: sum(line[name] for line in lines) for name in ("requests", "eur")},
-    )  # fmt: skip
+    )
 
 
 def _chart(visit: Visit, days: Iterable[str], by_day: dict[str, Any]) -> Any:

@@ -27,10 +27,15 @@ async def listed(visit: Visit) -> Response:
     page = await visit.get(*_base(visit), after=visit.request.query_params.get("after", ""), limit=100)
     roles = [role for role in get_args(Role) if visit.tenant is None or role != "operator"]
     return visit.render(
-        "people.html", shown_tenant=visit.tenant, active="staff" if visit.tenant is None else "people",
-        rows=page["items"], after=page["next"], all_roles=roles, base=_home(visit),
+        "people.html",
+        shown_tenant=visit.tenant,
+        active="staff" if visit.tenant is None else "people",
+        rows=page["items"],
+        after=page["next"],
+        all_roles=roles,
+        base=_home(visit),
         manages=visit.may("staff.manage" if visit.tenant is None else "people.manage"),
-    )  # fmt: skip
+    )
 
 
 def _roles(visit: Visit) -> list[str]:
@@ -47,11 +52,16 @@ async def show(visit: Visit) -> Response:
     found = await visit.api.call("GET", (*_base(visit), _person(visit)))
     roles = [role for role in get_args(Role) if visit.tenant is None or role != "operator"]
     return visit.render(
-        "person.html", shown_tenant=visit.tenant, active="staff" if visit.tenant is None else "people",
-        person=found.body, state=found.headers.get("etag", "").strip('"'), all_roles=roles, base=_home(visit),
+        "person.html",
+        shown_tenant=visit.tenant,
+        active="staff" if visit.tenant is None else "people",
+        person=found.body,
+        state=found.headers.get("etag", "").strip('"'),
+        all_roles=roles,
+        base=_home(visit),
         tokens=(await visit.get(*_base(visit), _person(visit), "tokens", limit=200))["items"],
         manages=visit.may("staff.manage" if visit.tenant is None else "people.manage"),
-    )  # fmt: skip
+    )
 
 
 async def set_roles(visit: Visit) -> Response:

@@ -59,9 +59,13 @@ async def _show(visit: Visit, **said: Any) -> Response:
         "turns": earlier(visit.form.get("turns", "")),
     }
     return visit.render(
-        "playground.html", shown_tenant=visit.tenant, active="playground", models=sorted(models),
-        projects=[each for each in projects if each["revoked_at"] is None], **(shown | said),
-    )  # fmt: skip
+        "playground.html",
+        shown_tenant=visit.tenant,
+        active="playground",
+        models=sorted(models),
+        projects=[each for each in projects if each["revoked_at"] is None],
+        **(shown | said),
+    )
 
 
 async def ask(visit: Visit) -> Response:
@@ -143,9 +147,7 @@ async def _call(visit: Visit, key: str, content: bytes) -> tuple[int, dict[str, 
         DEBUG: "upstream",
     }
     for _ in range(TRIES):
-        status, received, answered = await exchange(
-            visit.inference(), "POST", CHAT, headers, content, visit.api.client
-        )  # fmt: skip
+        status, received, answered = await exchange(visit.inference(), "POST", CHAT, headers, content, visit.api.client)
         if status != 401:
             return status, received, answered
         await asyncio.sleep(EVERY_S)

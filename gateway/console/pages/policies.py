@@ -19,10 +19,16 @@ async def listed(visit: Visit) -> Response:
     proposals = [each for each in await visit.of_tenant("policy-proposals") if (each["project"] or "") == project]
     active = next((each for each in versions if each["active"]), None)
     return visit.render(
-        "policies.html", shown_tenant=visit.tenant, active=_active(visit), project=project,
-        projects=await _projects(visit), versions=versions[::-1], proposals=proposals[::-1], in_force=active,
+        "policies.html",
+        shown_tenant=visit.tenant,
+        active=_active(visit),
+        project=project,
+        projects=await _projects(visit),
+        versions=versions[::-1],
+        proposals=proposals[::-1],
+        in_force=active,
         state_of=_state,
-    )  # fmt: skip
+    )
 
 
 def _active(visit: Visit) -> str:
@@ -63,9 +69,14 @@ async def draft(visit: Visit) -> Response:
         active = next((each for each in versions if each["active"]), None)
         text = active["document"] if active else EXAMPLE.format(name=project or visit.tenant or "operator")
     return visit.render(
-        "policy_draft.html", shown_tenant=visit.tenant, active=_active(visit), project=project,
-        projects=await _projects(visit), document=text, studied=await _study(visit, text, project),
-    )  # fmt: skip
+        "policy_draft.html",
+        shown_tenant=visit.tenant,
+        active=_active(visit),
+        project=project,
+        projects=await _projects(visit),
+        document=text,
+        studied=await _study(visit, text, project),
+    )
 
 
 async def check(visit: Visit) -> Response:
@@ -104,9 +115,13 @@ async def simulate(visit: Visit) -> Response:
     body = {"document": sent.get("document", ""), "project": sent.get("project") or None}
     impact = (await visit.api.call("POST", (*visit.owner, "policies", "simulate"), body=body)).body
     return visit.render(
-        "policy_impact.html", shown_tenant=visit.tenant, active=_active(visit), impact=impact,
-        document=body["document"], project=body["project"] or "",
-    )  # fmt: skip
+        "policy_impact.html",
+        shown_tenant=visit.tenant,
+        active=_active(visit),
+        impact=impact,
+        document=body["document"],
+        project=body["project"] or "",
+    )
 
 
 async def propose(visit: Visit) -> Response:
@@ -120,10 +135,16 @@ async def proposal(visit: Visit) -> Response:
     segments = (*visit.owner, "policy-proposals", visit.request.path_params["proposal"])
     found = await visit.api.call("GET", segments, query={"project": project})
     return visit.render(
-        "policy_proposal.html", shown_tenant=visit.tenant, active=_active(visit), proposal=found.body, project=project,
-        state=_state(found.body), tag=found.headers.get("etag", "").strip('"'), own=visit.me["person"],
+        "policy_proposal.html",
+        shown_tenant=visit.tenant,
+        active=_active(visit),
+        proposal=found.body,
+        project=project,
+        state=_state(found.body),
+        tag=found.headers.get("etag", "").strip('"'),
+        own=visit.me["person"],
         studied=await _study(visit, found.body["document"], project),
-    )  # fmt: skip
+    )
 
 
 async def approve(visit: Visit) -> Response:
@@ -141,9 +162,7 @@ async def withdraw(visit: Visit) -> Response:
 
 async def _decide(visit: Visit, act: str, done: str, body: Any) -> Response:
     number, project = visit.request.path_params["proposal"], visit.request.query_params.get("project", "")
-    await visit.change(
-        "POST", *visit.owner, "policy-proposals", number, act, body=body, project=project
-    )  # fmt: skip
+    await visit.change("POST", *visit.owner, "policy-proposals", number, act, body=body, project=project)
     return _to(visit, "proposals", number, project=project, done=done)
 
 
@@ -152,11 +171,16 @@ async def confirm_roll_back(visit: Visit) -> Response:
     await visit.of_tenant("policies", project=project, limit=1)
     visit.need("policies.activate")
     return visit.render(
-        "confirm.html", shown_tenant=visit.tenant, active=_active(visit), title="policies.roll_back",
-        lead="policies.roll_back_lead", name=project or visit.tenant or visit.language.text("policies.operators"),
+        "confirm.html",
+        shown_tenant=visit.tenant,
+        active=_active(visit),
+        title="policies.roll_back",
+        lead="policies.roll_back_lead",
+        name=project or visit.tenant or visit.language.text("policies.operators"),
         back=visit.here("policies", project=project),
-        state="", keep={"project": project},
-    )  # fmt: skip
+        state="",
+        keep={"project": project},
+    )
 
 
 async def roll_back(visit: Visit) -> Response:
@@ -172,18 +196,20 @@ async def explain(visit: Visit) -> Response:
     explained = None
     if visit.form["model"]:
         try:
-            answer = await visit.api.call(
-                "POST", (*visit.owner, "policies", "explain"), body=dict(visit.form)
-            )  # fmt: skip
+            answer = await visit.api.call("POST", (*visit.owner, "policies", "explain"), body=dict(visit.form))
             explained = answer.body
         except Refused as refused:
             if refused.status != 422:
                 raise
             visit.problem, visit.status = refused, 422
     return visit.render(
-        "policy_explain.html", shown_tenant=visit.tenant, active=_active(visit), explained=explained,
-        projects=await _projects(visit), models=await _models(visit),
-    )  # fmt: skip
+        "policy_explain.html",
+        shown_tenant=visit.tenant,
+        active=_active(visit),
+        explained=explained,
+        projects=await _projects(visit),
+        models=await _models(visit),
+    )
 
 
 async def _models(visit: Visit) -> list[str]:

@@ -16,9 +16,13 @@ async def show(visit: Visit) -> Response:
 
 async def _show(visit: Visit, *, verdict: Any = None, proof: Any = None) -> Response:
     return visit.render(
-        "record.html", shown_tenant=visit.tenant, active="record", health=await visit.of_tenant("record"),
-        verdict=verdict, proof=proof,
-    )  # fmt: skip
+        "record.html",
+        shown_tenant=visit.tenant,
+        active="record",
+        health=await visit.of_tenant("record"),
+        verdict=verdict,
+        proof=proof,
+    )
 
 
 async def verify(visit: Visit) -> Response:

@@ -93,6 +93,12 @@ class SignIn:
     def _page(self, request: Request, *, status: int = 200, refused: str = "", again: bool = False) -> Response:
         has_provider = self.context.provider is not None and self.context.cookies is not None
         return render(
-            self.context, request, language_of(request), "sign_in.html", status,
-            has_provider=has_provider, refused=refused, again=again,
-        )  # fmt: skip
+            self.context,
+            request,
+            language_of(request),
+            "sign_in.html",
+            status,
+            has_provider=has_provider,
+            refused=refused,
+            again=again,
+        )

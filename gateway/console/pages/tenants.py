@@ -22,9 +22,13 @@ async def create(visit: Visit) -> Response:
 
 
 confirm_revoke: Final = confirm(
-    "tenants.revoke", "tenants.revoke_lead", "tenants",
-    lambda visit: ("tenants", visit.tenant), lambda visit: str(visit.tenant), lambda visit: path("tenants"),
-)  # fmt: skip
+    "tenants.revoke",
+    "tenants.revoke_lead",
+    "tenants",
+    lambda visit: ("tenants", visit.tenant),
+    lambda visit: str(visit.tenant),
+    lambda visit: path("tenants"),
+)
 
 
 async def revoke(visit: Visit) -> Response:
@@ -35,9 +39,14 @@ async def revoke(visit: Visit) -> Response:
 async def projects(visit: Visit) -> Response:
     page = await visit.of_tenant("projects", after=visit.request.query_params.get("after", ""), limit=100)
     return visit.render(
-        "projects.html", shown_tenant=visit.tenant, active="projects", rows=page["items"], after=page["next"],
-        bases=get_args(LegalBasis), risks=get_args(RiskClass),
-    )  # fmt: skip
+        "projects.html",
+        shown_tenant=visit.tenant,
+        active="projects",
+        rows=page["items"],
+        after=page["next"],
+        bases=get_args(LegalBasis),
+        risks=get_args(RiskClass),
+    )
 
 
 async def create_project(visit: Visit) -> Response:
@@ -60,10 +69,13 @@ def _project(visit: Visit) -> str:
 
 
 confirm_project: Final = confirm(
-    "projects.revoke", "projects.revoke_lead", "projects",
-    lambda visit: ("tenants", visit.tenant, "projects", _project(visit)), _project,
+    "projects.revoke",
+    "projects.revoke_lead",
+    "projects",
+    lambda visit: ("tenants", visit.tenant, "projects", _project(visit)),
+    _project,
     lambda visit: visit.here("projects"),
-)  # fmt: skip
+)
 
 
 async def revoke_project(visit: Visit) -> Response:

@@ -71,10 +71,17 @@ async def figures(visit: Visit) -> Response:
 
 def _render(visit: Visit, template: str, asked: Asked, figures: Any) -> Response:
     return visit.render(
-        template, shown_tenant=visit.tenant, active="usage" if visit.tenant else "all_usage", by=asked.by,
-        days=asked.days, periods=PERIODS, groups=asked.groups, since=asked.since.isoformat(), figures=figures,
+        template,
+        shown_tenant=visit.tenant,
+        active="usage" if visit.tenant else "all_usage",
+        by=asked.by,
+        days=asked.days,
+        periods=PERIODS,
+        groups=asked.groups,
+        since=asked.since.isoformat(),
+        figures=figures,
         base=visit.here("usage") if visit.tenant else visit.path("usage"),
-    )  # fmt: skip
+    )
 
 
 def _charts(visit: Visit, asked: Asked, by_day: dict[str, Any]) -> dict[str, Any]:
@@ -113,11 +120,17 @@ async def limits(visit: Visit) -> Response:
     where = ("limits",) if not place else ("projects", place, "limits")
     present = await visit.api.call("GET", ("tenants", visit.tenant, *where))
     return visit.render(
-        "limits.html", shown_tenant=visit.tenant, active="limits", rows=rows, kinds=KINDS, projects=projects,
-        place=place, present=present.body,
+        "limits.html",
+        shown_tenant=visit.tenant,
+        active="limits",
+        rows=rows,
+        kinds=KINDS,
+        projects=projects,
+        place=place,
+        present=present.body,
         state=present.headers.get("etag", "").strip('"'),
         manages=visit.may("limits.manage" if place else "tenants.manage"),
-    )  # fmt: skip
+    )
 
 
 async def set_limits(visit: Visit) -> Response:

@@ -1,1 +1,4 @@
-"""Alembic revisions of the control database, run by `gateway.database.database`."""
+"""Alembic revisions of the control database.
+
+No module may import it; `gateway.database.database` runs them.
+"""

@@ -1,4 +1,4 @@
-"""Rows of files and batches. Their content is sealed under data keys of the side store (`audit.private.content_keys`),
+"""Rows of files and batches. Their content is sealed under data keys of the value store (`audit.private.content_keys`),
 each named by its id beside the ciphertext, so this database alone does not disclose it.
 
 They are no configuration: they have no epoch, and are deleted when their time is over.

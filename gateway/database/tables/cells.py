@@ -29,7 +29,7 @@ class TenantCellRow(Changed, Row, table=True):
 
 
 class TenantHomeRow(Row, table=True):
-    """That a tenant is administered elsewhere: in cell `home`."""
+    """A tenant that is administered in another cell, `home`."""
 
     __tablename__ = "tenant_home"
 

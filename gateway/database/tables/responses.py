@@ -1,5 +1,5 @@
 """Rows of responses that are kept to be asked for again, or wait to be answered. Their content is sealed under data
-keys of the side store, as that of files is (`gateway.database.tables.batches`)."""
+keys of the value store, as that of files is (`gateway.database.tables.batches`)."""
 
 from sqlalchemy import Double, Index, LargeBinary
 from sqlmodel import Field

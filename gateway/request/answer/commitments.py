@@ -36,6 +36,9 @@ def with_commitments(private: Private | None, routed: Routed, received: Received
     if private is None:
         return Private({"activations": values}, routed.request.subject, *kept)
     return Private(
-        {**private.values, "activations": values}, private.subject, private.retention_class, private.expires,
+        {**private.values, "activations": values},
+        private.subject,
+        private.retention_class,
+        private.expires,
         {"activations": kept},
-    )  # fmt: skip
+    )

@@ -81,7 +81,7 @@ class StoredFiles:
         return [SealedResult(row["line"], row["part"], row["size"], sealed_in(row)) for row in rows]
 
     def parts_under_key(self, tenant: str, key: str) -> list[tuple[FileRecord, SealedPart]]:
-        """All parts of a tenant's files that are sealed under the data key, each with its file."""
+        """Return the parts of a tenant's files that are sealed under the data key, each with its file."""
         query = select(PART).join(FILE, FILE.c.id == PART.c.file)
         query = query.where(FILE.c.tenant == tenant, FILE.c.state == "ready", PART.c.data_key == key)
         with self._database.read() as session:

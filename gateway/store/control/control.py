@@ -17,7 +17,7 @@ from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
 from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store import lookup
 from gateway.store.backend_keys import add_key, forget_keys
-from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_origin, checked_text
+from gateway.store.change import checked_name, checked_origin, checked_text
 from gateway.store.control.adapters import AdapterControl
 from gateway.store.control.cells import CellControl
 from gateway.store.control.deployments import DeploymentControl
@@ -33,8 +33,6 @@ from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 
 MAX_ORIGINS = 64
-
-__all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
 class Control(
@@ -172,10 +170,10 @@ class Control(
             row = change.session.get(BackendRow, backend.backend)
             before = backend_record(row) if row else None
             if row is None:
+                told: dict[str, Any] = {"models": models, "cost": cost, **facts, **change.stamp}
                 row = BackendRow(
-                    id=backend.backend, tenant=backend.tenant, region=backend.region, uri=backend.uri, url=url,
-                    models=list(models), cost=cost, **facts, **change.stamp,
-                )  # fmt: skip
+                    id=backend.backend, tenant=backend.tenant, region=backend.region, uri=backend.uri, url=url, **told
+                )
                 change.session.add(row)
             elif row.uri != backend.uri:
                 raise Duplicate(

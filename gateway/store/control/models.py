@@ -33,9 +33,14 @@ class ModelNameControl(Administration):
             _check(change.session, tenant, project, name, naming)
             if row is None:
                 row = ModelNameRow(
-                    tenant=tenant, project=project, name=name, targets=[], defaults={}, other_vectors=False,
+                    tenant=tenant,
+                    project=project,
+                    name=name,
+                    targets=[],
+                    defaults={},
+                    other_vectors=False,
                     **change.stamp,
-                )  # fmt: skip
+                )
                 change.session.add(row)
             row.deleted_at = None
             return _put(change, "model_name.created", row, None, naming)

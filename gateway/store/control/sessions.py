@@ -39,9 +39,14 @@ class SessionControl(PeopleControl):
         with self._change() as change:
             lookup.living_person(change.session, tenant, person)
             return self._insert_token(
-                change, tenant, person, change.at + life, "login", action="session.opened",
+                change,
+                tenant,
+                person,
+                change.at + life,
+                "login",
+                action="session.opened",
                 authenticated_at=authenticated_at,
-            )  # fmt: skip
+            )
 
     def create_sign_in(self, tenant: str | None, person: str) -> tuple[AccessTokenRecord, ApiKey]:
         """A token (``dom_once_...``) that begins one session of the console within SIGN_IN_LIFE, and opens nothing
@@ -73,9 +78,15 @@ class SessionControl(PeopleControl):
             self._revoke(change, row, token_record, "token.revoked", log_of(person.tenant), token)
             life_ends = change.at + life
             record, key = self._insert_token(
-                change, person.tenant, person.id, life_ends, "login", action="session.opened",
-                authenticated_at=change.at, made_by=row.made_by,
-            )  # fmt: skip
+                change,
+                person.tenant,
+                person.id,
+                life_ends,
+                "login",
+                action="session.opened",
+                authenticated_at=change.at,
+                made_by=row.made_by,
+            )
             return person_record(person), record, key
 
     def close_session(self, tenant: str | None, person: str, token: str) -> AccessTokenRecord:

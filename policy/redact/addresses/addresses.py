@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """European postal addresses: a street of a known kind with its house number, then postal code and town.
 
 Addresses are matched by pattern only; the words come from `grammar`. The house number may be before or after the
@@ -19,8 +18,10 @@ Found = tuple[int, int]
 _GRAMMAR = grammar()
 _INSIDE = _GRAMMAR.inside_of(())
 _TOWN_BEHIND = re.compile(
-    rf"(?: ?[.–-] {{1,2}}[0-9]{{5}},? {TOWN}(?![{LETTER}])|,{{0,2}} ?(?:\n ?|(?<=[ ,])){CODE},? ?\n?{TOWN}(?![{LETTER}])|,? {CODE},? {TOWN}(?![{LETTER}])"
-    rf"|\.?, ?{TOWN}(?:,? {CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9])(?:,? {CODE})?)?(?![{LETTER}])|[ ,]{{0,2}}\n ?{TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
+    rf"(?: ?[.–-] {{1,2}}[0-9]{{5}},? {TOWN}(?![{LETTER}])|,{{0,2}} ?(?:\n ?"
+    rf"|(?<=[ ,])){CODE},? ?\n?{TOWN}(?![{LETTER}])|,? {CODE},? {TOWN}(?![{LETTER}])"
+    rf"|\.?, ?{TOWN}(?:,? {CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9])(?:,? {CODE})?)?(?![{LETTER}])"
+    rf"|[ ,]{{0,2}}\n ?{TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
     rf"|[ ,]{{1,3}}{TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
 )
 _ENGLISH_INITIALS = frozenset(kind[:3].lower() for kind in _GRAMMAR.before_number)
@@ -48,13 +49,16 @@ _HOUSE = re.compile(
 )
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _DAY_OF_A_MAIL = re.compile(
-    r"(?:January|February|March|April|May|June|July|August|September|October|November|December) [0-9]{1,2}, [0-9]{4} [A-Z]{2,4}(?![A-Za-z])|\w{0,40} ?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [0-9]{1,2}(?![0-9])"
+    r"(?:January|February|March|April|May|June|July|August|September|October|November"
+    r"|December) [0-9]{1,2}, [0-9]{4} [A-Z]{2,4}(?![A-Za-z])|\w{0,40} ?(?:Mon|Tue|Wed|Thu|Fri|Sat"
+    r"|Sun) [A-Z][a-z]{2} [0-9]{1,2}(?![0-9])"
 )
 _COPYRIGHT, _NOTICE_REACH = re.compile(r"[Cc]opyright|©|\([Cc]\)"), 400
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
-    rf"(?:{NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. |no\. )?\Z"
+    rf"(?:{NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. "
+    rf"|no\. )?\Z"
 )
 # `Pod bregom 987, 2991 Tržič`: lower-case words after a preposition or a kind of way, if code and town follow.
 _SMALL_NAMES_BEFORE = re.compile(
@@ -63,7 +67,8 @@ _SMALL_NAMES_BEFORE = re.compile(
 _ROMAN, _ROMAN_ENDS = re.compile(r" [IVX]{1,5}\.?\Z"), frozenset("IVX.")
 # Particles inside a street's name. Other small words, as in `Anna Bergman woont op Lindering 5`, are not part of it.
 _PARTICLE = (
-    r"(?:d[eu]r?|de[mns]|het|'t|te[nr]?|v[ao]n|vom|a[mn]|im|zu[mr]|auf|unter|la|le|og|och|i|på|a[fv]|n[ao]|pri|p[oř]d?|u|v[e]?|ke?|ze?|od"
+    r"(?:d[eu]r?|de[mns]|het|'t|te[nr]?|v[ao]n|vom|a[mn]|im|zu[mr]|auf|unter|la|le|og|och|i|på|a[fv]|n[ao]|pri|p[oř]d?"
+    r"|u|v[e]?|ke?|ze?|od"
     r"|do|the|of|el|y|e|en|al|sv|svet\w{1,4})"
 )
 # At least one capital: `by the way 12` is not a street, but `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
@@ -75,11 +80,14 @@ _ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, sorted(_GRAMMAR.behind, key=
 # Here only a country code may precede a postal code, and no decimal comma may follow: `BWV 1007, KV 525`, `145,650
 # MHz`.
 _PLAIN_CODE = (
-    r"(?:(?:[A-Z]{1,2}-|[A-Z] (?=[0-9]{4,5} [A-Z]))?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?|[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}"
-    r"|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2})(?![0-9A-Z])(?!(?<![0-9]{5}),)"
+    r"(?:(?:[A-Z]{1,2}-|[A-Z] (?=[0-9]{4,5} [A-Z]))?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?"
+    r"|[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}"
+    r"|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK"
+    r"|T\.K\.) ?[0-9]{3} ?[0-9]{2})(?![0-9A-Z])(?!(?<![0-9]{5}),)"
 )
 _CODE_AND_TOWN = re.compile(
-    rf"{_INSIDE.pattern}\.?(?:,{{1,2}} | ?[.–-] (?=[0-9]{{5}} )|,(?=[0-9]{{5}} )|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]|20[12][0-9]|203[0-5]) )"
+    rf"{_INSIDE.pattern}\.?(?:,{{1,2}} | ?[.–-] (?=[0-9]{{5}} )|,(?=[0-9]{{5}} )|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]"
+    rf"|20[12][0-9]|203[0-5]) )"
     rf"(?P<code>{_PLAIN_CODE}),? ?\n?{TOWN}(?![{LETTER}])"
     rf"|{_INSIDE.pattern}(?:, ?| ?\n ?){TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
 )
@@ -92,7 +100,8 @@ _SMALL_WORDS = re.compile(
 _ARTICLE = re.compile(r" (?:de[srm]|am|im) ")
 # `Apt 12, `, `Résidence Les Pins, `, `Stiege 2 Tür 15, ` before the house number.
 _UNIT_BEFORE = re.compile(
-    rf"(?<![{LETTER}])(?:(?:{'|'.join(_GRAMMAR.units_before)})\.? ?(?:[0-9]{{1,4}}[A-Za-z]?|[A-Z])(?: ?[-/,]? |, ?| ?\n)"
+    rf"(?<![{LETTER}])(?:(?:{'|'.join(_GRAMMAR.units_before)})\.? ?(?:[0-9]{{1,4}}[A-Za-z]?|[A-Z])(?: ?[-/,]? |, ?"
+    rf"| ?\n)"
     rf"|(?:{'|'.join(_GRAMMAR.houses)})(?: (?:{_OF}))?(?: {NAME}){{1,3}}(?:, ?| ?\n)){{1,3}}\Z"
 )
 _LONGEST_UNIT = 60
@@ -107,7 +116,8 @@ _THREE_DIGITS = re.compile("[0-9]{3}")  # postal code of Iceland
 _YEAR = re.compile("(?:19|20)[0-9]{2}")
 _POSTAL_CODE = re.compile(r"(?<![0-9])(?!(?:19|20)[0-9]{2}(?![0-9A-Z -]))[0-9]{2,3}[ -]?[0-9]{2,3}")
 _NO_STREET = re.compile(
-    r"(?:lager|lehr|spiel|bau|sitz|steh|stell|park|arbeits|liege|speicher|treff|markt ?stand|start|tabellen)(?:platz|plads|ring)\Z"
+    r"(?:lager|lehr|spiel|bau|sitz|steh|stell|park|arbeits|liege|speicher|treff|markt ?stand|start|tabellen)(?:platz"
+    r"|plads|ring)\Z"
     r"|\b(?:um|aus|rück|hin)weg\Z"
 )
 _TOWN_FIRST = re.compile(
@@ -127,7 +137,8 @@ _FIELD_INITIALS = frozenset(field[:3] for field in _GRAMMAR.fields)
 _OTHER_ADDRESS = re.compile(r"(?:mail|ip|mac|web|bus|http|hardware|memory|server|net|speicher|wallet)[ _.-]{0,2}\Z")
 # A word and then a house number, up to the end of the line, the field or the sentence.
 _VALUE = re.compile(
-    rf"[{LETTER}][{LETTER}0-9 ,.'’/ºª°&-]{{2,60}}?[ ,][0-9]{{1,4}}(?![0-9.:])[{LETTER}0-9 ,'’/ºª°-]{{0,48}}?(?=\.? ?(?:[\n\r;\"<>|]|\Z)|\. [A-Z])"
+    rf"[{LETTER}][{LETTER}0-9 ,.'’/ºª°&-]{{2,60}}?[ ,][0-9]{{1,4}}(?![0-9.:])[{LETTER}0-9 ,'’/ºª°-]{{0,48}}?(?=\.? ?(?:"
+    rf"[\n\r;\"<>|]|\Z)|\. [A-Z])"
 )
 _NO_HOUSE = re.compile(r"[0-9]{6}|[0-9]\.[0-9]|(?:19|20)[0-9]{2}-|\b(?:of|bytes?|bits?|is|was|see)\b")
 _LAST_WORD = re.compile(rf"([{LETTER}]+\.?),? ?\Z")

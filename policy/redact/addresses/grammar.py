@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Address grammars: the words of `address_rules/*.toml`, compiled to patterns.
 
 Each file belongs to one language and lists its kinds of street, words for floor and door, boxes, and formats that only
@@ -23,12 +22,15 @@ NUMBER = (
     r"(?:[/-](?:[0-9]{1,4}[A-Za-z]?|[A-Z]|[IVX]{1,4})(?![A-Za-z0-9])){0,3}(?: bis\b)?"
 )
 CODE = (
-    r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2}"
+    r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK"
+    r"|T\.K\.) ?[0-9]{3} ?[0-9]{2}"
     r"|(?:[A-Z]{1,3}[- ]?)?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
 )
 TOWN = (
-    rf"(?:'[ts][ -])?{NAME}(?: (?:mesto|vas|gora|polje|sobota|gradec|mesta)(?![{LETTER}]))?(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob"
-    rf"|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod|u|i|aan|op|cu|lui)[ -](?:der |la |el |sub )?)?{NAME})"
+    rf"(?:'[ts][ -])?{NAME}(?: (?:mesto|vas|gora|polje|sobota|gradec|mesta)(?![{LETTER}]))?(?:[ -](?:(?:am|an|an der|im"
+    rf"|in|bei|vor|vorm|ob"
+    rf"|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod|u|i|aan|op|cu|lui)[ -](?:der |la |el "
+    rf"|sub )?)?{NAME})"
     rf"{{0,3}}(?:/{NAME})?(?: \((?:[A-Z]{{2}}|(?:okres )?{NAME}(?: {NAME}){{0,2}})\))?"
     rf"(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )

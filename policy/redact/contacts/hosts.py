@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """IP addresses (RFC 791, RFC 4291) that may identify a person.
 
 Unspecified, loopback, multicast, documentation and well-known addresses are excluded.
@@ -11,10 +10,12 @@ from collections.abc import Iterator
 from policy.redact.text.normalise import lowered
 
 _IPV4 = re.compile(
-    r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9]|-[A-Za-z]{2,16}\.[0-9])"
+    r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9]"
+    r"|-[A-Za-z]{2,16}\.[0-9])"
 )
 _VERSION = re.compile(
-    r"(?:versions?(?: from| to)?|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
+    r"(?:versions?(?: from| to)?|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel"
+    r"|paragraph"
     r"|upgraded? to|v)"
     r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
 )
@@ -49,8 +50,10 @@ _DOCUMENTATION = tuple(
     )
 )
 _CALLED_A_PERSONS = re.compile(
-    r"(?<![^\W_])(?:ip(?:v[46])?(?![^\W\d_])[^0-9\n.;]{0,24}|(?:client|remote(?:[_ ]addr)?|r?host|user|peer|visitor|login"
-    r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]|\bis\b){1,8})\[?\Z"
+    r"(?<![^\W_])(?:ip(?:v[46])?(?![^\W\d_])[^0-9\n.;]{0,24}|(?:client|remote(?:[_ ]addr)?|r?host|user|peer|visitor"
+    r"|login"
+    r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]"
+    r"|\bis\b){1,8})\[?\Z"
 )
 _CALLED_REACH, _RECORD_REACH = 40, 64
 # Public resolvers: Google, Cloudflare, Quad9, OpenDNS, AdGuard, DNS.SB.

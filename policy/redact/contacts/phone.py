@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Phone numbers, validated by the numbering plans in `phonenumbers` (ITU-T E.164) for candidates with enough digits.
 
 International numbers (+ or 00) need no context. A number that the text calls a phone is one regardless of the plans,
@@ -29,7 +28,8 @@ REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ
 _SPAN = re.compile(
     r"[(+0-9](?<![A-Za-z0-9_@#./+-][(+0-9])(?:(?<=[0-9])|(?<=\()(?:\+ ?\(?)?[0-9]|(?<=\+) ?\(?[0-9])"
     rf"{'[ ./()-]{0,3}[0-9]' * 5}(?:[ ./()-]{{0,3}}[0-9]){{0,11}}"
-    r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
+    r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]"
+    r"|[./:-][0-9])",
     re.IGNORECASE,
 )
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
@@ -41,7 +41,8 @@ _DATE = re.compile(
     r"|(?:0?[1-9]|1[0-2])/[0-3]?[0-9]/(?:19|20)[0-9]{2}"
 )
 _FILE = re.compile(
-    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}"
+    r"|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, an appeal in France, a date
 _COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 # Date of birth and serial number, as in the Nordic countries
@@ -63,7 +64,8 @@ _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}|\+ [0-9]{1,4}\.[0-9]{1,5}")  # `x 
 _ANGLE = re.compile(r"\+?[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}")  # hours or degrees, minutes, seconds
 _OTHER_FORMS = (_DATE, _FILE, _ANGLE, _COORDINATES, _OFFSET, _VERSION)
 _AMERICAN = re.compile(
-    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[.-]|[2-9][0-9]{2}(?P<sign>[.-])[2-9][0-9]{2}(?P=sign))[0-9]{4}(?: ?x[0-9]{1,6})?"
+    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?[2-9][0-9]{2}[.-]"
+    r"|[2-9][0-9]{2}(?P<sign>[.-])[2-9][0-9]{2}(?P=sign))[0-9]{4}(?: ?x[0-9]{1,6})?"
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Names of phone numbers in the languages of the EU, before the number or in its column heading."""
 
 import re
@@ -7,22 +6,33 @@ from policy.redact.text.reading import Reading
 
 # In lower case without diacritics. Up to 28 characters other than digits may stand between such a word and its number.
 _CONTEXT = re.compile(
-    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?!ili[tsz])(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
-    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial(?!og|ect|ys)|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
-    r"(?![^\W\d_])|hp(?=[.:])|fon(?![tdc])|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
-    r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
+    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?!ili[tsz])(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm"
+    r"|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type"
+    r"|[a-z]?[0-9]))"
+    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial(?!og|ect|ys)|reach|talr|tlf"
+    r"|guthan|soi(?:t|ta|ttakaa|tan)?"
+    r"(?![^\W\d_])|hp(?=[.:])|fon(?![tdc])|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a"
+    r"|ati|at|at-ne)"
+    r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat"
+    r"|yhtey"
     r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
-    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
+    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov"
+    r"|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
     r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempl|erreich)"
-    r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
+    r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil"
+    r"|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
 # Phrases that begin like one of these words but do not mean a phone. Text up to the end of one is ignored.
 _OTHER_THINGS = re.compile(
     r"(?:(?<![^\W_])|(?=\(\) ))(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
-    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|\(\) calls?|(?:function|system|method|procedure|virtual) calls?|calling (?:convention|sequence|(?:an? |the )?(?:partial|function|method|macro|script|routine|constructor|procedure|endpoint|lambda|callback))|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
-    r"|(?:mobile?|phone|fax|handy|cell)s?[ _-]?(?:first|apps?|traffic|share|viewports?|screens?|sales|sold|models?|modell\w*|version\w*"
-    r"|counts?|sdk|api|costs?|kosten|users?|machine|gerate?)|(?:tele(?:ph|f)on|phone|mobile?)[_-](?:api|sdk|js|ts|py|app|service|lib)\w*)"
+    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|\(\) calls?|(?:function|system|method|procedure"
+    r"|virtual) calls?|calling (?:convention|sequence|(?:an? |the )?(?:partial|function|method|macro|script|routine"
+    r"|constructor|procedure|endpoint|lambda|callback))|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
+    r"|(?:mobile?|phone|fax|handy|cell)s?[ _-]?(?:first|apps?|traffic|share|viewports?|screens?|sales|sold|models?"
+    r"|modell\w*|version\w*"
+    r"|counts?|sdk|api|costs?|kosten|users?|machine|gerate?)|(?:tele(?:ph|f)on|phone|mobile?)[_-](?:api|sdk|js|ts|py"
+    r"|app|service|lib)\w*)"
     r"(?![^\W_])"
 )
 # No digit may stand between a word and its number. Most numbers of a table have no text before them to examine.
@@ -31,23 +41,29 @@ _SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"
 # Names that also have other meanings, and therefore count only directly before the number.
 _CLOSE = re.compile(
-    r"(?<![^\W_])(?:my (?:[^\W\d_]{2,10} )?number|(?:meine|unsere) (?:[^\W\d_]{2,10} )?nummer|mon numero|mi numero|il mio numero|mijn nummer"
-    r"|moj[ae]? (?:numer|cislo|broj|stevilka)|mitt? (?:nummer|numer)|numeroni|szamom|o meu numero|numarul meu|моят номер|αριθμος μου"
-    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|(?<![0-9] )[tmf](?=[:.])|(?:get|reach|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
+    r"(?<![^\W_])(?:my (?:[^\W\d_]{2,10} )?number|(?:meine|unsere) (?:[^\W\d_]{2,10} )?nummer|mon numero|mi numero"
+    r"|il mio numero|mijn nummer"
+    r"|moj[ae]? (?:numer|cislo|broj|stevilka)|mitt? (?:nummer|numer)|numeroni|szamom|o meu numero|numarul meu"
+    r"|моят номер|αριθμος μου"
+    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|(?<![0-9] )[tmf](?=[:.])|(?:get|reach"
+    r"|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
     rf"[^\w\n]{{0,4}}(?:(?:{_IS})[^\w\n]{{1,3}})?\Z"
 )
 _BEHIND = re.compile(
-    rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
+    rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν"
+    rf"|τηλ|тел|моб|movil|portable)"
     r"|</\w{1,12}>\s{0,12}<\w{1,12}>(?:te|fx|al|tel|phone)</"  # UN/EDIFACT 3155: means of communication
 )
 _SIGN_OFF = re.compile(
-    r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr|lep pozdrav"
+    r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr"
+    r"|lep pozdrav"
     r"|udvozlet|terveis|cumprimentos|cu stima|поздрав|με εκτιμηση|pagarbiai|ar cienu|lugupid|kvedja|mvh|mfg|tislijiet"
 )
 _LINES_ABOVE = 90  # characters
 _REACH = 52
 _HEADING = re.compile(
-    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|(?:far|heima|vinnu|(?<![^\W_]))sim(?:i|a\w*)(?<!simao)(?![^\W\d_])|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
+    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|(?:far|heima|vinnu|(?<![^\W_]))sim(?:i|a\w*)(?<!simao)(?![^\W\d_])"
+    r"|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
 )
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are figures: decimals, years, versions, times and process ids, cells of a table of numbers.
 
 The format of a figure, of its line or of its column distinguishes it from a phone, a card and an identity number, even
@@ -57,7 +56,8 @@ _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
 _FORMS = (_COMPACT_DAY, _EPOCH_SECONDS, _POSTAL_CODE, _STANDARD, _REVISION, _TWO_YEARS)
 # Day and time at the start of a line, followed by process and thread: `081109 203615 148 INFO`.
 _DAY_AND_TIME = re.compile(
-    r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
+    r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]"
+    r"|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
     r"(?: {1,3}[0-9]{1,7}){0,3}"
 )
 _LINE_BEFORE = re.compile(r"(?:\A|[\n>\[(|;\"'])[ \[]{0,2}\Z")
@@ -65,7 +65,8 @@ _CLOCK_BEFORE = re.compile(
     r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9}[Z\]]?|\])[ \t]{1,4}(?:[0-9]{1,9}[ \t]{1,8}){0,3}\Z"
 )
 _NUMERIC_CELL_BEFORE = re.compile(
-    r"(?:(?:\A|[,;\t|\[({\n])[ ]{0,2}[\"']?|[ ]{2,4})-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?\Z"
+    r"(?:(?:\A|[,;\t|\[({\n])[ ]{0,2}[\"']?|[ ]{2,4})-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?[,;\t"
+    r"|][ ]{0,2}[\"']?-?\Z"
 )
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
@@ -77,19 +78,23 @@ _BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2} 
 _BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} {1,2}[0-9a-fA-F]{2}(?![A-Za-z0-9])")
 # A line of `xxd`, `hexdump` or `objdump`: an address, then bytes in groups of one, two or four.
 _DUMP_LINE = re.compile(
-    r"[ \t]{0,8}(?:0x)?(?P<zeros>000)?[0-9a-fA-F]{4,16}(?::(?P<tab>(?=\t))?|(?= {2}))[ \t]+(?:(?:[0-9a-fA-F]{2}|[0-9a-fA-F]{4}|[0-9a-fA-F]{8})[ \t]{1,2})*"
+    r"[ \t]{0,8}(?:0x)?(?P<zeros>000)?[0-9a-fA-F]{4,16}(?::(?P<tab>(?=\t))?|(?= {2}))[ \t]+(?:(?:[0-9a-fA-F]{2}"
+    r"|[0-9a-fA-F]{4}|[0-9a-fA-F]{8})[ \t]{1,2})*"
 )
 _DUMPED = re.compile(
-    r"[0-9a-fA-F]{2}(?: {1,2}[0-9a-fA-F]{2})+|[0-9a-fA-F]{4}(?: {1,2}[0-9a-fA-F]{4})+|[0-9a-fA-F]{8}(?: {1,2}[0-9a-fA-F]{8})+"
+    r"[0-9a-fA-F]{2}(?: {1,2}[0-9a-fA-F]{2})+|[0-9a-fA-F]{4}(?: {1,2}[0-9a-fA-F]{4})+"
+    r"|[0-9a-fA-F]{8}(?: {1,2}[0-9a-fA-F]{8})+"
 )
 # Bytes of a JavaScript buffer, code points of Unicode.
 _CODES_BEFORE = re.compile(
-    r"<Buffer (?:[0-9a-f]{2} ){0,20}\Z|U\+[0-9A-F]{4,5} ?[=;-]>? ?(?:[0-9A-F]{4,5} ){0,4}\Z|(?<![0-9A-Za-z])(?=[0-9]{0,3}[A-F])[0-9A-F]{4} \Z"
+    r"<Buffer (?:[0-9a-f]{2} ){0,20}\Z|U\+[0-9A-F]{4,5} ?[=;-]>? ?(?:[0-9A-F]{4,5} ){0,4}\Z"
+    r"|(?<![0-9A-Za-z])(?=[0-9]{0,3}[A-F])[0-9A-F]{4} \Z"
 )
 _DUMP_REACH = 90
 _NO_HEX_LETTERS = str.maketrans("", "", "abcdefABCDEF")
 _KEY_BEFORE = re.compile(
-    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
+    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?"
+    r"|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
 )
 _REACH = 64
 _RECORD = 240  # characters of a line on each side
@@ -140,7 +145,7 @@ def is_hours(written: str) -> bool:
 
 
 def _is_several(written: str) -> bool:
-    """Return whether it is two decimals, a range of hours, a score in sets, a company's number, or numbers of several columns."""
+    """Whether it is two decimals, a range of hours, a score, a company's number, or numbers of several columns."""
     return (
         (written.count(".") > 1 and len(_ONE_DECIMAL.findall(written)) > 1)
         or _RATIO_FIRST.match(written) is not None
@@ -225,7 +230,7 @@ def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
 
 
 def _is_line_of_figures(reading: Reading, begin: int, end: int) -> bool:
-    """Return whether the line holds nothing but numbers, one of them a decimal: `0.0790386 1796079934389 48070282677`."""
+    """Return whether the line holds nothing but numbers, one of them a decimal: `0.0790386 17960799 480702677`."""
     first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
     until = reading.find("\n", end, end + _RECORD)
     return _FIGURES_LINE.fullmatch(reading, first, len(reading) if until < 0 else until) is not None

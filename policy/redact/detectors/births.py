@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Dates of birth: a date with a numeric or spelled month, next to a word for birth in a language of the EU."""
 
 import re
@@ -42,11 +41,49 @@ _BEFORE = re.compile(
     rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}}[ -]){{0,2}}\Z"
 )  # `12.05.1980 (date of birth)`
 _BORN = re.compile(
-    r"(?:born|date[_ -]?of[_ -]?birth|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
-    r"|fodd|fodsel|fodt|fodels|fadd|fading|synty|naro[zd]|szul|nascut|nasteri|rod(?:j|en)|rojst|rojen|γεν|γενν|роден|рожд|ражда|sundin|sund(?![^\W\d_])|sunni"
+    r"(?:born|date[_ -]?of[_ -]?birth|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance"
+    r"|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
+    r"|fodd|fodsel|fodt|fodels|fadd|fading|synty|naro[zd]|szul|nascut|nasteri|rod(?:j|en)|rojst|rojen|γεν|γενν|роден"
+    r"|рожд|ражда|sundin|sund(?![^\W\d_])|sunni"
     r"|breithe|dzim|gim(?:e|im|us)|tw(?:el|iel)[ei]d|rugadh|dat[_ ]?nasc|bday)[^\W\d_]*"
 )
-INITIALS = frozenset({"bor", "bir", "bre", "dob", "d", "geb", "nee", "ne", "nai", "nat", "nas", "nac", "ur", "uro", "fod", "fad", "syn", "nar", "szu", "rod", "roj", "γεν", "род", "рож", "раж", "sun", "dzi", "gim", "twi", "twe", "rug", "dat", "bda"})  # fmt: skip
+INITIALS = frozenset(
+    {
+        "bor",
+        "bir",
+        "bre",
+        "dob",
+        "d",
+        "geb",
+        "nee",
+        "ne",
+        "nai",
+        "nat",
+        "nas",
+        "nac",
+        "ur",
+        "uro",
+        "fod",
+        "fad",
+        "syn",
+        "nar",
+        "szu",
+        "rod",
+        "roj",
+        "γεν",
+        "род",
+        "рож",
+        "раж",
+        "sun",
+        "dzi",
+        "gim",
+        "twi",
+        "twe",
+        "rug",
+        "dat",
+        "bda",
+    }
+)
 _BETWEEN = re.compile(r"[^0-9\n]*\Z")
 _REACH = 36  # characters between the word and its date
 

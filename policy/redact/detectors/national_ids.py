@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """National identification numbers: candidates that pass the check of a kind (`ids.kinds`), and the context they need.
 
 A number whose format and check are rare enough needs no context. One with a weaker check counts in a text of its
@@ -36,20 +35,23 @@ _NEXT = "[ ./+-]{0,3}[0-9]"  # repeated literally, which is faster than a counte
 _FIRST_DIGIT = re.compile(
     rf"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?={_NEXT * 5}(?:{_NEXT * 3}"
     r"|(?:[ ./+-]{0,3}[0-9]){1,2}[ ./+-]{0,3}[A-Za-z]{1,2}(?![A-Za-z])"
-    r"|[ ./+-]{0,3}(?:[A-Za-z][ ./+-]{0,3}[0-9]|[A-DTa-dt](?![A-Za-z0-9]))|[0-9]{2}(?:(?<=[A-Za-z][0-9]{8})|(?<=[A-Za-z][ .-][0-9]{8}))))"
+    r"|[ ./+-]{0,3}(?:[A-Za-z][ ./+-]{0,3}[0-9]|[A-DTa-dt](?![A-Za-z0-9]))|[0-9]{2}(?:(?<=[A-Za-z][0-9]{8})"
+    r"|(?<=[A-Za-z][ .-][0-9]{8}))))"
     r"(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})"
     r"(?!(?:[0-9]?[./-][01]?[0-9][./-](?:19|20)[0-9]{2}|[0-9]{3}-[01][0-9]-[0-3][0-9])(?![0-9./-]| [0-9]))"
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _BESIDE_LETTERS = " .+-"
 _LETTERS_BEFORE = re.compile(
-    r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z"
+    r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en"
+    r"|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z"
 )
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # of a document: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # area code of a phone number
 _ITALIAN = re.compile(
-    r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
+    r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV]"
+    r"[ ./+-]?"
     r"[A-Z](?:[ ./+-]?[0-9LMNPQRSTUV]){3}[ ./+-]?[A-Z](?![A-Za-z0-9_])",
     re.IGNORECASE,
 )

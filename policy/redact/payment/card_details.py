@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Details of a payment card: the verification code and the expiry date, after their names.
 
 Neither has a check digit. Three or four digits are a code only directly after its name. A month and a year are an
@@ -37,22 +36,29 @@ INITIALS = frozenset(
     }
 )
 _CODE_NAME = re.compile(
-    r"(?:c(?:vv|vc|sc|vn|id)[12]?|kart(?:en)?(?:pruf|pruef)(?:nummer|ziffer|zahl|code)|pruf(?:nummer|ziffer|zahl)|(?:card )?(?<!social[ _-])(?:security|verification) (?:code|number|value)"
-    r"|card[ _-]?(?:cvv|cvc|code)|cryptogramme(?: visuel)?|codigo (?:de )?(?:seguridad|seguranca)|codice di sicurezza|cod(?:e)? de securite)(?![^\W\d_])"
+    r"(?:c(?:vv|vc|sc|vn|id)[12]?|kart(?:en)?(?:pruf|pruef)(?:nummer|ziffer|zahl|code)|pruf(?:nummer|ziffer|zahl)"
+    r"|(?:card )?(?<!social[ _-])(?:security|verification) (?:code|number|value)"
+    r"|card[ _-]?(?:cvv|cvc|code)|cryptogramme(?: visuel)?|codigo (?:de )?(?:seguridad|seguranca)|codice di sicurezza"
+    r"|cod(?:e)? de securite)(?![^\W\d_])"
 )
 _CODE = re.compile(
-    r"[\"'`*)\]]{0,2}(?: ?(?:code|nr\.?|no\.?|number|nummer))?\s{0,2}(?:[:=#-]|\bis\b|\bist\b|\best\b|\bes\b|e'|\|)?\s{0,3}[\"'`]?(?P<code>[0-9]{3,4})(?![0-9A-Za-z_/:]|[.,-][0-9]| [0-9]{3}(?:[ -]?[0-9]){3})"
+    r"[\"'`*)\]]{0,2}(?: ?(?:code|nr\.?|no\.?|number|nummer))?\s{0,2}(?:[:=#-]|\bis\b|\bist\b|\best\b|\bes\b|e'"
+    r"|\|)?\s{0,3}[\"'`]?(?P<code>[0-9]{3,4})(?![0-9A-Za-z_/:]|[.,-][0-9]| [0-9]{3}(?:[ -]?[0-9]){3})"
 )
 # Names that also mean other things and therefore need a separator after them
 _OTHERS_TOO = frozenset({"cid", "csc", "cvn"})
 _EXPIRY_NAME = re.compile(
-    r"(?:exp(?:ir(?:y|es|ation|ed)?)?(?:[ _-]?date)?|valid (?:thru|through|until|to)|val(?:id)?[ _]?thru|gultig bis|verfall(?:s)?(?:datum)?|expire le|date d'?expiration|caducidad|vence|vencimento|scadenza|waznosc|plati do|validade)\.?(?![^\W\d_])"
+    r"(?:exp(?:ir(?:y|es|ation|ed)?)?(?:[ _-]?date)?|valid (?:thru|through|until|to)|val(?:id)?[ _]?thru|gultig bis"
+    r"|verfall(?:s)?(?:datum)?|expire le|date d'?expiration|caducidad|vence|vencimento|scadenza|waznosc|plati do"
+    r"|validade)\.?(?![^\W\d_])"
 )
 _EXPIRY = re.compile(
-    r"[\"'`*]{0,2}\s{0,2}(?:[:=-]|\bis\b|\bist\b|\|)?\s{0,3}[\"'`]?(?P<date>(?:0[1-9]|1[0-2]) ?[/.-] ?(?:20)?[2-4][0-9])(?![0-9A-Za-z_/]|[.-][0-9])"
+    r"[\"'`*]{0,2}\s{0,2}(?:[:=-]|\bis\b|\bist\b|\|)?\s{0,3}[\"'`]?(?P<date>(?:0[1-9]"
+    r"|1[0-2]) ?[/.-] ?(?:20)?[2-4][0-9])(?![0-9A-Za-z_/]|[.-][0-9])"
 )
 _OF_A_CARD = re.compile(
-    r"card|kart|carte|tarjeta|carta|cartao|kaart|kort|visa|master|amex|cvv|cvc|\[card|[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{2,4}"
+    r"card|kart|carte|tarjeta|carta|cartao|kaart|kort|visa|master|amex|cvv|cvc|\[card"
+    r"|[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{2,4}"
 )
 _REACH = 64
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Guess the countries that a text refers to, from its function words, letters and number prefixes.
 
 The result chooses between kinds of numbers that share a format. It never disables a check. English is no evidence of a
@@ -13,10 +12,12 @@ from collections.abc import Sequence, Set
 # `com` and `os` are left out: `com` ends most host names, and `os` is a Python module.
 _WORDS: dict[str, str] = {
     "bg": "и на за от се да не моят моята ми номер здравейте благодаря казвам аз съм клиент град българия уважаеми "
-          "уважаема господин госпожа относно пациент роден родена телефон имейл сметка адрес живее клиентът моля подпис",
+          "уважаема господин госпожа относно пациент роден родена телефон имейл сметка адрес живее клиентът моля "
+          "подпис",
     "cs": "jsem prosim dekuji moje muj dobry den cislo jmenuji bydlim jako nebo ktery ulice ceska cesko zakaznik pani "
           "je vazeny vazena ahoj vec narozen narozena bydli uctu stezuje uvedl zadost jmeno prijmeni na se",
-    "da": "jeg og er ikke hedder mit hej tak med paa venlig hilsen kunde gade danmark dansk danske kunden bor min kaere "
+    "da": "jeg og er ikke hedder mit hej tak med paa venlig hilsen kunde gade danmark dansk danske kunden bor min "
+          "kaere "
           "vedr fodt klager oplyste borgeren kontonummer navn adresse sagsbehandler en",
     "de": "der die das und ist nicht ich mein meine guten tag bitte danke fur mit unter kunde herr frau deutschland "
           "deutsche strasse german germany liegt wohnhaft geboren sehr geehrte geehrter damen herren betreff patientin "
@@ -24,7 +25,8 @@ _WORDS: dict[str, str] = {
           "hier noch in es",
     "el": "και το του της η ο μου ειναι με για στο στη κυριος πελατης ευχαριστω ελλαδα σας θεμα αγαπητε αξιοτιμε "
           "ασθενης γεννηθηκε τηλεφωνο κατοικει λογαριασμος διευθυνση ονομα παρακαλω γεια που",
-    "en": "the of and to in is for with you your please my are this that it on as at be by from was not have has he she "
+    "en": "the of and to in is for with you your please my are this that it on as at be by from was not have has he "
+          "she "
           "we their them could would can me all gave will do if an or i",
     "es": "el los y es mi gracias para por con senor senora calle cliente buenos dias numero soy espana usted del una "
           "estimado estimada asunto paciente nacido nacida reside telefono correo cuenta hola nombre apellidos "
@@ -34,12 +36,14 @@ _WORDS: dict[str, str] = {
     "fi": "ja on minun kiitos hei olen ei puhelin asiakas suomi katu tunnus etta sen aihe hyva potilas syntynyt "
           "valittaa sahkoposti tilinumero asuu nimi osoite moi tassa",
     "fr": "le les et est je mon ma pour avec vous merci bonjour suis monsieur madame client france ne des du une au "
-          "objet nee telephone courriel habite cher chere nom prenom adresse votre veuillez compte voila de la un en par on",
+          "objet nee telephone courriel habite cher chere nom prenom adresse votre veuillez compte voila de la un en "
+          "par on",
     "hr": "je i moj moja hvala postovani zovem sam na za broj hrvatska klijent ulica se koji predmet pacijent roden "
           "rodena racun stanuje adresi prezime zali molim evo bok",
     "hu": "es az egy vagyok koszonom tisztelt szam hogy nem ugyfel magyarorszag a neve cimem kerem targy beteg "
           "szuletett bankszamla lakcime nev cim szia itt panaszkodik",
-    "is": "og er ekki eg min mitt takk godan dag heiti simi islandi vid hja efni kaeri sjuklingur faeddur faedd netfang "
+    "is": "og er ekki eg min mitt takk godan dag heiti simi islandi vid hja efni kaeri sjuklingur faeddur faedd "
+          "netfang "
           "reikningur kvartar nafn heimilisfang vidskiptavinur hae her",
     "it": "il lo gli e sono mio mia grazie per con buongiorno signor signora cliente via italia che della nel una di "
           "oggetto gentile egregio paziente nato nata residente risiede telefono conto cognome indirizzo ciao "
@@ -70,10 +74,12 @@ _WORDS: dict[str, str] = {
 }  # fmt: skip
 # Country names and adjectives. A match is stronger evidence than the words above: `the Polish customer`.
 _NAMES: dict[str, str] = {
-    "at": "austria austrian osterreich osterreichische autriche oostenrijk", "be": "belgium belgian belgie belgique belgien",
+    "at": "austria austrian osterreich osterreichische autriche oostenrijk",
+    "be": "belgium belgian belgie belgique belgien",
     "bg": "bulgaria bulgarian", "ch": "switzerland swiss schweiz suisse svizzera", "cy": "cyprus cypriot κυπρος",
     "cz": "czech czechia", "de": "germany german", "dk": "denmark danish", "ee": "estonia estonian",
-    "es": "spain spanish", "fi": "finland finnish", "fr": "france french", "gr": "greece greek", "hr": "croatia croatian",
+    "es": "spain spanish", "fi": "finland finnish", "fr": "france french", "gr": "greece greek",
+    "hr": "croatia croatian",
     "hu": "hungary hungarian", "ie": "ireland irish", "is": "iceland icelandic", "it": "italy italian",
     "li": "liechtenstein", "lt": "lithuania lithuanian", "lu": "luxembourg luxemburg", "lv": "latvia latvian",
     "mt": "malta maltese", "nl": "netherlands dutch", "no": "norway norwegian", "pl": "poland polish",
@@ -81,7 +87,8 @@ _NAMES: dict[str, str] = {
     "sk": "slovakia slovak", "gb": "uk british england",
 }  # fmt: skip
 _SPOKEN_IN: dict[str, tuple[str, ...]] = {
-    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "en": (), "es": ("es",),
+    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "en": (),
+    "es": ("es",),
     "et": ("ee",), "fi": ("fi",), "fr": ("fr", "be", "lu", "ch"), "hr": ("hr",), "hu": ("hu",), "is": ("is",),
     "it": ("it", "ch"), "lt": ("lt",), "lv": ("lv",), "mt": ("mt",), "nl": ("nl", "be"), "no": ("no",), "pl": ("pl",),
     "pt": ("pt",), "ro": ("ro",), "sk": ("sk",), "sl": ("si",), "sv": ("se", "fi"),
@@ -94,7 +101,8 @@ _LETTERS: dict[str, str] = {
     "ñ": "es", "đ": "hr", "ъ": "bg", "щ": "bg", "ω": "el", "ς": "el", "ę": "pl", "õ": "et",
 }  # fmt: skip
 _CALLING = {"30": "gr", "31": "nl", "32": "be", "33": "fr", "34": "es", "36": "hu", "39": "it", "40": "ro", "41": "ch",
-            "43": "at", "44": "gb", "45": "dk", "46": "se", "47": "no", "48": "pl", "49": "de", "351": "pt", "352": "lu",
+            "43": "at", "44": "gb", "45": "dk", "46": "se", "47": "no", "48": "pl", "49": "de", "351": "pt",
+            "352": "lu",
             "353": "ie", "354": "is", "356": "mt", "357": "cy", "358": "fi", "359": "bg", "370": "lt", "371": "lv",
             "372": "ee", "385": "hr", "386": "si", "420": "cz", "421": "sk", "423": "li"}  # fmt: skip
 _LANGUAGES: dict[str, list[str]] = {}
@@ -128,7 +136,8 @@ def countries_of(text: str, folded: str, words: Sequence[str], starts: Sequence[
     """Return the countries of the text's most likely languages and those named by its words, numbers and e-mail
     domains.
 
-    ``folded``: the text in lower case without diacritics. ``words``: its words in order. ``starts``: the offset of each.
+    ``folded``: the text in lower case without diacritics. ``words``: its words in order. ``starts``: the offset
+    of each.
     Only the first 1,000 characters are examined. Returns ISO 3166 codes in lower case.
     """
     if len(text) > _NEAR:

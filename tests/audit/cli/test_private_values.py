@@ -105,7 +105,7 @@ def test_verification_leaves_the_side_store_as_it_is(data: Path, home: Home) -> 
     side.write_bytes(b"")
     emptied = SHELL.invoke(app, ["verify", "--data", str(data)])
     assert emptied.exit_code == 1
-    assert "not a side store" in emptied.stderr
+    assert "not a value store" in emptied.stderr
     assert side.read_bytes() == b""
 
 

@@ -249,6 +249,11 @@ def test_after_a_renewal_what_was_wrapped_before_opens_nothing(ring, tmp_path, h
 
 def sealed(field="input"):
     return Sealed(
-        event_id="e1", field=field, commitment="0" * 64, plaintext=b"content", subject=None,
-        retention_class="content_7d", expires=None,
-    )  # fmt: skip
+        event_id="e1",
+        field=field,
+        commitment="0" * 64,
+        plaintext=b"content",
+        subject=None,
+        retention_class="content_7d",
+        expires=None,
+    )

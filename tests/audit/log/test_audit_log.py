@@ -133,9 +133,12 @@ async def test_one_bad_event_in_a_batch_does_not_spoil_the_others(home: Home) ->
     huge = accepted(decision=Decision(outcome="allow", reasons=(Reason(rule="r", because="x" * 512),) * 40))
     async with await home.open() as log:
         results = await asyncio.gather(
-            log.append(accepted()), log.append(huge), log.append(completed("none")), log.append(accepted()),
+            log.append(accepted()),
+            log.append(huge),
+            log.append(completed("none")),
+            log.append(accepted()),
             return_exceptions=True,
-        )  # fmt: skip
+        )
     assert [type(result) for result in results] == [Receipt, EventRejected, EventRejected, Receipt]
     assert home.verify().ok
 

@@ -90,8 +90,9 @@ async def test_another_tenants_calls_are_not_among_them(reader):
 
 async def test_a_call_has_all_of_its_records_and_no_others(reader):
     assert [(seq, event["type"]) for seq, event in call(reader, "acme", 3)] == [
-        (3, "inference.accepted"), (4, "inference.aborted"),
-    ]  # fmt: skip
+        (3, "inference.accepted"),
+        (4, "inference.aborted"),
+    ]
     assert len(call(reader, "acme", 2)) == 1
     assert call(reader, "acme", 1) == []
     assert call(reader, "acme", 99) == []

@@ -95,9 +95,11 @@ async def test_on_a_full_disk_running_calls_are_closed_and_new_ones_refused(home
         await log.append(accepted("r2"))
         faults.check = lambda: StoreFull("database or disk is full") if full and reserve.exists() else None
         results = await asyncio.gather(
-            log.append(accepted("r3")), log.append(completed("r1")), log.append(AuthFailed(reason="unknown_key")),
+            log.append(accepted("r3")),
+            log.append(completed("r1")),
+            log.append(AuthFailed(reason="unknown_key")),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         assert [type(result) for result in results] == [AuditUnavailable, Receipt, AuditUnavailable]
         with pytest.raises(AuditUnavailable, match="full"):
             await log.append(accepted("r4"))

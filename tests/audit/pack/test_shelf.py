@@ -184,9 +184,7 @@ async def test_packs_over_their_time_and_beyond_their_number_are_removed_unless_
     ids = [NOWHERE[:-2] + f"{number:02d}" for number in range(KEPT_PACKS + 2)]
     for number, each in enumerate(ids):
         age = (KEPT_DAYS * 86_400_000 + 1) if number == 0 else 1000 - number
-        state = PackState(
-            id=each, tenant="acme", state="made", asked_at="", asked_ms=now - age, actor="x", reason="y"
-        )  # fmt: skip
+        state = PackState(id=each, tenant="acme", state="made", asked_at="", asked_ms=now - age, actor="x", reason="y")
         (shelf.folder / "acme" / each).mkdir(parents=True)
         shelf._write(state)
     with lock_folder_now(shelf.folder / "acme" / ids[0]):

@@ -129,8 +129,13 @@ async def test_a_page_in_german_holds_no_word_of_the_program_in_english(home: Ho
     )  # fmt: skip
     async with home.context() as context:
         for request, activity in (("a", "support"), ("b", "hiring")):
-            call = accepted(request, activity_id=activity, transfer_basis="adequacy+scc:7", ai_system_id="triage",
-                            retention_class="metadata_365d")  # fmt: skip
+            call = accepted(
+                request,
+                activity_id=activity,
+                transfer_basis="adequacy+scc:7",
+                ai_system_id="triage",
+                retention_class="metadata_365d",
+            )
             said = json.dumps({"messages": [{"role": role, "content": "Guten Tag"} for role in ENGLISH.speakers]})
             kept = {"input": said, "input_original": {"bytes": 86, "sha256": "0" * 64}}
             await context.record(call, Private(kept, ALICE, retention_class="content_30d", expires=99))
@@ -141,8 +146,10 @@ async def test_a_page_in_german_holds_no_word_of_the_program_in_english(home: Ho
         await open_incident(context, "acme", laws=["gdpr"], severity="high_risk")
         package = await answer(context, "acme", ALICE, evidence=evidence)
     pages = {code: access_page(package, language) for code, language in LANGUAGES.items()}
-    words = {code: set(re.findall(r"[^\W\d_]{3,}", re.sub(r"<style>.*?</style>|<[^>]+>", " ", page)))
-             for code, page in pages.items()}  # fmt: skip
+    words = {
+        code: set(re.findall(r"[^\W\d_]{3,}", re.sub(r"<style>.*?</style>|<[^>]+>", " ", page)))
+        for code, page in pages.items()
+    }
     names = {"Müller", "Söhne", "Kundendienst", "Kundennummer", "Guten", "Tag", "Grüß", "Gott", "Example", "SAS"}
     names |= {
         "amp",

@@ -53,7 +53,7 @@ async def test_a_legal_hold_outlasts_the_time(home: Home) -> None:
 
 
 async def test_values_of_a_leaf_that_never_was_are_swept_out(home: Home) -> None:
-    """As a crash between the side store's commit and the log's leaves them."""
+    """As a crash between the value store's commit and the log's leaves them."""
     stray = "01932b5e-0000-7000-8000-000000000000"
     _, sealed = seal(accepted(), stray, Private({"input": "lost"}))
     with closing(home.side()) as side:

@@ -1,4 +1,4 @@
-"""Keys of content outside of the side store: a person's key goes with the person, a holder's with the holder."""
+"""Keys of content outside of the value store: a person's key goes with the person, a holder's with the holder."""
 
 import sqlite3
 from contextlib import closing

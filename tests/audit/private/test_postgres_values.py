@@ -1,4 +1,4 @@
-"""A side store in PostgreSQL: what only a server with several hosts can do wrong."""
+"""A value store in PostgreSQL: what only a server with several hosts can do wrong."""
 
 import threading
 from collections.abc import Iterator
@@ -222,7 +222,7 @@ def test_a_store_of_another_installation_format_or_owner_is_refused(
         opened(url, hosts[0])
     server.execute("DROP SCHEMA domicile_values CASCADE")
     server.execute("CREATE SCHEMA domicile_values")
-    with pytest.raises(StoreError, match="not a side store"):
+    with pytest.raises(StoreError, match="not a value store"):
         opened(url, hosts[0])
 
 
@@ -281,7 +281,7 @@ def test_a_store_in_files_is_copied_whole_once_and_into_nothing_else(
         with pytest.raises(KeyLost, match="destroyed"):
             shown(side, "globex")
         keep(side, 10)
-    with pytest.raises(StoreError, match="holds another side store already"):
+    with pytest.raises(StoreError, match="holds another value store already"):
         move_values(file, folder, url)
     assert KeyFolder(folder).owners() == ["acme", "globex"], "the files stay"
 

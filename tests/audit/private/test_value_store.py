@@ -1,4 +1,4 @@
-"""The side store: what it keeps comes back, what was changed in it does not, and without it nothing is promised."""
+"""The value store: what it keeps comes back, what was changed in it does not, and without it nothing is promised."""
 
 import sqlite3
 from contextlib import closing
@@ -83,7 +83,8 @@ def test_a_side_store_of_a_later_format_is_refused_with_what_to_do(home: Home, t
     ValueStore.open(path, home.keys).close()
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version=2")
-    with pytest.raises(StoreError, match="the side store has format 2, this program reads format 1; start the version"):
+    other = "the value store has format 2, this program reads format 1; start the version"
+    with pytest.raises(StoreError, match=other):
         ValueStore.open(path, home.keys)
 
 
@@ -91,7 +92,7 @@ def test_another_file_is_not_taken_for_a_side_store(home: Home, tmp_path: Path) 
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE mine (x)")
-    with pytest.raises(StoreError, match="not a side store"):
+    with pytest.raises(StoreError, match="not a value store"):
         ValueStore.open(path, home.keys)
 
 
@@ -113,7 +114,7 @@ async def test_a_leaf_holds_commitments_and_no_value(home: Home) -> None:
 
 async def test_without_a_side_store_an_event_with_values_is_refused_and_the_log_goes_on(home: Home) -> None:
     async with await home.open() as log:
-        with pytest.raises(EventRejected, match="no side store"):
+        with pytest.raises(EventRejected, match="no value store"):
             await log.append(accepted("a"), Private({"input": "words"}))
         await log.append(accepted("b"))
     assert [event["request_id"] for event in home.events("acme")] == ["b"]
@@ -137,7 +138,7 @@ async def test_if_the_values_cannot_be_kept_the_event_is_not_recorded(home: Home
     async with home.context() as context:
         await context.record(accepted("a"), Private({"input": "words"}, "alice"))
         home.change_values("DROP TABLE value")
-        with pytest.raises(AuditUnavailable, match="side store"):
+        with pytest.raises(AuditUnavailable, match="value store"):
             await context.record(
                 InferenceCompleted(tenant="acme", request_id="a", status=200), Private({"output": "words"}, "alice")
             )

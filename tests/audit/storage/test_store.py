@@ -202,9 +202,9 @@ def test_private_values_are_kept_before_their_leaf_is_committed_or_neither_is(st
     assert [(seq, one.payload) for seq, one in kept] == [(1, b"b")]
 
     def full(_: object) -> None:
-        raise StoreError("the side store is full")
+        raise StoreError("the value store is full")
 
-    with pytest.raises(StoreError, match="side store is full"):
+    with pytest.raises(StoreError, match="value store is full"):
         store.append([entry(b"c"), with_value(b"d")], [SignedCheckpoint("acme", 2, "note")], keep=full)
     reader = home.reader()
     assert [leaf.payload for leaf in reader.leaves("acme")] == [b"a", b"b"]

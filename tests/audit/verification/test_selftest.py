@@ -46,8 +46,11 @@ async def test_a_record_in_order_passes_and_each_result_is_on_record(used: Home)
 
 
 async def test_an_edited_record_fails_the_log_and_its_copy(used: Home) -> None:
-    used.execute("UPDATE leaf SET payload = payload || ' ' WHERE seq = 1" if used.url is None else
-                 "UPDATE leaf SET payload = payload || '\\x20'::bytea WHERE seq = 1")  # fmt: skip
+    used.execute(
+        "UPDATE leaf SET payload = payload || ' ' WHERE seq = 1"
+        if used.url is None
+        else "UPDATE leaf SET payload = payload || '\\x20'::bytea WHERE seq = 1"
+    )
     outcomes = await run(used)
     assert not outcomes["log_verify"].passed and "record" in outcomes["log_verify"].says
     assert used.url is not None or not outcomes["restore"].passed

@@ -190,9 +190,11 @@ async def test_a_thief_who_puts_his_own_key_in_cannot_forge_the_succession(
     thief = FileSigner.open(tmp_path / "thief.key", name=home.signer.name)
 
     def replace_the_key(files: Files) -> None:
-        files["proofs/keys/009.note"] = sign_succession(
-            home.signer.name, thief, thief, "2026-11-28T03:00:00.000Z"
-        ).replace(str(thief.verifier_key), str(turned[-1]), 1).encode()  # fmt: skip
+        files["proofs/keys/009.note"] = (
+            sign_succession(home.signer.name, thief, thief, "2026-11-28T03:00:00.000Z")
+            .replace(str(thief.verifier_key), str(turned[-1]), 1)
+            .encode()
+        )
         origin = origin_of(home.signer.name, "acme")
         leaves = [leaf_hash(line.rstrip(b"\n")) for line in lines(files)]
         files["checkpoint"] = sign_checkpoint(Checkpoint(origin, len(leaves), tree_hash(leaves)), thief).encode()

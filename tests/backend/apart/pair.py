@@ -119,9 +119,15 @@ class Member:
     ) -> tuple[int, Any]:
         raw = b"" if wanted is None else json.dumps(wanted).encode()
         lines = self.cell.signer.field(
-            tenant="acme", backend=self.name, method=method, path=path, project=project, decision="acme/1/ab",
-            digest=sha256(raw).digest(), prefill=prefill,
-        )  # fmt: skip
+            tenant="acme",
+            backend=self.name,
+            method=method,
+            path=path,
+            project=project,
+            decision="acme/1/ab",
+            digest=sha256(raw).digest(),
+            prefill=prefill,
+        )
         headers = dict(line.split(": ", 1) for line in lines.splitlines())
         if project:
             headers["x-domicile-project"] = project

@@ -214,9 +214,15 @@ def test_a_backend_of_the_tenant_without_a_token_of_its_own_gets_nothing(
     assert b"Denied" in _asked(cell, source, "friend", uri_of("decode-8"), b"x")
     place = source.place(decode)
     lines = cell.signer.field(
-        tenant="acme", backend=decode.name, method="POST", path="/v1/completions", project="", decision="",
-        digest=bytes(32), prefill=place,
-    )  # fmt: skip
+        tenant="acme",
+        backend=decode.name,
+        method="POST",
+        path="/v1/completions",
+        project="",
+        decision="",
+        digest=bytes(32),
+        prefill=place,
+    )
     call, transfer = (line.split(": ")[1].encode() for line in lines.splitlines())
     assert b"for another call" in _asked(cell, source, "friend", uri_of("decode-1"), _for_source(cell, source))
     assert b"another backend" in _asked(cell, source, "friend", uri_of("decode-1"), call)
@@ -228,9 +234,14 @@ def test_a_backend_of_the_tenant_without_a_token_of_its_own_gets_nothing(
 def _for_source(cell: Cell, source: Member) -> bytes:
     """A token for an ordinary call to the source."""
     lines = cell.signer.field(
-        tenant="acme", backend=source.name, method="POST", path="/v1/completions", project="", decision="",
+        tenant="acme",
+        backend=source.name,
+        method="POST",
+        path="/v1/completions",
+        project="",
+        decision="",
         digest=bytes(32),
-    )  # fmt: skip
+    )
     return lines.split(": ")[1].strip().encode()
 
 
@@ -263,9 +274,15 @@ def test_a_client_that_leaves_ends_the_transfer_on_both_sides(cell: Cell, source
     wire = Interrupted(source.process.ready["transfer_port"], 100_000, sent.set)
     raw = json.dumps({"model": "tiny", "prompt": LONG[::-1], "max_tokens": 4}).encode()
     lines = cell.signer.field(
-        tenant="acme", backend=decode.name, method="POST", path="/v1/completions", project="", decision="",
-        digest=sha256(raw).digest(), prefill=source.place(decode, port=wire.port),
-    )  # fmt: skip
+        tenant="acme",
+        backend=decode.name,
+        method="POST",
+        path="/v1/completions",
+        project="",
+        decision="",
+        digest=sha256(raw).digest(),
+        prefill=source.place(decode, port=wire.port),
+    )
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n{lines}\r\n".encode()
     with (
         socket.create_connection(("127.0.0.1", decode.process.port)) as plain,

@@ -113,8 +113,9 @@ def test_an_answer_begun_inside_its_thoughts_goes_on_inside_them(tmp_path: Path)
     assert thinking.interpreter is not None
     reading = thinking.interpreter()
     assert [type(p).__name__ for p in [*reading.feed("yes</think>It is"), *reading.finish()]] == [
-        "Reasoning", "Content",
-    ]  # fmt: skip
+        "Reasoning",
+        "Content",
+    ]
     for made in (over, none):
         words = made.interpreter() if made.interpreter else None
         assert words is not None

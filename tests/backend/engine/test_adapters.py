@@ -28,7 +28,7 @@ from backend.errors import (
 from backend.kernels.interface import kernels_for
 from backend.models.adapters.bank import AdapterBank
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.parallel.group import SINGLE_ORDERED
@@ -47,8 +47,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 TARGETS: dict[str, tuple[str, ...]] = {
-    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), "mixtral": ATTENTION,
-}  # fmt: skip
+    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+    "mixtral": ATTENTION,
+}
 NAMES = ("", "french", "", "legal", "french", "short", "legal", "")
 PROMPTS = [[3 + (i * 11 + k * 5) % 300 for i in range(n)] for k, n in enumerate((5, 1, 17, 33, 40, 7, 70, 2))]
 
@@ -76,19 +77,28 @@ def tokenwise(model: Decoder, root: Path, **changes: Any) -> Engine:
 
 
 def ahead(
-    model: Decoder, root: Path, *, graphs: str = "none", guesses: list[list[int]] | None = None,
-    invariant: bool = False, **changes: Any,
-) -> Engine:  # fmt: skip
+    model: Decoder,
+    root: Path,
+    *,
+    graphs: str = "none",
+    guesses: list[list[int]] | None = None,
+    invariant: bool = False,
+    **changes: Any,
+) -> Engine:
     """On kernels, or their twins."""
     drafter = None if guesses is None else Oracle(dict(enumerate(guesses)), wrong=0.3)
 
     def runner(own: Decoder, pages: KVCache) -> Runner:
         decoder = kind_of(own.config, batch_invariant=invariant)(own, kernels_for(DEVICE))
         found = GraphRunner(
-            decoder, pages, max_num_seqs=16, max_num_batched_tokens=changes.get("max_num_batched_tokens", 64),
-            max_model_len=pages.keys.shape[1] * pages.block_size, speculates=drafter is not None,
+            decoder,
+            pages,
+            max_num_seqs=16,
+            max_num_batched_tokens=changes.get("max_num_batched_tokens", 64),
+            max_model_len=pages.keys.shape[1] * pages.block_size,
+            speculates=drafter is not None,
             batch_invariant=invariant,
-        )  # fmt: skip
+        )
         if graphs != "none":
             found.capture(graph_sizes(16))
         if graphs == "pieces":
@@ -100,9 +110,14 @@ def ahead(
 
 
 def _engine(
-    model: Decoder, root: Path, runner_of: Callable[[Decoder, KVCache], Runner], *, drafter: Any = None,
-    batch_invariant_bank: bool = False, **changes: Any,
-) -> Engine:  # fmt: skip
+    model: Decoder,
+    root: Path,
+    runner_of: Callable[[Decoder, KVCache], Runner],
+    *,
+    drafter: Any = None,
+    batch_invariant_bank: bool = False,
+    **changes: Any,
+) -> Engine:
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
     config = EngineConfig(**{**settings, **changes})
     cache = size_cache(config, model.config, 4)

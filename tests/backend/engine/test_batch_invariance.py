@@ -27,7 +27,7 @@ from backend.engine_config import EngineConfig, size_cache
 from backend.kernels import reference
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from tests.backend.engine.drafters import Oracle
 from tests.backend.tiny import greedy, tiny_model
 
@@ -46,9 +46,17 @@ def rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def rows_attention(
-    q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
-    batch_invariant: bool = False, out: Tensor | None = None, **more: Any,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    *,
+    batch_invariant: bool = False,
+    out: Tensor | None = None,
+    **more: Any,
+) -> Tensor:
     assert batch_invariant
     out = torch.zeros_like(q) if out is None else out.zero_()
     one = torch.tensor([0, 1])
@@ -69,19 +77,28 @@ KERNELS: Any = None if GPU else BY_ROWS
 
 
 def engine_of(
-    model: Decoder, *, graphs: bool = GPU, ahead: int = 1, drafter: Drafter | None = None, kernels: Any = None,
+    model: Decoder,
+    *,
+    graphs: bool = GPU,
+    ahead: int = 1,
+    drafter: Drafter | None = None,
+    kernels: Any = None,
     **changes: Any,
-) -> Engine:  # fmt: skip
+) -> Engine:
     settings: dict[str, Any] = {"model": "", "num_blocks": 256, "max_num_seqs": 24, "max_num_batched_tokens": 256}
     config = EngineConfig(**{**settings, **changes})
     cache = size_cache(config, model.config, 4)
     on_device = copy.deepcopy(model).to(DEVICE, DTYPE)
     pages = KVCache(model.config, cache.num_blocks, config.block_size, DTYPE, str(DEVICE))
     runner = GraphRunner(
-        kind_of(model.config, batch_invariant=True)(on_device, kernels or kernels_for(DEVICE)), pages,
-        max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=cache.max_model_len, speculates=drafter is not None, batch_invariant=True,
-    )  # fmt: skip
+        kind_of(model.config, batch_invariant=True)(on_device, kernels or kernels_for(DEVICE)),
+        pages,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=cache.max_model_len,
+        speculates=drafter is not None,
+        batch_invariant=True,
+    )
     runner.ahead = ahead
     if graphs:
         runner.capture(graph_sizes(config.max_num_seqs))
@@ -103,9 +120,11 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=[0.0, 0.7], ids=["greedy", "sampled"])
 def params(request: pytest.FixtureRequest) -> SamplingParams:
-    return greedy(ANSWER) if request.param == 0 else SamplingParams(
-        max_tokens=ANSWER, temperature=request.param, top_p=0.95, seed=9, ignore_eos=True
-    )  # fmt: skip
+    return (
+        greedy(ANSWER)
+        if request.param == 0
+        else SamplingParams(max_tokens=ANSWER, temperature=request.param, top_p=0.95, seed=9, ignore_eos=True)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -60,11 +60,15 @@ def asked(seeded: bool, thinks_to: int | None = None) -> list[SamplingParams]:
     drawn = {"temperature": 1.3, "top_p": 0.9} if seeded else {"temperature": 0.0}
     return [
         SamplingParams(
-            max_tokens={0: 90, 1: 14}[len(form)] if "grammar" not in form else 70, seed=i, ignore_eos=True,
-            grammar_after=thinks_to if "grammar" in form else None, **drawn, **form,
+            max_tokens={0: 90, 1: 14}[len(form)] if "grammar" not in form else 70,
+            seed=i,
+            ignore_eos=True,
+            grammar_after=thinks_to if "grammar" in form else None,
+            **drawn,
+            **form,
         )
         for i, form in enumerate(forms)
-    ]  # fmt: skip
+    ]
 
 
 def answers(
@@ -124,9 +128,14 @@ CASES: list[tuple[float | None, dict[str, Any]]] = [  # share of wrong guesses, 
 @pytest.mark.parametrize(("wrong", "changes"), CASES, ids=str)
 @pytest.mark.parametrize("runs", ["step by step", "ahead"])
 def test_forms_hold_and_no_token_differs_whatever_is_guessed_and_whoever_runs_beside(
-    model: Decoder, text: TextModel, grammars: MaskedGrammars, seeded: bool, wrong: float | None,
-    changes: dict[str, Any], runs: str,
-) -> None:  # fmt: skip
+    model: Decoder,
+    text: TextModel,
+    grammars: MaskedGrammars,
+    seeded: bool,
+    wrong: float | None,
+    changes: dict[str, Any],
+    runs: str,
+) -> None:
     params = asked(seeded)
     if runs == "ahead":  # its seeded draws are another generator's
         expected = answers(ahead(model, eos_ids=ENDS), grammars, params)

@@ -137,16 +137,26 @@ class WholeEngine(RuleBasedStateMachine):
         self.next_id = 0
 
     @initialize(
-        size=st.integers(0, 2), spare=st.integers(0, 30), budget=st.integers(4, 24), seqs=st.integers(1, 4),
-        prefix_cache=st.booleans(), guesses=st.booleans(),
-    )  # fmt: skip
+        size=st.integers(0, 2),
+        spare=st.integers(0, 30),
+        budget=st.integers(4, 24),
+        seqs=st.integers(1, 4),
+        prefix_cache=st.booleans(),
+        guesses=st.booleans(),
+    )
     def begin(self, size: int, spare: int, budget: int, seqs: int, prefix_cache: bool, guesses: bool) -> None:
         block_size = self.block_sizes[size]
         spare = spare * 4 // max(4, block_size)
         config = EngineConfig(
-            model="", block_size=block_size, num_blocks=-(-MAX_LEN // block_size) + spare, max_model_len=MAX_LEN,
-            max_num_batched_tokens=budget, max_num_seqs=seqs, prefix_cache=prefix_cache, max_waiting=1000,
-        )  # fmt: skip
+            model="",
+            block_size=block_size,
+            num_blocks=-(-MAX_LEN // block_size) + spare,
+            max_model_len=MAX_LEN,
+            max_num_batched_tokens=budget,
+            max_num_seqs=seqs,
+            prefix_cache=prefix_cache,
+            max_waiting=1000,
+        )
         cache = size_cache(config, small_model().config, 8)
         grammars: Any = ToyGrammars(EOS, VOCAB)
         self.engine = self.made(config, cache, NgramDrafter(sizes=(1,)) if guesses else None)
@@ -164,9 +174,13 @@ class WholeEngine(RuleBasedStateMachine):
         return id
 
     @rule(
-        prompt=PROMPTS, fields=PARAMS, priority=st.integers(-1, 1), project=st.sampled_from([b"", b"a", b"b"]),
-        salt=st.sampled_from([b"", b"x"]), forks=st.integers(0, 3),
-    )  # fmt: skip
+        prompt=PROMPTS,
+        fields=PARAMS,
+        priority=st.integers(-1, 1),
+        project=st.sampled_from([b"", b"a", b"b"]),
+        salt=st.sampled_from([b"", b"x"]),
+        forks=st.integers(0, 3),
+    )
     def ask(
         self, prompt: list[int], fields: dict[str, Any], priority: int, project: bytes, salt: bytes, forks: int
     ) -> None:

@@ -58,10 +58,13 @@ class AheadEngine(WholeEngine):
         model = copy.deepcopy(small_model()).to(DEVICE, torch.float32)
         pages = KVCache(model.config, cache.num_blocks, config.block_size, torch.float32, str(DEVICE))
         runner = GraphRunner(
-            FusedDecoder(model, kernels_for(DEVICE)), pages, max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens, max_model_len=cache.max_model_len,
+            FusedDecoder(model, kernels_for(DEVICE)),
+            pages,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=cache.max_model_len,
             speculates=drafter is not None,
-        )  # fmt: skip
+        )
         if GPU and config.block_size == 16:  # captured and, in the other sizes, kernel by kernel
             runner.capture(graph_sizes(config.max_num_seqs))
             while runner.prepare():

@@ -20,9 +20,12 @@ def learned(target_ms: float, decode_ms: float, token_us: float, decodes: int = 
 
 
 @given(
-    target=st.floats(1, 200), decode=st.floats(0.5, 100), token=st.floats(1, 2000), decodes=st.integers(1, 256),
+    target=st.floats(1, 200),
+    decode=st.floats(0.5, 100),
+    token=st.floats(1, 2000),
+    decodes=st.integers(1, 256),
     waiting=st.integers(0, 100_000),
-)  # fmt: skip
+)
 def test_a_step_takes_its_target_or_twice_its_decodes_unless_more_wait_than_some_steps_would_drain(
     target: float, decode: float, token: float, decodes: int, waiting: int
 ) -> None:

@@ -55,9 +55,12 @@ def asked(seed: int) -> list[SamplingParams]:
 def engine_of(model: Decoder, *, host: bool = False, guesses: bool = False, **changes: Any) -> Engine:
     block_bytes = BLOCK * model.config.kv_bytes_per_token(4)
     made = tiny_engine(
-        model, block_size=BLOCK, host_cache_bytes=HOST_BLOCKS * block_bytes * host,
-        drafter=NgramDrafter() if guesses else None, **{"num_blocks": 128, **changes},
-    )  # fmt: skip
+        model,
+        block_size=BLOCK,
+        host_cache_bytes=HOST_BLOCKS * block_bytes * host,
+        drafter=NgramDrafter() if guesses else None,
+        **{"num_blocks": 128, **changes},
+    )
     if made.blocks.tier is not None:
         made.blocks.tier.pays = lambda copies=1: True  # type: ignore[method-assign]  # whatever is measured here
     return made

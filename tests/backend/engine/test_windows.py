@@ -227,9 +227,14 @@ def test_another_rank_computes_the_same_from_what_it_is_told(few: Decoder, promp
             return done
 
     config = EngineConfig(
-        model="", block_size=BLOCK, num_blocks=60, max_num_seqs=4, max_num_batched_tokens=16, prefix_cache=False,
+        model="",
+        block_size=BLOCK,
+        num_blocks=60,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        prefix_cache=False,
         max_model_len=110,
-    )  # fmt: skip
+    )
     size, groups = size_cache(config, few.config, 4), groups_of(config, few.config)
     ranks = [Noting(few, KVCache(few.config, 60, BLOCK, torch.float32, "cpu", groups=groups)) for _ in range(2)]
     ranks[1].rank = 1

@@ -271,7 +271,7 @@ def test_a_path_of_this_host_is_held_to_its_pin(how, tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["../evil.json", "/e/evil.safetensors", "..\\evil.safetensors", ".hidden.json", "a\nb.json", "x" * 300 + ".gguf"],
-)  # fmt: skip
+)
 def test_a_name_that_leads_out_of_the_folder_is_refused(hub, how, name, tmp_path):
     hub.add(NAME, MODEL)
     hub.listed[NAME, COMMIT].append({"rfilename": name, "size": 1, "blobId": "0" * 40})

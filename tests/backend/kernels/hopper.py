@@ -93,9 +93,11 @@ def sums_over_cards() -> Iterator[Case]:
 
     for cards, width, parts in ((2, 4096, 1), (2, 8192, 1), (2, 8192, 4), (2, 2048, 8), (4, 8192, 1)):
         memory = PeerMemory(
-            (empty(2 * 256 * width),) * cards, (empty(256, cards, dtype=torch.int32),) * cards,
-            empty(256, dtype=torch.int32), cards - 1,
-        )  # fmt: skip
+            (empty(2 * 256 * width),) * cards,
+            (empty(256, cards, dtype=torch.int32),) * cards,
+            empty(256, dtype=torch.int32),
+            cards - 1,
+        )
         own = empty(32, width) if parts == 1 else empty(parts, 32, width, dtype=torch.float32)
         arguments = own, empty(32, width), empty(width), 1e-5, memory
         for name, launch in (("", peer_add_rms_norm), (" fp8", peer_add_rms_norm_fp8)):
@@ -123,8 +125,11 @@ def facts(name: str, kernel: Any, target: int) -> dict[str, Any]:
     arch = sm_arch_from_capability(target)
     report = subprocess.run(
         [get_ptxas(target).path, "-v", f"--gpu-name={arch}", "-o", "/dev/null", "/dev/stdin"],
-        input=kernel.asm["ptx"], capture_output=True, text=True, check=True,
-    ).stderr  # fmt: skip
+        input=kernel.asm["ptx"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
     registers, spilled = re.search(r"Used (\d+) registers", report), re.search(r"(\d+) bytes spill stores", report)
     assert registers and spilled, report
     return {

@@ -91,8 +91,11 @@ def test_every_kernel_compiles_for_other_cards_or_is_of_what_they_do_not_have(tm
     words = ["--sample", "0", "--known", str(KNOWN_ELSEWHERE), "--target", str(target)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.backend.kernels.hopper", *words],
-        env=environment(tmp_path), cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        env=environment(tmp_path),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert {each["kernel"] for each in found} == KERNELS

@@ -50,9 +50,12 @@ def test_every_layer_has_a_place_of_its_own_in_a_table_of_its_window(kinds: list
 
 
 @given(
-    tokens=st.integers(1, 400), step=st.integers(1, 64), size=st.integers(1, 20), window=st.integers(1, 90),
+    tokens=st.integers(1, 400),
+    step=st.integers(1, 64),
+    size=st.integers(1, 20),
+    window=st.integers(1, 90),
     first=st.integers(1, 64),
-)  # fmt: skip
+)
 def test_a_sequence_never_holds_more_than_is_counted(
     tokens: int, step: int, size: int, window: int, first: int
 ) -> None:

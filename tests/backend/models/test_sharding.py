@@ -16,7 +16,7 @@ from backend.models.families.family import Experts, Variant
 from backend.models.loader import load_model
 from backend.models.sharding import of_rank, of_stage
 from backend.parallel.group import Alone, DistributedGroup
-from backend.parallel.pipeline import ONE_STAGE, OneStage
+from backend.parallel.pipeline_stages import ONE_STAGE, OneStage
 from backend.parallel.shard import Shard, Stage
 from backend.planner.memory import weight_bytes
 from tests.backend.tiny import tiny_config, tiny_model, write_folder
@@ -129,9 +129,13 @@ def test_a_rank_passes_over_the_experts_of_others_and_over_nothing_else(tmp_path
     shape: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 4, "experts": Experts(4, 2, 32, mixtral.NAMES)}
     model = tiny_model(3, **shape)
     folder = write_folder(
-        tmp_path / "model", model, architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2,
+        tmp_path / "model",
+        model,
+        architectures=["MixtralForCausalLM"],
+        num_local_experts=4,
+        num_experts_per_tok=2,
         intermediate_size=32,
-    )  # fmt: skip
+    )
     group = DistributedGroup(Shard(1, 2), torch.device("cpu"), spare=1)
     found = load_model(Checkpoint(folder), "float32", group=group).places()
     names = mixtral.NAMES

@@ -88,8 +88,12 @@ async def test_health_sleep_wake_and_scrub_speak_for_all_ranks(backend: Backend)
 def test_what_cannot_be_divided_is_refused_with_the_numbers_that_would(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "backend", "serve", "--model", str(folder), "--tensor-parallel-size", "4"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
     assert "error: 6 heads do not divide among 4 ranks; choose 1, 2 or 6 for --tensor-parallel-size" in done.stderr
 

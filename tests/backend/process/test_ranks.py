@@ -101,9 +101,17 @@ def test_ranks_draw_with_a_seed_what_one_draws(alone: HostedEngine, divided: Hos
 
 def test_penalties_biases_and_restrictions_hold_on_all_ranks(alone: HostedEngine, divided: HostedEngine) -> None:
     wanted = SamplingParams(
-        max_tokens=12, temperature=0.7, seed=3, frequency_penalty=0.5, repetition_penalty=1.2, min_tokens=4,
-        logit_bias=((9, 3.0),), bad_words=((17, 18),), allowed_token_ids=tuple(range(5, 200)), ignore_eos=True,
-    )  # fmt: skip
+        max_tokens=12,
+        temperature=0.7,
+        seed=3,
+        frequency_penalty=0.5,
+        repetition_penalty=1.2,
+        min_tokens=4,
+        logit_bias=((9, 3.0),),
+        bad_words=((17, 18),),
+        allowed_token_ids=tuple(range(5, 200)),
+        ignore_eos=True,
+    )
     assert said(divided, wanted) == said(alone, wanted)
 
 

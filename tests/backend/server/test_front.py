@@ -179,9 +179,14 @@ async def test_a_client_that_leaves_any_process_stops_the_engine_and_its_deadlin
 async def test_a_token_is_taken_once_whichever_processes_it_is_shown_to(guarded: Backend) -> None:
     body = json.dumps(ASKED).encode()
     signed = RequestSigner(KEY).field(
-        tenant="acme", backend="acme-1", method="POST", path="/v1/completions", project="", decision="acme/7/ab",
+        tenant="acme",
+        backend="acme-1",
+        method="POST",
+        path="/v1/completions",
+        project="",
+        decision="acme/7/ab",
         digest=sha256(body).digest(),
-    )  # fmt: skip
+    )
     name, _, token = signed.partition(": ")
     headers = {name: token.strip(), "content-type": "application/json"}
 
@@ -263,10 +268,18 @@ def test_what_a_process_is_told_is_what_it_needs_of_the_options(tmp_path: Path) 
     for options in (
         ServerOptions(served_name="a", host="h", port=1, tls=None, identity=Identity()),
         ServerOptions(
-            served_name="b", host="h", port=1, tls=tls, identity=Identity("t", "r", "i"), request_key=tmp_path / "p",
-            tool_call_parser="none", reasoning_parser="think", generation_config="none", data_parallel_size=2,
+            served_name="b",
+            host="h",
+            port=1,
+            tls=tls,
+            identity=Identity("t", "r", "i"),
+            request_key=tmp_path / "p",
+            tool_call_parser="none",
+            reasoning_parser="think",
+            generation_config="none",
+            data_parallel_size=2,
         ),
-    ):  # fmt: skip
+    ):
         back = server_options(json.loads(json.dumps(told_of(options))))
         for name in (
             "served_name", "tls", "identity", "request_key", "tool_call_parser", "reasoning_parser",

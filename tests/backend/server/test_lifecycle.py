@@ -167,8 +167,10 @@ async def test_an_engine_that_dies_asleep_is_dead_and_not_asleep(folder: Path, t
 def test_while_it_loads_readiness_says_how_far_it_is(folder: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "backend", "serve", "--model", str(folder), "--served-name", "tiny", "--port", "0"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=(log := (tmp_path / "log").open("w+b")),
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=(log := (tmp_path / "log").open("w+b")),
+    )
     try:
         port = None
         seen = set()
@@ -204,8 +206,10 @@ def test_a_stop_signal_while_it_loads_ends_it(folder: Path, tmp_path: Path) -> N
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "backend", "serve", "--model", str(folder), "--port", "0"],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
         until = time.monotonic() + 20
         while "reach 127.0.0.1" not in (tmp_path / "log").read_text() and time.monotonic() < until:
             time.sleep(0.02)

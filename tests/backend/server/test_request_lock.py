@@ -229,12 +229,12 @@ def test_the_public_half_is_written_where_backends_read_it(tmp_path):
     again = RequestSigner.open(tmp_path / "secrets" / "requests", PLAIN)
     RequestLock(None, read_key(file), tenant="acme", backend="acme-1").check(
         [
-            again.field(
-                tenant="acme", backend="acme-1", method="GET", path="/", project="", decision="d", digest=b""
-            )
-            .partition(": ")[2].strip().encode()
+            again.field(tenant="acme", backend="acme-1", method="GET", path="/", project="", decision="d", digest=b"")
+            .partition(": ")[2]
+            .strip()
+            .encode()
         ]
-    )  # fmt: skip
+    )
     assert (tmp_path / "secrets" / "requests").stat().st_mode & 0o077 == 0
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """The fresh set: ``python -m tests.data.redaction.fresh FILE.jsonl [--seed N] [--rounds N]``.
 
 Made to see whether the detectors know more than the set they were made with: words, sentences, machines' shapes,
@@ -169,13 +168,15 @@ def _value(label: str, kind: str, lang: str, rng: random.Random) -> str:
             return _phone(lang, rng)
         case "email":
             name = rng.choice([people.user_name(), f"{people.user_name()}.{people.user_name()}", "o'neil", "Info",
-                               f"{people.user_name()}+bills", f"{people.user_name()}_{rng.randint(1, 99)}"])  # fmt: skip
+                               f"{people.user_name()}+bills",
+                               f"{people.user_name()}_{rng.randint(1, 99)}"])  # fmt: skip
             host = rng.choice([people.domain_name(), "post.example.museum", f"mail-{rng.randint(1, 9)}.example.com",
                                "bücher.example", "EXAMPLE.ORG"])  # fmt: skip
             return f"{name}@{host}"
         case "ip":
             return rng.choice([people.ipv4(), people.ipv6(), "2001:db8::" + f"{rng.getrandbits(16):x}",
-                               f"fe80::{rng.getrandbits(16):x}:{rng.getrandbits(16):x}", people.ipv4_private()])  # fmt: skip
+                               f"fe80::{rng.getrandbits(16):x}:{rng.getrandbits(16):x}",
+                               people.ipv4_private()])  # fmt: skip
         case "mac":
             raw = people.mac_address()
             return rng.choice(
@@ -195,7 +196,8 @@ def _value(label: str, kind: str, lang: str, rng: random.Random) -> str:
             return _card(rng)
         case "bic":
             country = COUNTRY.get(lang, lang[-2:].upper())
-            return f"{rng.choice(['DEUT', 'BNPA', 'INGB', 'UNCR', 'NDEA'])}{country}{rng.choice(['FF', '2A', 'PP'])}{rng.choice(['', 'XXX', '500'])}"
+            bank, place = rng.choice(["DEUT", "BNPA", "INGB", "UNCR", "NDEA"]), rng.choice(["FF", "2A", "PP"])
+            return f"{bank}{country}{place}{rng.choice(['', 'XXX', '500'])}"
         case "secret":
             return secret(rng)
         case _:
@@ -203,7 +205,8 @@ def _value(label: str, kind: str, lang: str, rng: random.Random) -> str:
 
 
 def _card(rng: random.Random) -> str:
-    issuer, length = rng.choice([("4", 16), ("55", 16), ("2720", 16), ("34", 15), ("6011", 16), ("36", 14), ("3566", 16),
+    issuer, length = rng.choice([("4", 16), ("55", 16), ("2720", 16), ("34", 15), ("6011", 16), ("36", 14), ("3566",
+    16),
                                  ("4", 19), ("6759", 16), ("62", 16)])  # fmt: skip
     body = issuer + "".join(rng.choice(string.digits) for _ in range(length - len(issuer) - 1))
     compact = body + luhn.calc_check_digit(body)
@@ -244,7 +247,8 @@ def _phone(lang: str, rng: random.Random) -> str:
     code, _, rest = plain.partition(" ")
     return rng.choice([
         plain, plain.replace(" ", ""), plain.replace(" ", "-"), plain.replace(" ", "."), f"00{plain[1:]}",
-        f"00{plain[1:]}".replace(" ", ""), f"({code}) {rest}", f"{code} (0){rest}" if country in ("DE", "AT", "CH", "GB") else plain,
+        f"00{plain[1:]}".replace(" ", ""), f"({code}) {rest}", f"{code} (0){rest}" if country in ("DE", "AT", "CH",
+        "GB") else plain,
         phonenumbers.format_number(made, phonenumbers.PhoneNumberFormat.NATIONAL),
         phonenumbers.format_number(made, phonenumbers.PhoneNumberFormat.NATIONAL).replace(" ", "-"),
     ])  # fmt: skip

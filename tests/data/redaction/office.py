@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """The office set: ``python -m tests.data.redaction.office FILE.jsonl [--seed N] [--rounds N]``.
 
 Letters, chats, notes of doctors, forms, tables, dumps, logs and code, as an examiner would write them who knows what
@@ -21,7 +20,8 @@ from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
 VARIANTS = ("plain", "plain", "plain", "nbsp", "zero-width", "full-width", "regrouped", "look-alike", "json-escaped")
 _CODE = re.compile(r"\{([a-zA-Z]+?)([0-9]*)\}")
 _SHAPES = {
-    "cy_id": ("999999", "9999999", "99999999"), "li_peid": ("99999", "999999", "9999999", "99999999", "999999999", "999 999", "999.999", "999-999"),
+    "cy_id": ("999999", "9999999", "99999999"), "li_peid": ("99999", "999999", "9999999", "99999999", "999999999",
+    "999 999", "999.999", "999-999"),
     "li_ahv": ("756.9999.9999.99",),
 }  # fmt: skip
 _SAME = {"li_ahv": "ch_ahv"}

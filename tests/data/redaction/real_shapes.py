@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # lines of files read better in one line
 """The set of real shapes: ``python -m tests.data.redaction.real_shapes FILE.jsonl [--seed N] [--rounds N]``.
 
 Whole files as people paste them into prompts, with our own wording: logs in a dozen formats, tables of figures, dumps,
@@ -99,7 +98,8 @@ class _Draw:
         return self.rng.choice(_WORDS)
 
     def said(self) -> str:
-        return f"{self.word()} {self.rng.choice(_VERBS)} {self.rng.choice(('', f'{self.word()} '))}in {self.rng.randrange(900)} ms"
+        begun = f"{self.word()} {self.rng.choice(_VERBS)} {self.rng.choice(('', f'{self.word()} '))}"
+        return f"{begun}in {self.rng.randrange(900)} ms"
 
     def pid(self) -> int:
         return self.rng.choice(
@@ -118,36 +118,46 @@ def _log(draw: _Draw) -> str:
     formats: tuple[Callable[[datetime], str], ...] = (
         lambda t: f"{t:%y%m%d %H%M%S} {rng.choice(pids)} INFO dfs.{process}: blk_{draw.int64()} {draw.said()}",
         lambda t: (
-            f"{t:%m-%d %H:%M:%S}.{t.microsecond // 1000:03}  {rng.choice(pids)}  {draw.pid()} {rng.choice('DIVWE')} {process.title()}Service: lock={draw.digits(9)}, flg=0x0, {draw.said()}"
+            f"{t:%m-%d %H:%M:%S}.{t.microsecond // 1000:03}  {rng.choice(pids)}  {draw.pid()} {rng.choice('DIVWE')} "
+            f"{process.title()}Service: lock={draw.digits(9)}, flg=0x0, {draw.said()}"
         ),
         lambda t: (
-            f"{t:%Y-%m-%d %H:%M:%S},{t.microsecond // 1000:03} INFO [{process}-{rng.randrange(9)}] id={draw.int64()} {draw.said()}"
+            f"{t:%Y-%m-%d %H:%M:%S},{t.microsecond // 1000:03} INFO [{process}-{rng.randrange(9)}] id={draw.int64()} "
+            f"{draw.said()}"
         ),
         lambda t: f"{t:%b %d %H:%M:%S} {host} {process}[{rng.choice(pids)}]: {draw.said()} on {draw.local_address()}",
         lambda t: (
-            f"[{t:%a %b %d %H:%M:%S %Y}] [notice] {process}.mpm {rng.choice(pids)} in scoreboard slot {rng.randrange(30)}"
+            f"[{t:%a %b %d %H:%M:%S %Y}] [notice] {process}.mpm {rng.choice(pids)} in scoreboard slot "
+            f"{rng.randrange(30)}"
         ),
         lambda t: (
-            f"{int(t.timestamp())} {t:%Y.%m.%d} {host} {t:%Y-%m-%d-%H.%M.%S}.{t.microsecond:06} {host} RAS KERNEL INFO {draw.said()}"
+            f"{int(t.timestamp())} {t:%Y.%m.%d} {host} {t:%Y-%m-%d-%H.%M.%S}.{t.microsecond:06} {host} RAS KERNEL INFO "
+            f"{draw.said()}"
         ),
         lambda t: (
-            f"- {int(t.timestamp())} {t:%Y.%m.%d} {host} {t:%b %d %H:%M:%S} {host}/{host} {process}({draw.pid()}): {draw.said()}"
+            f"- {int(t.timestamp())} {t:%Y.%m.%d} {host} {t:%b %d %H:%M:%S} {host}/{host} {process}({draw.pid()}): "
+            f"{draw.said()}"
         ),
         lambda t: (
-            f"{t:%Y%m%d}-{t:%H:%M:%S}:{t.microsecond // 1000}|{process.title()}_Step|{draw.digits(8)}|calculate total={draw.digits(8)} ts={int(t.timestamp() * 1000)}"
+            f"{t:%Y%m%d}-{t:%H:%M:%S}:{t.microsecond // 1000}|{process.title()}_Step|{draw.digits(8)}|calculate "
+            f"total={draw.digits(8)} ts={int(t.timestamp() * 1000)}"
         ),
         lambda t: (
-            f"{t:%d/%m/%Y %H:%M:%S}.{t.microsecond // 1000:03} {draw.digits(6)} {draw.digits(4)} {draw.digits(4)} {draw.said()}"
+            f"{t:%d/%m/%Y %H:%M:%S}.{t.microsecond // 1000:03} {draw.digits(6)} {draw.digits(4)} {draw.digits(4)} "
+            f"{draw.said()}"
         ),
         lambda t: (
-            f"{int(t.timestamp())}.{t.microsecond:06} [{draw.digits(6)}.{draw.digits(6)}] {process}: {draw.said()} {draw.digits(10)}"
+            f"{int(t.timestamp())}.{t.microsecond:06} [{draw.digits(6)}.{draw.digits(6)}] {process}: {draw.said()} "
+            f"{draw.digits(10)}"
         ),
         lambda t: (
-            f"{t:%y/%m/%d %H:%M:%S} INFO storage.{process.title()}: Found block rdd_{rng.randrange(60)}_{rng.randrange(9)} size {draw.digits(8)} task {draw.digits(12)}"
+            f"{t:%y/%m/%d %H:%M:%S} INFO storage.{process.title()}: Found block "
+            f"rdd_{rng.randrange(60)}_{rng.randrange(9)} size {draw.digits(8)} task {draw.digits(12)}"
         ),
         lambda t: f"{t:%Y%m%d%H%M%S} {draw.digits(7)} {draw.digits(5)} {process} {draw.hexa(16)} {draw.said()}",
         lambda t: (
-            f"{t:%H%M%S}.{t.microsecond:06} {draw.digits(5)} {draw.digits(5)} {process} seq {draw.digits(10)}:{draw.digits(10)}, ack {draw.digits(10)}, win {rng.randrange(65535)}"
+            f"{t:%H%M%S}.{t.microsecond:06} {draw.digits(5)} {draw.digits(5)} {process} seq "
+            f"{draw.digits(10)}:{draw.digits(10)}, ack {draw.digits(10)}, win {rng.randrange(65535)}"
         ),
         lambda t: (
             f"I{t:%m%d %H:%M:%S}.{t.microsecond:06}   {draw.pid():>7} {process}.cc:{rng.randrange(999)}] {draw.said()}"
@@ -239,7 +249,9 @@ def _counts(draw: _Draw) -> str:
 
 def _airports(draw: _Draw) -> str:
     rows = [
-        f"{draw.people.bothify('???').upper()},{draw.people.city()} Municipal,{draw.people.city()},{draw.rng.choice(['CA', 'TX', 'NY', 'SD'])},USA,{draw.rng.uniform(20, 60):.{draw.rng.randint(5, 8)}f},-{draw.rng.uniform(60, 130):.{draw.rng.randint(5, 8)}f}"
+        f"{draw.people.bothify('???').upper()},{draw.people.city()} "
+        f"Municipal,{draw.people.city()},{draw.rng.choice(['CA', 'TX', 'NY', 'SD'])},USA,"
+        f"{draw.rng.uniform(20, 60):.{draw.rng.randint(5, 8)}f},-{draw.rng.uniform(60, 130):.{draw.rng.randint(5, 8)}f}"
         for _ in range(10)
     ]
     return "\n".join(["iata,name,city,state,country,latitude,longitude"] * draw.rng.randint(0, 1) + rows)
@@ -248,13 +260,16 @@ def _airports(draw: _Draw) -> str:
 def _dump(draw: _Draw) -> str:
     rng = draw.rng
     rows = [
-        f"({draw.digits(4)}, '{draw.word().title()} {draw.word()}', {rng.randrange(300)}, {rng.randrange(9)}, '{rng.choice(_NAMES)[0]}. {rng.choice(_SURNAMES)}, {rng.choice(_NAMES)[0]}. {rng.choice(_SURNAMES)}', {draw.digits(6)}, {draw.digits(rng.randint(7, 8))}, 0.99)"
+        f"({draw.digits(4)}, '{draw.word().title()} {draw.word()}', {rng.randrange(300)}, {rng.randrange(9)}, "
+        f"'{rng.choice(_NAMES)[0]}. {rng.choice(_SURNAMES)}, {rng.choice(_NAMES)[0]}. {rng.choice(_SURNAMES)}', "
+        f"{draw.digits(6)}, {draw.digits(rng.randint(7, 8))}, 0.99)"
         for _ in range(8)
     ]
     head = rng.choice(
         (
             "INSERT INTO track VALUES\n    ",
-            'INSERT INTO "Track" ("TrackId", "Name", "AlbumId", "GenreId", "Composer", "Milliseconds", "Bytes", "UnitPrice") VALUES\n    ',
+            'INSERT INTO "Track" ("TrackId", "Name", "AlbumId", "GenreId", "Composer", "Milliseconds", "Bytes", '
+            '"UnitPrice") VALUES\n    ',
             "    ",
         )
     )
@@ -264,13 +279,15 @@ def _dump(draw: _Draw) -> str:
 def _dump_of_places(draw: _Draw) -> str:
     rng = draw.rng
     rows = [
-        f"({rng.randrange(900)}, {rng.randrange(60)}, '{draw.tick():%Y/%-m/%-d}', N'{rng.choice(('Dublin', 'Boston', 'Recife'))}', N'{rng.choice(('CA', 'SP', 'NY'))}', N'{rng.choice((f'{draw.digits(5)}-{draw.digits(4)}', f'{draw.digits(5)}-{draw.digits(3)}', draw.digits(5)))}', {rng.randrange(20)}.99)"
+        f"({rng.randrange(900)}, {rng.randrange(60)}, '{draw.tick():%Y/%-m/%-d}', "
+        f"N'{rng.choice(('Dublin', 'Boston', 'Recife'))}', N'{rng.choice(('CA', 'SP', 'NY'))}', "
+        f"N'{rng.choice((f'{draw.digits(5)}-{draw.digits(4)}', f'{draw.digits(5)}-{draw.digits(3)}', draw.digits(5)))}'"
+        f", {rng.randrange(20)}.99)"
         for _ in range(8)
     ]
     return (
-        "INSERT INTO invoice (id, customer_id, invoice_date, billing_city, billing_state, billing_postal_code, total) VALUES\n"
-        + ",\n".join(rows)
-        + ";\n"
+        "INSERT INTO invoice (id, customer_id, invoice_date, billing_city, billing_state, billing_postal_code, total) "
+        "VALUES\n" + ",\n".join(rows) + ";\n"
     )
 
 
@@ -280,10 +297,22 @@ def _invoice(draw: _Draw) -> str:
     day, register = f"{draw.tick():%Y%m%d}", draw.digits(rng.choice((8, 9, 10)))
     return rng.choice(
         (
-            f"<S_DTM>\n\t<C_C507>\n\t\t<D_2005>{rng.choice(('13', '137', '35'))}</D_2005>\n\t\t<D_2380>{day}</D_2380>\n\t\t<D_2379>102</D_2379>\n\t</C_C507>\n</S_DTM>\n<S_RFF>\n\t<C_C506>\n\t\t<D_1153>GN</D_1153>\n\t\t<D_1154>{register}</D_1154>\n\t</C_C506>\n</S_RFF>\n<S_MOA>\n\t<C_C516><D_5025>79</D_5025><D_5004>{draw.digits(5)}.{draw.digits(2)}</D_5004></C_C516>\n</S_MOA>",
-            f'<cac:PartyLegalEntity>\n  <cbc:RegistrationName>{draw.people.company()}</cbc:RegistrationName>\n  <cbc:CompanyID>{register}</cbc:CompanyID>\n</cac:PartyLegalEntity>\n<cbc:IssueDate>{draw.tick():%Y-%m-%d}</cbc:IssueDate>\n<cbc:ID>{draw.digits(9)}</cbc:ID>\n<cbc:StandardItemIdentification schemeID="0160">{draw.digits(13)}</cbc:StandardItemIdentification>\n<cbc:PayableAmount currencyID="EUR">{draw.digits(4)}.50</cbc:PayableAmount>',
-            f'<ram:IssueDateTime>\n <udt:DateTimeString format="102">{day}</udt:DateTimeString>\n</ram:IssueDateTime>\n<ram:SpecifiedLegalOrganization>\n <ram:ID schemeID="0002">{register}</ram:ID>\n</ram:SpecifiedLegalOrganization>\n<ram:GlobalID schemeID="0088">{draw.digits(13)}</ram:GlobalID>\n<ram:LineTotalAmount>{draw.digits(5)}.00</ram:LineTotalAmount>',
-            f"UNH+{draw.digits(6)}+INVOIC:D:96A:UN'\nBGM+380+{draw.digits(8)}+9'\nDTM+137:{day}:102'\nRFF+GN:{register}'\nMOA+79:{draw.digits(6)}'\nUNT+{rng.randrange(90)}+{draw.digits(6)}'",
+            f"<S_DTM>\n\t<C_C507>\n\t\t<D_2005>{rng.choice(('13', '137', '35'))}</D_2005>\n\t\t<D_2380>{day}</D_2380>\n"
+            f"\t\t<D_2379>102</D_2379>\n\t</C_C507>\n</S_DTM>\n<S_RFF>\n\t<C_C506>\n\t\t<D_1153>GN</D_1153>\n\t\t<D_115"
+            f"4>{register}</D_1154>\n\t</C_C506>\n</S_RFF>\n<S_MOA>\n\t<C_C516><D_5025>79</D_5025><D_5004>"
+            f"{draw.digits(5)}.{draw.digits(2)}</D_5004></C_C516>\n</S_MOA>",
+            f"<cac:PartyLegalEntity>\n  <cbc:RegistrationName>{draw.people.company()}</cbc:RegistrationName>\n  "
+            f"<cbc:CompanyID>{register}</cbc:CompanyID>\n</cac:PartyLegalEntity>\n<cbc:IssueDate>{draw.tick():%Y-%m-%d}"
+            f"</cbc:IssueDate>\n<cbc:ID>{draw.digits(9)}</cbc:ID>\n<cbc:StandardItemIdentification "
+            f'schemeID="0160">{draw.digits(13)}</cbc:StandardItemIdentification>\n<cbc:PayableAmount '
+            f'currencyID="EUR">{draw.digits(4)}.50</cbc:PayableAmount>',
+            f"<ram:IssueDateTime>\n <udt:DateTimeString "
+            f'format="102">{day}</udt:DateTimeString>\n</ram:IssueDateTime>\n<ram:SpecifiedLegalOrganization>\n '
+            f'<ram:ID schemeID="0002">{register}</ram:ID>\n</ram:SpecifiedLegalOrganization>\n<ram:GlobalID '
+            f'schemeID="0088">{draw.digits(13)}</ram:GlobalID>\n<ram:LineTotalAmount>{draw.digits(5)}.00</ram:LineTotal'
+            f"Amount>",
+            f"UNH+{draw.digits(6)}+INVOIC:D:96A:UN'\nBGM+380+{draw.digits(8)}+9'\nDTM+137:{day}:102'\nRFF+GN:{register}"
+            f"'\nMOA+79:{draw.digits(6)}'\nUNT+{rng.randrange(90)}+{draw.digits(6)}'",
         )
     )
 
@@ -292,17 +321,29 @@ def _law(draw: _Draw) -> str:
     rng = draw.rng
     year = rng.randint(1950, 2026)
     parts = (
-        f"nach Artikel {rng.randrange(1, 99)} der Verordnung (EU) {year}/{draw.digits(4)} des Europäischen Parlaments und des Rates vom 20. Juni {year}",
-        f"gemäß §§ {rng.randrange(100, 300)} Abs. 1 Satz 1, {rng.randrange(100, 300)} FGO in Verbindung mit § {rng.randrange(9, 90)} Abs. 2 VwGO",
-        f"BVerfGE {rng.randrange(1, 160)}, {rng.randrange(10, 400)} Rn. {rng.randrange(1, 90)}; BGHZ {rng.randrange(1, 230)}, {rng.randrange(1, 400)} <{rng.randrange(1, 400)}>",
-        f"BGH, Urteil vom {rng.randrange(1, 28)}. Mai {year} - VI ZR {rng.randrange(1, 400)}/{year % 100:02}, NJW {year}, {draw.digits(4)} Rn. {rng.randrange(1, 60)}",
-        f"(BGBl. I S. {draw.digits(4)}, {draw.digits(4)}), das zuletzt durch Artikel {rng.randrange(1, 30)} des Gesetzes vom {rng.randrange(1, 28)}. März {year} (BGBl. {year} I Nr. {rng.randrange(400)}) geändert worden ist",
-        f"EuGH, Rs. C-{rng.randrange(1, 800)}/{year % 100:02}, Slg. {year}, I-{draw.digits(4)}, ECLI:EU:C:{year}:{rng.randrange(1000)}, Rn. {rng.randrange(90)}",
-        f"Council Regulation (EC) No {draw.digits(4)}/{year} and Directive {year}/{rng.randrange(10, 99)}/EU, OJ L {rng.randrange(400)}, {rng.randrange(1, 28)}.{rng.randrange(1, 13)}.{year}, p. {rng.randrange(900)}",
-        f"EU trade mark No {draw.digits(9)}, application No 0{draw.digits(8)}, case T-{rng.randrange(800)}/{year % 100:02}",
-        f"Unionsmarke Nr. 0{draw.digits(8)}, Aktenzeichen 30 {year} {draw.digits(3)} {draw.digits(3)}, Anmeldung vom {rng.randrange(1, 28)}.{rng.randrange(1, 13)}.{year}",
-        f"Cass. civ., sez. un., {rng.randrange(1, 28)} gennaio {year}, n. {draw.digits(5)}; Cons. Stato, sez. IV, n. {draw.digits(4)}/{year}",
-        f"Cass. 1re civ., 12 mars {year}, n° {rng.randrange(10, 99)}-{rng.randrange(10, 30)}.{draw.digits(3)}, Bull. n° {rng.randrange(400)}",
+        f"nach Artikel {rng.randrange(1, 99)} der Verordnung (EU) {year}/{draw.digits(4)} des Europäischen Parlaments "
+        f"und des Rates vom 20. Juni {year}",
+        f"gemäß §§ {rng.randrange(100, 300)} Abs. 1 Satz 1, {rng.randrange(100, 300)} FGO in Verbindung mit § "
+        f"{rng.randrange(9, 90)} Abs. 2 VwGO",
+        f"BVerfGE {rng.randrange(1, 160)}, {rng.randrange(10, 400)} Rn. {rng.randrange(1, 90)}; BGHZ "
+        f"{rng.randrange(1, 230)}, {rng.randrange(1, 400)} <{rng.randrange(1, 400)}>",
+        f"BGH, Urteil vom {rng.randrange(1, 28)}. Mai {year} - VI ZR {rng.randrange(1, 400)}/{year % 100:02}, NJW "
+        f"{year}, {draw.digits(4)} Rn. {rng.randrange(1, 60)}",
+        f"(BGBl. I S. {draw.digits(4)}, {draw.digits(4)}), das zuletzt durch Artikel {rng.randrange(1, 30)} des "
+        f"Gesetzes vom {rng.randrange(1, 28)}. März {year} (BGBl. {year} I Nr. {rng.randrange(400)}) geändert worden "
+        f"ist",
+        f"EuGH, Rs. C-{rng.randrange(1, 800)}/{year % 100:02}, Slg. {year}, I-{draw.digits(4)}, "
+        f"ECLI:EU:C:{year}:{rng.randrange(1000)}, Rn. {rng.randrange(90)}",
+        f"Council Regulation (EC) No {draw.digits(4)}/{year} and Directive {year}/{rng.randrange(10, 99)}/EU, OJ L "
+        f"{rng.randrange(400)}, {rng.randrange(1, 28)}.{rng.randrange(1, 13)}.{year}, p. {rng.randrange(900)}",
+        f"EU trade mark No {draw.digits(9)}, application No 0{draw.digits(8)}, case "
+        f"T-{rng.randrange(800)}/{year % 100:02}",
+        f"Unionsmarke Nr. 0{draw.digits(8)}, Aktenzeichen 30 {year} {draw.digits(3)} {draw.digits(3)}, Anmeldung vom "
+        f"{rng.randrange(1, 28)}.{rng.randrange(1, 13)}.{year}",
+        f"Cass. civ., sez. un., {rng.randrange(1, 28)} gennaio {year}, n. {draw.digits(5)}; Cons. Stato, sez. IV, n. "
+        f"{draw.digits(4)}/{year}",
+        f"Cass. 1re civ., 12 mars {year}, n° {rng.randrange(10, 99)}-{rng.randrange(10, 30)}.{draw.digits(3)}, Bull. "
+        f"n° {rng.randrange(400)}",
     )
     return ". ".join(rng.sample(parts, 4)) + "."
 
@@ -316,9 +357,12 @@ def _history(draw: _Draw) -> str:
     return rng.choice(
         (
             f"{name} ({born}{dash}{born + rng.randint(20, 90)}) was a composer of the {born // 100 + 1}th century.",
-            f"{name} ({born}{dash}{born + 61}), peintre, et {rng.choice(_NAMES)} {rng.choice(_SURNAMES)} ({born + 7}{dash}{born + 70}), graveur.",
-            f"Der Krieg ({first}{dash}{first + 4}) endete mit dem Frieden; {name} ({first - 30}{dash}{first + 30}) regierte.",
-            f"The dynasty {first}{dash}{first + 120} and its successors ({first + 120}{dash}{first + 200}) minted silver.",
+            f"{name} ({born}{dash}{born + 61}), peintre, et {rng.choice(_NAMES)} {rng.choice(_SURNAMES)} "
+            f"({born + 7}{dash}{born + 70}), graveur.",
+            f"Der Krieg ({first}{dash}{first + 4}) endete mit dem Frieden; {name} ({first - 30}{dash}{first + 30}) "
+            f"regierte.",
+            f"The dynasty {first}{dash}{first + 120} and its successors ({first + 120}{dash}{first + 200}) minted "
+            f"silver.",
             f"{name} {rng.choice('*†')} {first}{dash}{first + 50}; volume {first} / {first + 1}.",
         )
     )
@@ -337,22 +381,53 @@ def _changelog(draw: _Draw) -> str:
             f"{version}.{day:%Y%m%d}",
         )[shape]
         lines.append(
-            f"{head}\n\n  * {draw.said()} (#{draw.digits(5)})\n  * deps: {draw.word()}@~{version}; ratio 0.{rng.randrange(9)}0 / 0.{rng.randrange(9)}0 / 0.{rng.randrange(9)}0\n"
+            f"{head}\n\n  * {draw.said()} (#{draw.digits(5)})\n  * deps: {draw.word()}@~{version}; ratio "
+            f"0.{rng.randrange(9)}0 / 0.{rng.randrange(9)}0 / 0.{rng.randrange(9)}0\n"
         )
     return "\n".join(lines)
 
 
-_KINDS = ["PHONE_NUMBER", "DRIVERS_LICENSE", "PASSPORT", "LICENSE_PLATE", "SSN", "US_SSN", "IBAN", "IBAN_CODE", "CREDIT_CARD", "EMAIL_ADDRESS", "NATIONAL_ID", "TAX_ID", "IP_ADDRESS", "DATE_OF_BIRTH", "BIC_CODE", "MAC_ADDRESS", "IMEI", "VAT_NUMBER", "MEDICAL_RECORD", "phone", "pesel", "bsn", "nif", "steuernummer", "telefon", "plate", "cvv"]  # fmt: skip
+_KINDS = [
+    "PHONE_NUMBER",
+    "DRIVERS_LICENSE",
+    "PASSPORT",
+    "LICENSE_PLATE",
+    "SSN",
+    "US_SSN",
+    "IBAN",
+    "IBAN_CODE",
+    "CREDIT_CARD",
+    "EMAIL_ADDRESS",
+    "NATIONAL_ID",
+    "TAX_ID",
+    "IP_ADDRESS",
+    "DATE_OF_BIRTH",
+    "BIC_CODE",
+    "MAC_ADDRESS",
+    "IMEI",
+    "VAT_NUMBER",
+    "MEDICAL_RECORD",
+    "phone",
+    "pesel",
+    "bsn",
+    "nif",
+    "steuernummer",
+    "telefon",
+    "plate",
+    "cvv",
+]
+
+
+def _score(rng: random.Random) -> str:
+    drawn = f"{rng.random():.6f}", f"{rng.random():.4f}", f"{rng.random():.3f}", str(rng.random())
+    return rng.choice((*drawn, "0.0", "1.0"))
 
 
 def _metrics(draw: _Draw) -> str:
     """Scores by label: a label is no name of the figure behind it."""
     rng = draw.rng
     names = rng.sample(_KINDS, 8)
-    fields = [
-        f'"{name}": {rng.choice((f"{rng.random():.6f}", f"{rng.random():.4f}", f"{rng.random():.3f}", str(rng.random()), "0.0", "1.0"))}'
-        for name in names
-    ]
+    fields = [f'"{name}": {_score(rng)}' for name in names]
     return rng.choice(
         (
             '{"per_label_f1": {\n    ' + ",\n    ".join(fields) + "\n  }\n}",
@@ -374,14 +449,23 @@ def _code(draw: _Draw) -> str:
     step = rng.choice(("::-1", "::2", "::-2", "1::2", "::step", "..., ::3", ":, ::2", "::10", "::-1, ::-1"))
     return rng.choice(
         (
-            f"rev = a[{step}]\nev = b[::2]\nassert_equal(x[::{rng.randint(2, 9)}].strides, (8,))\nout[1::2, ::{rng.randint(2, 9)}] = c[::-1]",
-            f"a{rng.randint(1, 9)}::b{rng.randint(1, 9)}::c\nstd::array<int, 3> v; Foo::bar::{rng.randint(1, 9)}(x);\nserver.bind('{draw.local_address()}', 8000)",
-            f"SEED = {draw.digits(9)}\nMASK = 0x{draw.hexa(16)}\nTABLE = [{', '.join(draw.digits(10) for _ in range(12))}]",
-            f"#define MAGIC {draw.digits(10)}u /* {draw.hexa(8)} */\nstatic const uint64_t k[] = {{ {', '.join(draw.digits(19) + 'ull' for _ in range(4))} }};",
-            f"it('opens {draw.local_address()}', () => expect(port).toBe({rng.randrange(1024, 65535)}));\nconst DAY = 86400000, EPOCH = {int(draw.tick().timestamp() * 1000)};",
-            f"listen {draw.local_address()}:{rng.randrange(1024, 65535)};\nnetmask 255.255.{rng.choice(('255.0', '0.0', '255.128', '240.0'))}\nnameserver {rng.choice(('8.8.8.8', '1.1.1.1', '9.9.9.9', '8.8.4.4', '1.0.0.1'))}\nproxy_pass http://127.0.0.1:8080;",
-            f"case {draw.digits(8)}: build {draw.digits(8)}; job = {draw.digits(12)}; const size_t n = {draw.digits(9)};",
-            f"np.array([{', '.join(draw.decimal() for _ in range(6))}])\nassert_allclose(y, {draw.decimal()}, rtol=1e-7)",
+            f"rev = a[{step}]\nev = b[::2]\nassert_equal(x[::{rng.randint(2, 9)}].strides, (8,))\nout[1::2, "
+            f"::{rng.randint(2, 9)}] = c[::-1]",
+            f"a{rng.randint(1, 9)}::b{rng.randint(1, 9)}::c\nstd::array<int, 3> v; "
+            f"Foo::bar::{rng.randint(1, 9)}(x);\nserver.bind('{draw.local_address()}', 8000)",
+            f"SEED = {draw.digits(9)}\nMASK = 0x{draw.hexa(16)}\nTABLE = "
+            f"[{', '.join(draw.digits(10) for _ in range(12))}]",
+            f"#define MAGIC {draw.digits(10)}u /* {draw.hexa(8)} */\nstatic const uint64_t k[] = {{ "
+            f"{', '.join(draw.digits(19) + 'ull' for _ in range(4))} }};",
+            f"it('opens {draw.local_address()}', () => expect(port).toBe({rng.randrange(1024, 65535)}));\nconst DAY = "
+            f"86400000, EPOCH = {int(draw.tick().timestamp() * 1000)};",
+            f"listen {draw.local_address()}:{rng.randrange(1024, 65535)};\nnetmask "
+            f"255.255.{rng.choice(('255.0', '0.0', '255.128', '240.0'))}\nnameserver "
+            f"{rng.choice(('8.8.8.8', '1.1.1.1', '9.9.9.9', '8.8.4.4', '1.0.0.1'))}\nproxy_pass http://127.0.0.1:8080;",
+            f"case {draw.digits(8)}: build {draw.digits(8)}; job = {draw.digits(12)}; const size_t n = "
+            f"{draw.digits(9)};",
+            f"np.array([{', '.join(draw.decimal() for _ in range(6))}])\nassert_allclose(y, {draw.decimal()}, "
+            f"rtol=1e-7)",
         )
     )
 
@@ -389,41 +473,64 @@ def _code(draw: _Draw) -> str:
 def _lock(draw: _Draw) -> str:
     rng = draw.rng
     return "\n".join(rng.choice((
-        f'"{draw.word()}@^{rng.randrange(9)}.{rng.randrange(30)}.{rng.randrange(9)}":\n  version "{rng.randrange(9)}.{rng.randrange(30)}.{rng.randrange(9)}"\n  integrity sha512-{draw.hexa(40)}{draw.hexa(40)}==',
-        f'[[package]]\nname = "{draw.word()}"\nversion = "{rng.randrange(9)}.{rng.randrange(30)}.{draw.digits(8)}"\nchecksum = "{draw.hexa(64)}"',
+        f'"{draw.word()}@^{rng.randrange(9)}.{rng.randrange(30)}.{rng.randrange(9)}":\n  version '
+        f'"{rng.randrange(9)}.{rng.randrange(30)}.{rng.randrange(9)}"\n  integrity '
+        f'sha512-{draw.hexa(40)}{draw.hexa(40)}==',
+        f'[[package]]\nname = "{draw.word()}"\nversion = '
+        f'"{rng.randrange(9)}.{rng.randrange(30)}.{draw.digits(8)}"\nchecksum = "{draw.hexa(64)}"',
         f"{draw.hexa(40)}  {draw.word()}-{rng.randrange(9)}.{rng.randrange(30)}.tar.gz\n{draw.hexa(7)} {draw.said()}",
-        f"{draw.word()}=={rng.randrange(2000, 2027)}.{rng.randrange(1, 13)}.{rng.randrange(1, 30)} --hash=sha256:{draw.hexa(64)}",
+        f"{draw.word()}=={rng.randrange(2000, 2027)}.{rng.randrange(1, 13)}.{rng.randrange(1, 30)} "
+        f"--hash=sha256:{draw.hexa(64)}",
     )) for _ in range(6))  # fmt: skip
 
 
 def _science(draw: _Draw) -> str:
     rng = draw.rng
     return rng.choice((
-        f"CC(=O)Oc1ccccc1C(=O)O CHEMBL{draw.digits(6)} {draw.decimal()} {draw.decimal()} CAS {draw.digits(5)}-{draw.digits(2)}-{rng.randrange(10)}",
-        f"  -0.{draw.digits(4)}    1.{draw.digits(4)}    0.0000 C   0  0  0\n   2.{draw.digits(4)}   -1.{draw.digits(4)}    0.0000 N   0  0  0\n  1  2  1  0",
-        f"\\cite{{{draw.word()}{rng.randint(1950, 2026)}}} gives $\\alpha = {draw.decimal()}$, arXiv:{rng.randint(10, 26)}{rng.randint(1, 12):02}.{draw.digits(5)}, doi:10.{draw.digits(4)}/s{draw.digits(5)}-{draw.digits(3)}-{draw.digits(5)}-{rng.randrange(9)}, pp. {draw.digits(4)}-{draw.digits(4)}",
-        f"RA {rng.randrange(24)} {rng.randrange(60):02} {rng.uniform(0, 60):06.3f} Dec -{rng.randrange(90)} {rng.randrange(60):02} {rng.uniform(0, 60):05.2f} MJD {draw.digits(5)}.{draw.digits(5)} flux {draw.decimal()} {draw.decimal()}",
-        f"ATOM   {draw.digits(4)}  CA  GLY A {rng.randrange(400)}      {rng.uniform(10, 99):.3f}  {rng.uniform(10, 99):.3f}  {rng.uniform(10, 99):.3f}  1.00 {rng.uniform(10, 99):.2f}           C",
+        f"CC(=O)Oc1ccccc1C(=O)O CHEMBL{draw.digits(6)} {draw.decimal()} {draw.decimal()} CAS "
+        f"{draw.digits(5)}-{draw.digits(2)}-{rng.randrange(10)}",
+        f"  -0.{draw.digits(4)}    1.{draw.digits(4)}    0.0000 C   0  0  0\n   2.{draw.digits(4)}   "
+        f"-1.{draw.digits(4)}    0.0000 N   0  0  0\n  1  2  1  0",
+        f"\\cite{{{draw.word()}{rng.randint(1950, 2026)}}} gives $\\alpha = {draw.decimal()}$, "
+        f"arXiv:{rng.randint(10, 26)}{rng.randint(1, 12):02}.{draw.digits(5)}, "
+        f"doi:10.{draw.digits(4)}/s{draw.digits(5)}-{draw.digits(3)}-{draw.digits(5)}-{rng.randrange(9)}, pp. "
+        f"{draw.digits(4)}-{draw.digits(4)}",
+        f"RA {rng.randrange(24)} {rng.randrange(60):02} {rng.uniform(0, 60):06.3f} Dec -{rng.randrange(90)} "
+        f"{rng.randrange(60):02} {rng.uniform(0, 60):05.2f} MJD {draw.digits(5)}.{draw.digits(5)} flux "
+        f"{draw.decimal()} {draw.decimal()}",
+        f"ATOM   {draw.digits(4)}  CA  GLY A {rng.randrange(400)}      {rng.uniform(10, 99):.3f}  "
+        f"{rng.uniform(10, 99):.3f}  {rng.uniform(10, 99):.3f}  1.00 {rng.uniform(10, 99):.2f}           C",
     ))  # fmt: skip
 
 
 def _notes(draw: _Draw) -> str:
     rng = draw.rng
     return rng.choice((
-        f"Build {draw.digits(8)} is green; nightly {draw.tick():%Y%m%d}-{draw.tick():%H%M%S} took {draw.digits(7)} us, commit {draw.hexa(8)}.",
-        f"Open http://{rng.choice(('127.0.0.1', '0.0.0.0', '[::1]'))}:{rng.randrange(1024, 65535)}/ in a browser; on Windows use 127.0.0.1.",
-        f"Set the resolver to {rng.choice(('8.8.8.8 or 8.8.4.4', '1.1.1.1', '9.9.9.9', '2606:4700:4700::1111'))} and the mask to 255.255.255.{rng.choice((0, 128, 192, 240, 252))}.",
-        f"Use 192.0.2.{rng.randrange(256)}, 198.51.100.{rng.randrange(256)} or 2001:db8::{rng.randrange(1, 99)} in the manual's examples.",
-        f"The record has {draw.digits(19)} as its id, {int(draw.tick().timestamp())} as its time and {int(draw.tick().timestamp() * 1e9)} in ns.",
-        f"Snowflake {draw.digits(18)}, order of {draw.digits(3)},{draw.digits(3)},{draw.digits(3)} rows, 2^63-1 = 9223372036854775807.",
-        f"{{\"run\": {draw.digits(10)}, \"created_at\": {int(draw.tick().timestamp())}, \"loss\": {draw.decimal()}, \"steps\": [{draw.digits(7)}, {draw.digits(8)}]}}",
-        f"Tender {rng.randint(2015, 2026)}/S {draw.digits(3)}-{draw.digits(6)}, CPV {draw.digits(8)}-{rng.randrange(10)}, HS code {draw.digits(4)} {draw.digits(2)} {draw.digits(2)}, IMO {draw.digits(7)}.",
+        f"Build {draw.digits(8)} is green; nightly {draw.tick():%Y%m%d}-{draw.tick():%H%M%S} took {draw.digits(7)} us, "
+        f"commit {draw.hexa(8)}.",
+        f"Open http://{rng.choice(('127.0.0.1', '0.0.0.0', '[::1]'))}:{rng.randrange(1024, 65535)}/ in a browser; on "
+        f"Windows use 127.0.0.1.",
+        f"Set the resolver to {rng.choice(('8.8.8.8 or 8.8.4.4', '1.1.1.1', '9.9.9.9', '2606:4700:4700::1111'))} and "
+        f"the mask to 255.255.255.{rng.choice((0, 128, 192, 240, 252))}.",
+        f"Use 192.0.2.{rng.randrange(256)}, 198.51.100.{rng.randrange(256)} or 2001:db8::{rng.randrange(1, 99)} in the "
+        f"manual's examples.",
+        f"The record has {draw.digits(19)} as its id, {int(draw.tick().timestamp())} as its time and "
+        f"{int(draw.tick().timestamp() * 1e9)} in ns.",
+        f"Snowflake {draw.digits(18)}, order of {draw.digits(3)},{draw.digits(3)},{draw.digits(3)} rows, 2^63-1 = "
+        f"9223372036854775807.",
+        f"{{\"run\": {draw.digits(10)}, \"created_at\": {int(draw.tick().timestamp())}, \"loss\": {draw.decimal()}, "
+        f"\"steps\": [{draw.digits(7)}, {draw.digits(8)}]}}",
+        f"Tender {rng.randint(2015, 2026)}/S {draw.digits(3)}-{draw.digits(6)}, CPV "
+        f"{draw.digits(8)}-{rng.randrange(10)}, HS code {draw.digits(4)} {draw.digits(2)} {draw.digits(2)}, IMO "
+        f"{draw.digits(7)}.",
     ))  # fmt: skip
 
 
 CLEAN: dict[str, Callable[[_Draw], str]] = {
-    "log": _log, "figures": _figures, "counts": _counts, "airports": _airports, "sql-dump": _dump, "sql-places": _dump_of_places,
-    "invoice": _invoice, "law": _law, "history": _history, "changelog": _changelog, "metrics": _metrics, "code": _code, "lock": _lock,
+    "log": _log, "figures": _figures, "counts": _counts, "airports": _airports, "sql-dump": _dump,
+    "sql-places": _dump_of_places,
+    "invoice": _invoice, "law": _law, "history": _history, "changelog": _changelog, "metrics": _metrics, "code": _code,
+    "lock": _lock,
     "science": _science, "notes": _notes,
 }  # fmt: skip
 
@@ -440,12 +547,16 @@ def _with_values(draw: _Draw) -> Iterator[tuple[str, str, Spans]]:
     card = "4111 1111 1111 1111"
     name = f"{rng.choice(_NAMES)} {rng.choice(_SURNAMES)}"
     for kind, text, values in (
-        ("log+", _log(draw) + f"{draw.tick():%y%m%d %H%M%S} {draw.pid()} INFO login from {ip} as {email}\n", ((ip, "IP"), (email, "EMAIL"))),
+        ("log+", _log(draw) + f"{draw.tick():%y%m%d %H%M%S} {draw.pid()} INFO login from {ip} as {email}\n", ((ip,
+        "IP"), (email, "EMAIL"))),
         ("log+", f"{draw.tick():%H:%M:%S} charge card={card} amount={draw.decimal()}\n" * 2, ((card, "CARD"),)),
-        ("csv+", f"name;mail;phone;id\n{name};{email};{phone};{pesel}\n", ((email, "EMAIL"), (phone, "PHONE"), (pesel, "PL_PESEL"))),
+        ("csv+", f"name;mail;phone;id\n{name};{email};{phone};{pesel}\n", ((email, "EMAIL"), (phone, "PHONE"), (pesel,
+        "PL_PESEL"))),
         ("csv+", f"{name};{email};{phone};{pesel}\n", ((email, "EMAIL"), (phone, "PHONE"), (pesel, "PL_PESEL"))),
-        ("figures+", f"{draw.decimal()},{draw.decimal()},{draw.decimal()}\nTel. {phone}\n{draw.decimal()},{draw.decimal()}\n", ((phone, "PHONE"),)),
-        ("json+", f'{{"score": {rng.random():.6f}, "phone_number": "{phone}", "ip_address": "{ip}"}}', ((phone, "PHONE"), (ip, "IP"))),
+        ("figures+", f"{draw.decimal()},{draw.decimal()},{draw.decimal()}\nTel. "
+                     f"{phone}\n{draw.decimal()},{draw.decimal()}\n", ((phone, "PHONE"),)),
+        ("json+", f'{{"score": {rng.random():.6f}, "phone_number": "{phone}", "ip_address": "{ip}"}}', ((phone,
+        "PHONE"), (ip, "IP"))),
         ("code+", f"rev = a[::-1]  # ask {email}\nserver = '{ip}'\n", ((email, "EMAIL"), (ip, "IP"))),
         ("law+", f"{_law(draw)} Rückfragen: {phone}, {email}.", ((phone, "PHONE"), (email, "EMAIL"))),
     ):  # fmt: skip

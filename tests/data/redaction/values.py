@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Values by label: people, places and numbers of a locale, from Faker and python-stdnum."""
 
 import random
@@ -114,15 +113,18 @@ def _phone(lang: str, people: Faker, rng: random.Random) -> str:
 
 _STREETS = {
     "bg": "ул. „Иван Вазов“ {n}, {p4} София", "is": "Laugavegur {n}, 101 Reykjavík", "et": "Pikk tn {n}, {p5} Tallinn",
-    "lt": "Gedimino pr. {n}, LT-{p5} Vilnius", "lv": "Brīvības iela {n}, Rīga, LV-{p4}", "mt": "{n}, Triq ir-Repubblika, Valletta VLT {p4}",
-    "en-IE": "{n} Main Street, Dublin 8", "en": "{n} Church Road, Leeds LS{d} {d}AB", "el-CY": "Λεωφόρος Μακαρίου {n}, {p4} Λευκωσία",
+    "lt": "Gedimino pr. {n}, LT-{p5} Vilnius", "lv": "Brīvības iela {n}, Rīga, LV-{p4}",
+    "mt": "{n}, Triq ir-Repubblika, Valletta VLT {p4}",
+    "en-IE": "{n} Main Street, Dublin 8", "en": "{n} Church Road, Leeds LS{d} {d}AB",
+    "el-CY": "Λεωφόρος Μακαρίου {n}, {p4} Λευκωσία",
 }  # fmt: skip
 
 
 def _address(lang: str, people: Faker, rng: random.Random) -> str:
     if lang in _STREETS:
-        return _STREETS[lang].format(n=rng.randint(1, 180), p4=rng.randint(1000, 1899), p5=rng.randint(10000, 99999),
-                                     d=rng.randint(1, 9))  # fmt: skip
+        return _STREETS[lang].format(
+            n=rng.randint(1, 180), p4=rng.randint(1000, 1899), p5=rng.randint(10000, 99999), d=rng.randint(1, 9)
+        )
     return people.address().replace("\n", rng.choice([", ", "\n"])).replace(" , ", ", ")
 
 

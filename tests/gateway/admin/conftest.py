@@ -146,9 +146,17 @@ def objects(acme, recorded, database):
     acme.create_model_name("acme", "support", "assistant", named(targets=["small"]))
     acme.create_adapter("acme", "support", "legal", adapter_setting(model="small", path="legal", sha256="a" * 64))
     batch = BatchRecord(
-        id="batch_0f", owner=Owner("acme", "support"), key_id=key.id, endpoint="/v1/embeddings", input_file="file-0f",
-        status="validating", created_at=1.0, expires_at=2.0, kept_until=3.0, sealed=Sealed("0" * 16, b"sealed"),
-    )  # fmt: skip
+        id="batch_0f",
+        owner=Owner("acme", "support"),
+        key_id=key.id,
+        endpoint="/v1/embeddings",
+        input_file="file-0f",
+        status="validating",
+        created_at=1.0,
+        expires_at=2.0,
+        kept_until=3.0,
+        sealed=Sealed("0" * 16, b"sealed"),
+    )
     assert StoredBatches(database, "demo").add(batch, 1)
     return {
         "batch": batch.id,

@@ -411,9 +411,13 @@ def test_a_deployment_that_cannot_run_is_refused_with_the_reason(operator, datab
         raise Invalid(f"{wanted.weights} cannot start on {wanted.gpu}: the weights take 131.42 GiB")
 
     context = AdminContext(
-        database, cell="demo", hasher=lambda: KeyHasher(PEPPER), check_policy=COMPILER.check, on_event=events.append,
+        database,
+        cell="demo",
+        hasher=lambda: KeyHasher(PEPPER),
+        check_policy=COMPILER.check,
+        on_event=events.append,
         check_deployment=refuse,
-    )  # fmt: skip
+    )
     new = {"id": "large", "model": "large", "weights": "large", "regions": ["eu-fr-par"], "gpu": "l40s"}
     with TestClient(build_admin(context), raise_server_exceptions=False) as client:
         answer = client.post("/tenants/acme/deployments", headers=operator, json=new)
@@ -438,9 +442,13 @@ def test_figures_that_could_not_be_met_are_refused_with_the_reason(operator, dat
         raise Invalid(f"{present.id}: {scale.max_replicas} replicas need a GPU each")
 
     context = AdminContext(
-        database, cell="demo", hasher=lambda: KeyHasher(PEPPER), check_policy=COMPILER.check, on_event=events.append,
+        database,
+        cell="demo",
+        hasher=lambda: KeyHasher(PEPPER),
+        check_policy=COMPILER.check,
+        on_event=events.append,
         check_scale=refuse,
-    )  # fmt: skip
+    )
     new = {"id": "small", "model": "small", "weights": "small", "regions": ["eu-fr-par"]}
     with TestClient(build_admin(context), raise_server_exceptions=False) as client:
         made = client.post("/tenants/acme/deployments", headers=operator, json=new)

@@ -20,7 +20,7 @@ def backend(tenant, name):
     identity = BackendIdentity("demo", tenant, "eu-fr-par", name)
     return Backend(
         id=name, tenant=tenant, region="eu-fr-par", url="https://10.0.0.7:8000", uri=identity.uri, models=("small",)
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -59,8 +59,9 @@ def asked(app, fleet):
 def test_queue_and_cache_are_as_the_backend_reported_and_unknown_where_it_did_not(asked, acme, operator):
     rows = asked.get("/tenants/acme/backend-loads", headers=operator).json()
     assert [(one["backend"], one["running"], one["waiting"], one["kv_use"]) for one in rows] == [
-        ("acme-1", 3, 2, 0.75), ("acme-2", None, None, None),
-    ]  # fmt: skip
+        ("acme-1", 3, 2, 0.75),
+        ("acme-2", None, None, None),
+    ]
     assert [one["available"] for one in rows] == [True, True]
 
 
@@ -68,8 +69,9 @@ def test_speed_and_cards_are_told_where_the_backend_tells_of_them_and_its_role_a
     rows = asked.get("/tenants/acme/backend-loads", headers=operator).json()
     names = ("role", "tokens_per_s", "first_token_ms", "joules_per_1000_tokens", "gpu_use", "gpu_memory", "watts")
     assert [[one[name] for name in names] for one in rows] == [
-        ["mixed", 150, None, 2000, 0.75, None, 300], ["mixed", *[None] * 6],
-    ]  # fmt: skip
+        ["mixed", 150, None, 2000, 0.75, None, 300],
+        ["mixed", *[None] * 6],
+    ]
 
 
 def test_another_tenants_backends_are_not_listed(asked, acme, operator, control):

@@ -12,11 +12,25 @@ def used(database, tenant, *requests, model="small"):
         for request in requests:
             session.add(
                 LedgerRow(
-                    tenant=tenant, request_id=request, project="support", key_id="k1", model=model, region="eu-fr-par",
-                    backend="b", accepted_at=0.0, outcome="completed", day="2026-11-20", tokens_in=10, tokens_cached=0,
-                    tokens_out=5, estimated=False, backend_ms=100, price=1, nano_eur=1000,
+                    tenant=tenant,
+                    request_id=request,
+                    project="support",
+                    key_id="k1",
+                    model=model,
+                    region="eu-fr-par",
+                    backend="b",
+                    accepted_at=0.0,
+                    outcome="completed",
+                    day="2026-11-20",
+                    tokens_in=10,
+                    tokens_cached=0,
+                    tokens_out=5,
+                    estimated=False,
+                    backend_ms=100,
+                    price=1,
+                    nano_eur=1000,
                 )
-            )  # fmt: skip
+            )
     sum_up(database)
 
 

@@ -96,8 +96,9 @@ def blocks(found):
 
 def test_system_and_messages_are_the_chats():
     assert messages({"role": "user", "content": "hi"}, system="Be short") == [
-        {"role": "system", "content": "Be short"}, {"role": "user", "content": "hi"},
-    ]  # fmt: skip
+        {"role": "system", "content": "Be short"},
+        {"role": "user", "content": "hi"},
+    ]
     cached = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     made = messages({"role": "user", "content": [cached]}, system=[cached, {"type": "text", "text": "b"}])
     assert made == [
@@ -137,11 +138,20 @@ def test_blocks_of_a_turn_with_tools_are_messages_in_the_order_of_a_chat():
 
 def test_parameters_take_the_names_that_chats_have():
     made = call(
-        temperature=0.5, top_p=0.9, top_k=5, stop_sequences=["END"], stream=True, metadata={"user_id": "u"},
-        tools=[TOOL], tool_choice={"type": "any", "disable_parallel_tool_use": True}, thinking={"type": "disabled"},
-        output_config={"format": {"type": "json_schema", "schema": {"type": "object"}}}, service_tier="auto",
-        cache_control={"type": "ephemeral"}, speed="standard",
-    ).body  # fmt: skip
+        temperature=0.5,
+        top_p=0.9,
+        top_k=5,
+        stop_sequences=["END"],
+        stream=True,
+        metadata={"user_id": "u"},
+        tools=[TOOL],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        thinking={"type": "disabled"},
+        output_config={"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        service_tier="auto",
+        cache_control={"type": "ephemeral"},
+        speed="standard",
+    ).body
     del made["messages"]
     assert made == {
         "model": "m", "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop": ["END"], "stream": True,
@@ -295,10 +305,17 @@ def test_a_whole_answer_is_a_message_with_its_blocks():
 
 def test_a_stream_has_the_events_of_its_blocks_in_order_and_says_what_the_whole_answer_says():
     found = streamed(
-        chunk({"role": "assistant", "content": ""}), chunk({"reasoning_content": "h"}), ("reasoning_content", "m"),
-        chunk({"content": "S"}), ("content", "o"), chunk(tool(0, "t1", "look", "")), chunk(tool(0, arguments='{"a"')),
-        chunk(tool(0, arguments=":1}")), chunk(tool(1, "t2", "walk", "{}")), chunk({}, "tool_calls"),
-    )  # fmt: skip
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"reasoning_content": "h"}),
+        ("reasoning_content", "m"),
+        chunk({"content": "S"}),
+        ("content", "o"),
+        chunk(tool(0, "t1", "look", "")),
+        chunk(tool(0, arguments='{"a"')),
+        chunk(tool(0, arguments=":1}")),
+        chunk(tool(1, "t2", "walk", "{}")),
+        chunk({}, "tool_calls"),
+    )
     delta = "content_block_delta"
     block = ["content_block_start", delta, "content_block_stop"]
     assert names(found) == [

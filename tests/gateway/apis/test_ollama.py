@@ -65,8 +65,9 @@ def test_results_belong_to_calls_by_id_by_name_or_by_order():
     asking = {"role": "assistant", "content": "", "tool_calls": calls}
     body = parsed(messages=[{"role": "user", "content": "go"}, asking, *results]).body
     assert [(each["tool_call_id"], each["content"]) for each in body["messages"][2:]] == [
-        ("call_1", "sent"), ("call_0", "seen"),
-    ]  # fmt: skip
+        ("call_1", "sent"),
+        ("call_0", "seen"),
+    ]
     calls[0]["id"] = "mine"
     named = {"role": "tool", "tool_call_id": "mine", "content": "x"}
     assert parsed(messages=[asking, named]).body["messages"][1]["tool_call_id"] == "mine"

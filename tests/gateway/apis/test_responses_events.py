@@ -18,9 +18,12 @@ from tests.gateway.apis.recorded import chunk, events, tool
 EVENT = TypeAdapter(ResponseStreamEvent)
 SECRET = bytes(32)
 USAGE = Usage(
-    prompt_tokens=7, completion_tokens=5, total_tokens=12, prompt_tokens_details={"cached_tokens": 3},
+    prompt_tokens=7,
+    completion_tokens=5,
+    total_tokens=12,
+    prompt_tokens_details={"cached_tokens": 3},
     completion_tokens_details={"reasoning_tokens": 2},
-)  # fmt: skip
+)
 
 
 def translation(**body):
@@ -67,9 +70,12 @@ TEXT_DONE = ["output_text.done", "content_part.done", "output_item.done"]
 
 def test_a_streamed_text_has_every_event_of_its_item_in_order():
     found = streamed(
-        chunk({"role": "assistant", "content": ""}), chunk({"content": "The "}), ("content", "capital"),
-        ("content", ' "is"\n'), chunk({}, "stop"),
-    )  # fmt: skip
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "The "}),
+        ("content", "capital"),
+        ("content", ' "is"\n'),
+        chunk({}, "stop"),
+    )
     assert names(found) == [
         "created",
         "in_progress",
@@ -93,10 +99,15 @@ def test_a_streamed_text_has_every_event_of_its_item_in_order():
 
 def test_thoughts_text_and_calls_are_items_one_after_the_other():
     found = streamed(
-        chunk({"reasoning_content": "Let me "}), ("reasoning_content", "think"), chunk({"content": "So"}),
-        chunk(tool(0, "call_a", "look", "")), chunk(tool(0, arguments='{"a":')), chunk(tool(0, arguments="1}")),
-        chunk(tool(1, "call_b", "walk", "{}")), chunk({}, "tool_calls"),
-    )  # fmt: skip
+        chunk({"reasoning_content": "Let me "}),
+        ("reasoning_content", "think"),
+        chunk({"content": "So"}),
+        chunk(tool(0, "call_a", "look", "")),
+        chunk(tool(0, arguments='{"a":')),
+        chunk(tool(0, arguments="1}")),
+        chunk(tool(1, "call_b", "walk", "{}")),
+        chunk({}, "tool_calls"),
+    )
     call = ["output_item.added", "function_call_arguments.delta"]
     call_done = ["function_call_arguments.done", "output_item.done"]
     assert names(found) == [
@@ -108,17 +119,21 @@ def test_thoughts_text_and_calls_are_items_one_after_the_other():
     output = of(found, "completed")[0]["response"]["output"]
     assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
     assert [(item["call_id"], item["name"], item["arguments"]) for item in output[2:]] == [
-        ("call_a", "look", '{"a":1}'), ("call_b", "walk", "{}"),
-    ]  # fmt: skip
+        ("call_a", "look", '{"a":1}'),
+        ("call_b", "walk", "{}"),
+    ]
     assert [data["item"]["id"] for data in of(found, "output_item.added")] == [item["id"] for item in output]
     assert len({item["id"] for item in output}) == 4
 
 
 def test_calls_whose_pieces_are_mixed_stay_apart():
     found = streamed(
-        chunk(tool(0, "call_a", "look", "{")), chunk(tool(1, "call_b", "walk", "[")), chunk(tool(0, arguments="}")),
-        chunk(tool(1, arguments="]")), chunk({}, "tool_calls"),
-    )  # fmt: skip
+        chunk(tool(0, "call_a", "look", "{")),
+        chunk(tool(1, "call_b", "walk", "[")),
+        chunk(tool(0, arguments="}")),
+        chunk(tool(1, arguments="]")),
+        chunk({}, "tool_calls"),
+    )
     assert [item["arguments"] for item in of(found, "completed")[0]["response"]["output"]] == ["{}", "[]"]
 
 
@@ -172,9 +187,11 @@ def test_a_whole_answer_says_what_its_stream_says():
     }  # fmt: skip
     made = whole(message, "tool_calls")
     found = streamed(
-        chunk({"reasoning_content": "hm"}), chunk({"content": "So"}), chunk(tool(0, "call_a", "look", '{"a":1}')),
+        chunk({"reasoning_content": "hm"}),
+        chunk({"content": "So"}),
+        chunk(tool(0, "call_a", "look", '{"a":1}')),
         chunk({}, "tool_calls"),
-    )  # fmt: skip
+    )
     last = of(found, "completed")[0]["response"]
     assert without_ids(last["output"]) == without_ids(made["output"])
     assert last["usage"] == made["usage"]

@@ -38,8 +38,9 @@ def refusal(**body):
 def test_a_text_is_a_message_of_the_user_behind_the_instructions():
     assert chat(input="hi") == {"messages": [{"role": "user", "content": "hi"}]}
     assert chat(input="hi", instructions="Be short")["messages"] == [
-        {"role": "system", "content": "Be short"}, {"role": "user", "content": "hi"},
-    ]  # fmt: skip
+        {"role": "system", "content": "Be short"},
+        {"role": "user", "content": "hi"},
+    ]
 
 
 def test_messages_keep_their_roles_and_one_part_is_a_plain_text():
@@ -83,14 +84,30 @@ def test_what_the_assistant_thinks_says_and_calls_is_one_message_with_results_be
 
 def test_parameters_take_the_names_that_chats_have():
     made = chat(
-        max_output_tokens=9, temperature=0.5, top_p=0.9, user="u", safety_identifier="s", metadata={"a": "b"},
-        reasoning={"effort": "low", "summary": "auto"}, parallel_tool_calls=False, tools=[TOOL], tool_choice="required",
+        max_output_tokens=9,
+        temperature=0.5,
+        top_p=0.9,
+        user="u",
+        safety_identifier="s",
+        metadata={"a": "b"},
+        reasoning={"effort": "low", "summary": "auto"},
+        parallel_tool_calls=False,
+        tools=[TOOL],
+        tool_choice="required",
         text={"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
-        top_logprobs=2, include=["message.output_text.logprobs"], stream=True,
-        store=False, background=False, truncation="disabled", prompt_cache_key="any text", service_tier="auto",
+        top_logprobs=2,
+        include=["message.output_text.logprobs"],
+        stream=True,
+        store=False,
+        background=False,
+        truncation="disabled",
+        prompt_cache_key="any text",
+        service_tier="auto",
         client_metadata={"a": "b"},
-        stream_options={"include_obfuscation": False}, previous_response_id=None, conversation=None,
-    )  # fmt: skip
+        stream_options={"include_obfuscation": False},
+        previous_response_id=None,
+        conversation=None,
+    )
     del made["messages"]
     function = {"name": "look", "parameters": {"type": "object"}, "strict": True}
     assert made == {

@@ -242,7 +242,7 @@ async def test_nothing_of_a_line_is_readable_in_the_databases(tmp_path):
 async def test_a_host_without_the_keys_neither_reads_nor_spoils_what_another_host_keeps(
     tmp_path, monkeypatch, postgresql_url
 ):
-    """Two hosts share the control database and the record; each has a side store of its own."""
+    """Two hosts share the control database and the record; each has a value store of its own."""
     for variable in (CONTROL, RECORD):
         monkeypatch.setenv(variable, fresh_database(postgresql_url))
     two = tmp_path / "two"

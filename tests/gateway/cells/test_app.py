@@ -98,9 +98,16 @@ class Cell:
         self.log.write_text("")
         with self.log.open("ab") as out:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway", "up", "-c", str(self.config), stderr=out,
-                stdin=asyncio.subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "gateway",
+                "up",
+                "-c",
+                str(self.config),
+                stderr=out,
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            )
         self.base = await listening(self.log)
 
     async def kill(self):

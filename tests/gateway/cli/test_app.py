@@ -143,6 +143,20 @@ def test_no_word_of_a_help_is_lost_to_the_markup(run, path):
     assert not re.search(r"\w \.( |$)", run(*path, "--help").output)
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("nonsense", "error: No such command 'nonsense'; see domicile --help"),
+        ("tenat list", "error: No such command 'tenat'. Did you mean 'tenant'?; see domicile --help"),
+        ("tenant create", "error: Missing argument 'TENANT'; see domicile tenant create --help"),
+        ("tenant list --nonsense", "error: No such option: --nonsense; see domicile tenant list --help"),
+    ],
+)
+def test_a_mistake_of_usage_has_the_form_of_all_errors(run, line, says):
+    done = run(*line.split())
+    assert (done.exit_code, done.stderr.strip()) == (2, says)
+
+
 def test_without_a_word_it_says_what_there_is(run):
     assert "backend" in run().output
 
@@ -211,8 +225,13 @@ def test_a_question_that_is_not_answered_yes_changes_nothing(acme):
 def test_the_status_is_that_of_the_process(tmp_path, line, says):
     done = subprocess.run(
         [sys.executable, "-m", "gateway", *line.split()],
-        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": TREE},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": TREE},
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert says in done.stderr

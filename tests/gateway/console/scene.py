@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from audit.incidents.evidence import evidence_sources
 from audit.privacy.kept_content import content_sources
-from gateway.evidence.sources import give_sources
+from gateway.evidence.pack_sources import give_sources
 from gateway.identity.roles import ROLE_TABLE
 from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
 from regions.errors import LaunchError
@@ -18,9 +18,16 @@ from tests.fakes.lab import POLICY, chat, lab, until
 from tests.fakes.launcher import FakeLauncher
 
 LARGE = Deployment(
-    tenant="acme", id="large", model="large", weights="large.gguf", regions=("eu-fr-par",), gpu="h100",
-    min_replicas=1, max_replicas=2, micro_eur_per_hour=2_500_000,
-)  # fmt: skip
+    tenant="acme",
+    id="large",
+    model="large",
+    weights="large.gguf",
+    regions=("eu-fr-par",),
+    gpu="h100",
+    min_replicas=1,
+    max_replicas=2,
+    micro_eur_per_hour=2_500_000,
+)
 APART = LARGE.model_copy(update={"id": "apart", "model": "apart", "kind": "disaggregated", "prefill": 1})
 BROKEN = LARGE.model_copy(update={"id": "broken", "model": "broken", "weights": "none.gguf"})
 MARKUP = '<img src=x onerror="alert(1)">'

@@ -288,8 +288,10 @@ async def accessible(page):
 
 async def test_another_site_cannot_show_the_console_in_a_frame(made, open_page):
     page = await open_page()
-    await page.route("**/trap", lambda route: route.fulfill(body=f'<iframe src="{made.base}/console/"></iframe>',
-                                                            content_type="text/html"))  # fmt: skip
+    await page.route(
+        "**/trap",
+        lambda route: route.fulfill(body=f'<iframe src="{made.base}/console/"></iframe>', content_type="text/html"),
+    )
     await page.goto("/trap")
     await page.wait_for_timeout(500)
     assert any("frame-ancestors" in each or "X-Frame-Options" in each for each in page.complaints)

@@ -43,8 +43,14 @@ async def signed(guest, path, tries=100):
 
 async def test_a_key_is_shown_once_works_and_stops_when_it_is_revoked(made, guest):
     admin = guest("acme", "tenant-admin")
-    await admin.send("/t/acme/projects/create", "/t/acme/projects", id="shop", purpose="orders", legal_basis="contract",
-                     risk_class="minimal")  # fmt: skip
+    await admin.send(
+        "/t/acme/projects/create",
+        "/t/acme/projects",
+        id="shop",
+        purpose="orders",
+        legal_basis="contract",
+        risk_class="minimal",
+    )
     page = await admin.send("/t/acme/keys/create", "/t/acme/keys", project="shop", label="till")
     key = re.search(r"dom_live_(\w{8})_\w+", page.text)
     assert page.status_code == 200 and key[0] not in (await admin.get("/t/acme/keys")).text
@@ -65,8 +71,10 @@ async def test_a_form_that_is_sent_twice_makes_one_thing(made, guest):
     for _ in range(2):
         answer = await admin.http.post("/console/t/acme/keys/create", data=sent, headers={"origin": made.base})
         assert answer.status_code == 200
-    page = await made.http.get(f"{made.base}/admin/v1/tenants/acme/keys?limit=200", headers={
-        "authorization": f"Bearer {admin.http.cookies['domicile-session']}"})  # fmt: skip
+    page = await made.http.get(
+        f"{made.base}/admin/v1/tenants/acme/keys?limit=200",
+        headers={"authorization": f"Bearer {admin.http.cookies['domicile-session']}"},
+    )
     assert [each["label"] for each in (await page.json())["items"]].count("twice") == 1
 
 
@@ -607,9 +615,15 @@ async def test_what_runs_is_shown_with_its_role_its_speed_and_its_card(made, gue
 
 async def test_a_deployment_is_put_to_sleep_after_a_fresh_sign_in_and_woken_without(made, guest):
     admin, developer = guest("acme", "tenant-admin"), guest("acme", "developer")
-    old = Guest(made, made.control.open_session(
-        "acme", made.people["acme", "tenant-admin"], life=timedelta(hours=1),
-        authenticated_at=datetime.now(UTC) - timedelta(hours=1))[1].token)  # fmt: skip
+    old = Guest(
+        made,
+        made.control.open_session(
+            "acme",
+            made.people["acme", "tenant-admin"],
+            life=timedelta(hours=1),
+            authenticated_at=datetime.now(UTC) - timedelta(hours=1),
+        )[1].token,
+    )
     await shown(admin, "/t/acme/deployments", "1 Ready")
     slept = await admin.send("/t/acme/deployments/large/sleep", "/t/acme/deployments")
     assert slept.headers["location"].endswith("done=deployment.put_to_sleep")

@@ -149,8 +149,11 @@ def test_every_statement_names_its_cause() -> None:
     ],
 )
 def test_the_country_of_each_store_is_stated_as_configured(store: Store, in_place: bool, words: str) -> None:
-    (found,) = (one for one in measures([], {}, (), NO_TERMS, Keys("file"), [store]) if one.applies_to == store.name
-                and "signs" not in one.says)  # fmt: skip
+    (found,) = (
+        one
+        for one in measures([], {}, (), NO_TERMS, Keys("file"), [store])
+        if one.applies_to == store.name and "signs" not in one.says
+    )
     assert (found.in_place, found.because.split(" ")[0]) == (in_place, store.setting)
     assert words in found.says
 

@@ -53,9 +53,7 @@ def unsigned(header, claims=None, signature="AA"):
     return f"{segment(header)}.{segment(claims or ISSUED.claims())}.{signature}"
 
 
-@pytest.mark.parametrize(
-    ("alg", "kind"), [("RS256", "RSA"), ("PS256", "RSA"), ("ES256", "EC"), ("Ed25519", "OKP")]
-)  # fmt: skip
+@pytest.mark.parametrize(("alg", "kind"), [("RS256", "RSA"), ("PS256", "RSA"), ("ES256", "EC"), ("Ed25519", "OKP")])
 def test_a_token_signed_by_a_known_key_is_believed(alg, kind):
     signer = key("k", kind)
     claims = judged(Issuer(signer).token(alg=alg), by=signer)

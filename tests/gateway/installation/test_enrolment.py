@@ -62,9 +62,12 @@ def units_command(folder):
 @asynccontextmanager
 async def started(folder):
     process = await asyncio.create_subprocess_exec(
-        *units_command(folder), cwd=folder, env={**os.environ, "PYTHONPATH": str(TREE)},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        *units_command(folder),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(TREE)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         async with asyncio.timeout(120):
             while b'"event":"ready"' not in (await process.stdout.readline()).replace(b" ", b""):

@@ -123,9 +123,12 @@ def test_more_replicas_than_the_machine_has_memory_for_are_refused(check, monkey
 def test_figures_that_ask_for_more_than_could_run_are_refused_and_lower_ones_never(feasibility):
     known = wish("small", "h100")
     record = DeploymentRecord(
-        cell="eu-1", created_at=datetime.now(UTC), deleted_at=None, eur_per_hour=0.0,
+        cell="eu-1",
+        created_at=datetime.now(UTC),
+        deleted_at=None,
+        eur_per_hour=0.0,
         **known.model_dump(exclude={"micro_eur_per_hour"}),
-    )  # fmt: skip
+    )
     with pytest.raises(Invalid, match="2 replicas need a GPU each"):
         feasibility().check_scale(record, Scale(max_replicas=2))
     feasibility(gpus=[0, 1]).check_scale(record, Scale(max_replicas=2))

@@ -72,8 +72,18 @@ def vkey(data):
 def works(data):
     """A command of each kind writes to the record and its stores."""
     before = Installation.open(data).owner
-    domicile("project", "create", "acme", f"p{before.key_id.hex()}", "--purpose", "x", "--legal-basis", "contract",
-             "--data", data)  # fmt: skip
+    domicile(
+        "project",
+        "create",
+        "acme",
+        f"p{before.key_id.hex()}",
+        "--purpose",
+        "x",
+        "--legal-basis",
+        "contract",
+        "--data",
+        data,
+    )
     domicile("audit", "anchor", "--data", data)
     domicile("audit", "hold", "list", "acme", "--data", data)
 

@@ -78,10 +78,19 @@ def test_one_that_another_program_made_is_read(mine):
     definition = {
         "claim_generator_info": [{"name": "other"}],
         "assertions": [
-            {"label": "c2pa.actions.v2", "data": {"actions": [{"action": "c2pa.created", "digitalSourceType":
-                "http://cv.iptc.org/newscodes/digitalsourcetype/digitalCreation"}]}}
+            {
+                "label": "c2pa.actions.v2",
+                "data": {
+                    "actions": [
+                        {
+                            "action": "c2pa.created",
+                            "digitalSourceType": "http://cv.iptc.org/newscodes/digitalsourcetype/digitalCreation",
+                        }
+                    ]
+                },
+            }
         ],
-    }  # fmt: skip
+    }
     builder = c2pa.Builder(json.dumps(definition))
     builder.set_no_embed()
     store = builder.sign(signer, "text/plain", io.BytesIO(TEXT.encode()), io.BytesIO())

@@ -6,7 +6,7 @@ import json
 import pytest
 import pytest_asyncio
 
-from gateway.offers.cards import UNKNOWN, Card, Cards, parse_cards
+from gateway.offers.model_cards import UNKNOWN, Card, Cards, parse_cards
 from gateway.records.control import Scopes
 from gateway.store.control.models import named
 from tests.fakes.backend import FakeBackend

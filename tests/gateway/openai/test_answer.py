@@ -61,9 +61,12 @@ def text_of(chunks, index=0):
 
 def test_held_back_text_goes_out_before_the_end_of_its_choice():
     sent = rewritten(
-        StreamRewriter(Upper), chunk({"role": "assistant", "content": ""}), chunk({"content": "he"}),
-        chunk({"content": "llo"}), chunk({}, "stop"),
-    )  # fmt: skip
+        StreamRewriter(Upper),
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "he"}),
+        chunk({"content": "llo"}),
+        chunk({}, "stop"),
+    )
     assert text_of(sent) == "HELLO"
     assert sent[-1]["choices"][0]["finish_reason"] == "stop"
     assert sent[-2]["choices"][0]["delta"] == {"content": "O"}
@@ -82,9 +85,14 @@ def test_a_chunk_is_written_anew_also_where_nothing_in_it_changed():
 
 def test_choices_do_not_mix():
     sent = rewritten(
-        StreamRewriter(Upper), chunk({"content": "ab"}), chunk({"content": "xy"}, index=1), chunk({"content": "c"}),
-        chunk({}, "stop"), chunk({"content": "z"}, index=1), chunk({}, "length", index=1),
-    )  # fmt: skip
+        StreamRewriter(Upper),
+        chunk({"content": "ab"}),
+        chunk({"content": "xy"}, index=1),
+        chunk({"content": "c"}),
+        chunk({}, "stop"),
+        chunk({"content": "z"}, index=1),
+        chunk({}, "length", index=1),
+    )
     assert text_of(sent, 0) == "ABC"
     assert text_of(sent, 1) == "XYZ"
 
@@ -98,11 +106,13 @@ def test_tool_call_arguments_have_a_filter_each_that_knows_they_are_json():
 
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
     sent = rewritten(
-        StreamRewriter(make), chunk({"tool_calls": [call]}),
+        StreamRewriter(make),
+        chunk({"tool_calls": [call]}),
         chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]}),
         chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}),
-        chunk({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}), chunk({}, "tool_calls"),
-    )  # fmt: skip
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}),
+        chunk({}, "tool_calls"),
+    )
     arguments = {0: "", 1: ""}
     for one in sent:
         for part in one["choices"][0]["delta"].get("tool_calls") or []:
@@ -181,9 +191,11 @@ def test_a_custom_tools_input_is_text_and_goes_through_the_filter():
         {"id": "t", "type": "custom", "custom": {"name": "SHELL", "input": "LS"}}
     ]
     sent = rewritten(
-        StreamRewriter(Upper), chunk({"tool_calls": [{"index": 0, "id": "t", "custom": {"name": "s", "input": "l"}}]}),
-        chunk({"tool_calls": [{"index": 0, "custom": {"input": "s"}}]}), chunk({}, "tool_calls"),
-    )  # fmt: skip
+        StreamRewriter(Upper),
+        chunk({"tool_calls": [{"index": 0, "id": "t", "custom": {"name": "s", "input": "l"}}]}),
+        chunk({"tool_calls": [{"index": 0, "custom": {"input": "s"}}]}),
+        chunk({}, "tool_calls"),
+    )
     calls = [call for one in sent for choice in one["choices"] for call in choice["delta"].get("tool_calls", ())]
     assert "".join(call["custom"].get("input", "") for call in calls) == "LS"
     assert not any("function" in call for call in calls)
@@ -195,9 +207,10 @@ def test_arguments_that_came_as_an_object_are_filtered_as_the_text_they_stand_fo
     rewrite_body(body, Upper)
     assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"TO":"ME"}'
     sent = rewritten(
-        StreamRewriter(Upper), chunk({"tool_calls": [{"index": 0, "function": {"arguments": {"to": "me"}}}]}),
+        StreamRewriter(Upper),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": {"to": "me"}}}]}),
         chunk({}, "tool_calls"),
-    )  # fmt: skip
+    )
     calls = [call for one in sent for choice in one["choices"] for call in choice["delta"].get("tool_calls", ())]
     assert "".join(call["function"]["arguments"] for call in calls) == '{"TO":"ME"}'
 

@@ -16,7 +16,10 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab, open_control
 
 GERMANY = "policy: germany\nversion: 2\nresidency: {process_in: [DE], store_in: [DE]}\n"
-US = "policy: us\nversion: 1\nresidency: {process_in: EEA+adequate, store_in: EEA+adequate, transfer_basis: [intra_eea, adequacy]}\n"  # noqa: E501
+US = (
+    "policy: us\nversion: 1\nresidency: {process_in: EEA+adequate, store_in: EEA+adequate, "
+    "transfer_basis: [intra_eea, adequacy]}\n"
+)
 
 
 @pytest.fixture

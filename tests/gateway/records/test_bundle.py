@@ -11,13 +11,25 @@ from gateway.records.bundle import Bundle, BundledKey, BundledTenant, BundleErro
 from gateway.records.bundle_request import PullRefused, ask, asker, check_question, key_name
 
 KEY = BundledKey(
-    id="k" * 8, tenant="acme", project="main", label="", digest="00" * 32, pepper=1, last_four="abcd", scopes={},
-    expires_at=datetime(2027, 1, 1, tzinfo=UTC), replaced_by=None, revoked_at=None,
-)  # fmt: skip
+    id="k" * 8,
+    tenant="acme",
+    project="main",
+    label="",
+    digest="00" * 32,
+    pepper=1,
+    last_four="abcd",
+    scopes={},
+    expires_at=datetime(2027, 1, 1, tzinfo=UTC),
+    replaced_by=None,
+    revoked_at=None,
+)
 BUNDLE = Bundle(
-    home="eu-fr", peer="eu-de", epoch=7, keys=(KEY,),
+    home="eu-fr",
+    peer="eu-de",
+    epoch=7,
+    keys=(KEY,),
     tenants=(BundledTenant(id="acme", display_name="Acme", revoked_at=None),),
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -23,9 +23,17 @@ residency: {process_in: [FR, US], store_in: [FR, US], transfer_basis: [intra_eea
 def stop(tenant, project):
     at = datetime(2026, 11, 30, tzinfo=UTC)
     return StopRecord(
-        cell="eu-1", created_at=at, tenant=tenant, project=project, ai_system_id=None, reason="bias", stopped_at=at,
-        stopped_by="person:anna", resumed_at=None, resumed_by=None,
-    )  # fmt: skip
+        cell="eu-1",
+        created_at=at,
+        tenant=tenant,
+        project=project,
+        ai_system_id=None,
+        reason="bias",
+        stopped_at=at,
+        stopped_by="person:anna",
+        resumed_at=None,
+        resumed_by=None,
+    )
 
 
 @pytest.fixture

@@ -114,8 +114,9 @@ def test_where_prompts_wait_longer_than_answers_they_are_computed_where_they_are
     assert {route.prefill for route in table.choose(request, decision)} == {None}
     reports(world, "d-1", 9)
     assert {route.backend.id: route.prefill is not None for route in table.choose(request, decision)} == {
-        "d-1": True, "d-2": False,
-    }  # fmt: skip
+        "d-1": True,
+        "d-2": False,
+    }
     reports(world, "p-1", 0)
     assert all(route.prefill is not None for route in table.choose(request, decision))
 

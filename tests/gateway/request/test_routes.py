@@ -91,9 +91,15 @@ def test_prices_of_backends_reach_the_choice(world):
     records = [record(place).model_copy(update={"cost": cost}) for place, cost in zip(HOME, (9, 9, 1, 9), strict=True)]
     world.registry.replace(records)
     firsts = {
-        names(routes(world).choose(*decided(world, parsed({"model": "small", "messages": [
-            {"role": "user", "content": f"question {number}"}]}))))[0] for number in range(20)
-    }  # fmt: skip
+        names(
+            routes(world).choose(
+                *decided(
+                    world, parsed({"model": "small", "messages": [{"role": "user", "content": f"question {number}"}]})
+                )
+            )
+        )[0]
+        for number in range(20)
+    }
     assert firsts == {"acme-3"}
 
 
@@ -275,10 +281,8 @@ def test_at_a_server_without_priorities_a_line_waits_behind_interactive_calls_an
     assert chosen.has_room("acme", "small"), "lines do not wait behind lines"
     interactive, allowed = decided(world)
     calls = [
-        chosen.in_flight(interactive, allowed, route)
-        for route in chosen.choose(interactive, allowed)
-        for _ in range(4)
-    ]  # fmt: skip
+        chosen.in_flight(interactive, allowed, route) for route in chosen.choose(interactive, allowed) for _ in range(4)
+    ]
     for each in calls:
         each.__enter__()
     assert not chosen.has_room("acme", "small")

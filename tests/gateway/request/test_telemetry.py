@@ -277,11 +277,9 @@ async def test_requests_in_flight_rise_and_fall_also_when_clients_leave(tmp_path
     async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": FakeBackend(delay_s=20)}) as made:
         headers = {"authorization": f"Bearer {made.key()}"}
         waiting = [
-            asyncio.ensure_future(
-                made.http.post(f"{made.base}/v1/chat/completions", json=chat("hi"), headers=headers)
-            )
+            asyncio.ensure_future(made.http.post(f"{made.base}/v1/chat/completions", json=chat("hi"), headers=headers))
             for _ in range(3)
-        ]  # fmt: skip
+        ]
         await until(made, 3.0)
         for one in waiting:
             one.cancel()

@@ -216,10 +216,13 @@ UPGRADES = [
 @pytest.mark.parametrize("apart", [False, True], ids=["one segment", "body apart"])
 @pytest.mark.parametrize("upgrade", UPGRADES)
 @pytest.mark.parametrize(
-    "framed", [b"content-length: %d\r\n\r\n%s" % (len(HIDDEN), HIDDEN),
-               b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)],
+    "framed",
+    [
+        b"content-length: %d\r\n\r\n%s" % (len(HIDDEN), HIDDEN),
+        b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN),
+    ],
     ids=["length", "chunked"],
-)  # fmt: skip
+)
 async def test_an_upgrade_is_ignored_and_the_body_belongs_to_its_request(monkeypatch, upgrade, framed, apart):
     async with connected(monkeypatch) as (reader, writer):
         head, _, body = framed.partition(b"\r\n\r\n")
@@ -360,8 +363,9 @@ async def test_bad_framing_in_a_pipelined_request_is_answered_after_the_one_befo
         writer.write(slow + ASK + b"transfer-encoding: chunked\r\n\r\nzz\r\n")
         said = await rest(reader)
     assert [said[at : at + 12] for at in range(len(said)) if said.startswith(b"HTTP/1.1 ", at)] == [
-        b"HTTP/1.1 200", b"HTTP/1.1 400"
-    ]  # fmt: skip
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 400",
+    ]
     assert [path for _, path, _ in SEEN] == ["/slow"]
 
 

@@ -45,9 +45,16 @@ def intent(request_id, tenant="acme"):
         "ultimate_parent_country": "FR", "transfer_basis": "intra_eea",
     }  # fmt: skip
     return InferenceAccepted(
-        tenant=tenant, request_id=request_id, key_id="k", project="p", endpoint="/v1/chat/completions", stream=False,
-        model_requested="small", decision=Decision(outcome="allow"), **place,
-    )  # fmt: skip
+        tenant=tenant,
+        request_id=request_id,
+        key_id="k",
+        project="p",
+        endpoint="/v1/chat/completions",
+        stream=False,
+        model_requested="small",
+        decision=Decision(outcome="allow"),
+        **place,
+    )
 
 
 def types(context, tenant):

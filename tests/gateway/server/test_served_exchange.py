@@ -31,10 +31,18 @@ class Transport(asyncio.Transport):
 def exchange(method="POST", *, keep_alive=True, expects=False):
     transport, log = Transport(), logging.getLogger("test")
     return ServedExchange(
-        scope={"type": "http", "method": method}, transport=transport, flow=FlowControl(transport), logger=log,
-        access_logger=log, access_log=False, default_headers=[(b"Date", b"today")], message_event=asyncio.Event(),
-        expect_100_continue=expects, keep_alive=keep_alive, on_response=lambda: None,
-    )  # fmt: skip
+        scope={"type": "http", "method": method},
+        transport=transport,
+        flow=FlowControl(transport),
+        logger=log,
+        access_logger=log,
+        access_log=False,
+        default_headers=[(b"Date", b"today")],
+        message_event=asyncio.Event(),
+        expect_100_continue=expects,
+        keep_alive=keep_alive,
+        on_response=lambda: None,
+    )
 
 
 async def answered(one, *headers, status=200, pieces=(b"ok",)):

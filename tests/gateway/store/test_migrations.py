@@ -125,8 +125,9 @@ def test_an_upgrade_adds_up_the_calls_that_are_over(empty):
         connection = session.connection()
         by_migration = connection.execute(DAILY.select().order_by(DAILY.c.day)).mappings().all()
         assert [(row["day"], row["requests"], row["keep_days"]) for row in by_migration] == [
-            ("2026-11-20", 3, 400), ("2026-11-21", 1, 7),
-        ]  # fmt: skip
+            ("2026-11-20", 3, 400),
+            ("2026-11-21", 1, 7),
+        ]
         assert daily_sums.take_rest(connection, 10) == [], "all that is over is in them"
         connection.execute(DAILY.delete())
         connection.execute(sqlalchemy.text("UPDATE ledger SET summed = NULL"))

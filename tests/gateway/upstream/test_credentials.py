@@ -143,9 +143,13 @@ def test_without_a_certificate_the_tenants_backends_cannot_be_called(tmp_path, a
 def test_a_backend_under_a_gateways_name_cannot_even_be_registered():
     with pytest.raises(ValueError, match="not the identity of a backend"):
         Backend(
-            id="acme-1", tenant="acme", region="eu-fr-par", url="https://127.0.0.1:1",
-            uri=GatewayIdentity(CELL, "acme").uri, models=("small",),
-        )  # fmt: skip
+            id="acme-1",
+            tenant="acme",
+            region="eu-fr-par",
+            url="https://127.0.0.1:1",
+            uri=GatewayIdentity(CELL, "acme").uri,
+            models=("small",),
+        )
 
 
 def test_the_first_of_the_certificates_in_use_to_end_is_known(tmp_path, authority, credentials):

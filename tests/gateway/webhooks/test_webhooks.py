@@ -111,9 +111,14 @@ def sending(database):
 
     async def make(record, *hooks, budgets=list, holder="one", clock=None):
         made = Webhooks(
-            [Receiver.of(each) for each in hooks], WebhookMessages(database, "log"),
-            Lease(database, worker.LEASE, holder, ttl_s=60), record, budgets, CollectorRegistry(), clock or Clock(),
-        )  # fmt: skip
+            [Receiver.of(each) for each in hooks],
+            WebhookMessages(database, "log"),
+            Lease(database, worker.LEASE, holder, ttl_s=60),
+            record,
+            budgets,
+            CollectorRegistry(),
+            clock or Clock(),
+        )
         await made.step()
         return made
 

@@ -10,7 +10,10 @@ from policy.decision.explain import Source, explain_lines, explain_source
 from policy.document.document import load_document
 from tests.policy.conftest import TENANT
 
-WIDE = "policy: wide\nversion: 1\nresidency: {process_in: [FR, DE, US], store_in: [FR, DE, US], transfer_basis: [intra_eea, scc]}\n"  # noqa: E501
+WIDE = (
+    "policy: wide\nversion: 1\nresidency: {process_in: [FR, DE, US], store_in: [FR, DE, US], "
+    "transfer_basis: [intra_eea, scc]}\n"
+)
 NARROW = "policy: narrow\nversion: 2\nresidency: {process_in: [DE], store_in: [DE]}\n"
 
 

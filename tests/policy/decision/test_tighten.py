@@ -71,10 +71,16 @@ DPF = Attestation(basis="adequacy", country="US", reference="list", valid_from=d
 SCC = Attestation(basis="scc", country="US", reference="module 2", valid_from=date(2026, 1, 1))
 backends = st.builds(
     BackendFacts,
-    backend_id=st.just("b"), tenant=st.just("acme"), region=st.just("r"), operator=st.just("O"),
-    ultimate_parent=st.just("P"), models=st.just(("m", "n")),
-    compute_country=st.sampled_from(PLACES), storage_country=st.sampled_from(PLACES),
-    operator_hq=st.sampled_from(PLACES), parent_country=st.sampled_from(PLACES),
+    backend_id=st.just("b"),
+    tenant=st.just("acme"),
+    region=st.just("r"),
+    operator=st.just("O"),
+    ultimate_parent=st.just("P"),
+    models=st.just(("m", "n")),
+    compute_country=st.sampled_from(PLACES),
+    storage_country=st.sampled_from(PLACES),
+    operator_hq=st.sampled_from(PLACES),
+    parent_country=st.sampled_from(PLACES),
     subprocessors=st.sampled_from(
         [(), (Subprocessor(name="S", country="US"),), (Subprocessor(name="S", country="FR"),)]
     ),
@@ -82,15 +88,19 @@ backends = st.builds(
     kind=st.sampled_from([None, "domicile", "openai", "managed"]),
     single_tenant=st.sampled_from([None, "declared", "attested"]),
     certifications=st.sampled_from([(), ("C5",), ("C5", "ISO 27001")]),
-)  # fmt: skip
+)
 requests = st.builds(
     RequestFacts,
-    tenant=st.just("acme"), project=st.just("shop"), model=st.sampled_from(["m", "n"]),
+    tenant=st.just("acme"),
+    project=st.just("shop"),
+    model=st.sampled_from(["m", "n"]),
     at=st.integers(0, 23).map(lambda hour: datetime(2026, 11, 27, hour, 30, tzinfo=UTC)),
-    purpose=st.sampled_from([None, "support"]), legal_basis=st.sampled_from([None, "contract"]),
-    data_classes=st.sampled_from([(), ("contact",), ("health",)]), risk_class=st.sampled_from(["limited", "high"]),
+    purpose=st.sampled_from([None, "support"]),
+    legal_basis=st.sampled_from([None, "contract"]),
+    data_classes=st.sampled_from([(), ("contact",), ("health",)]),
+    risk_class=st.sampled_from(["limited", "high"]),
     candidates=backends.map(lambda backend: (backend,)),
-)  # fmt: skip
+)
 
 
 def said(name, sections):
@@ -176,11 +186,26 @@ def test_an_operator_that_gives_up_the_dpf_takes_it_from_every_tenant(countries)
     tenant = said("t", {"residency": wide})
     off = said("o", {"residency": {"dpf_accepted": False}})
     us = BackendFacts(
-        backend_id="us", tenant="acme", region="us", compute_country="US", storage_country="US", operator="O",
-        operator_hq="US", ultimate_parent="O", parent_country="US", models=("m",), attested_transfer=(DPF,),
-    )  # fmt: skip
-    facts = RequestFacts(tenant="acme", project="p", model="m", at=datetime(2026, 11, 27, 12, tzinfo=UTC),
-                         risk_class="limited", candidates=(us,))  # fmt: skip
+        backend_id="us",
+        tenant="acme",
+        region="us",
+        compute_country="US",
+        storage_country="US",
+        operator="O",
+        operator_hq="US",
+        ultimate_parent="O",
+        parent_country="US",
+        models=("m",),
+        attested_transfer=(DPF,),
+    )
+    facts = RequestFacts(
+        tenant="acme",
+        project="p",
+        model="m",
+        at=datetime(2026, 11, 27, 12, tzinfo=UTC),
+        risk_class="limited",
+        candidates=(us,),
+    )
     assert decide(compiled(tenant), facts).transfer_basis == {"us": "adequacy:(EU) 2023/1795"}
     refused = decide(compiled(tenant, None, off), facts)
     assert not refused.allowed and {reason.rule for reason in refused.reasons} >= {"residency.process_in"}

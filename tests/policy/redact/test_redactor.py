@@ -80,10 +80,13 @@ COMPLETIONS = {
 
 
 @pytest.mark.parametrize("redactor", [PSEUDONYMISE, MASK], ids=["pseudonymise", "mask"])
-@pytest.mark.parametrize(("body", "endpoint"), [
-    *(pytest.param(body, "chat", id=name) for name, body in POSITIONS.items()),
-    *(pytest.param(body, "completions", id=name) for name, body in COMPLETIONS.items()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "endpoint"),
+    [
+        *(pytest.param(body, "chat", id=name) for name, body in POSITIONS.items()),
+        *(pytest.param(body, "completions", id=name) for name, body in COMPLETIONS.items()),
+    ],
+)
 def test_an_address_in_any_position_never_leaves(body, endpoint, redactor):
     before = copy.deepcopy(body)
     result = redactor.redact_body(body, LAYOUTS[endpoint], NONCE)

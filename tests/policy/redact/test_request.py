@@ -134,8 +134,15 @@ def test_a_part_that_nobody_can_read_is_refused_by_name_wherever_it_stands(part,
 
 @pytest.mark.parametrize("name", ["file", "image_url", "file_id", "input_ids"])
 def test_a_tool_may_have_a_parameter_that_is_called_like_a_file_and_its_strings_are_read(name):
-    schema = {"type": "object", "properties": {"edits": {"type": "array", "items": {
-        "type": "object", "properties": {name: {"type": "string", "description": MAIL}}}}}}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {
+            "edits": {
+                "type": "array",
+                "items": {"type": "object", "properties": {name: {"type": "string", "description": MAIL}}},
+            }
+        },
+    }
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     for more in ({"tools": [tool]}, {"response_format": form}):

@@ -312,9 +312,12 @@ def tdx_quote(chain: Chain, **fields: Any) -> bytes:
     inner = (
         bytes(enclave)
         + signed(chain.key, bytes(enclave), hashes.SHA256(), 32)
-        + len(said).to_bytes(2, "little") + said
-        + (5).to_bytes(2, "little") + len(pem_chain).to_bytes(4, "little") + pem_chain
-    )  # fmt: skip
+        + len(said).to_bytes(2, "little")
+        + said
+        + (5).to_bytes(2, "little")
+        + len(pem_chain).to_bytes(4, "little")
+        + pem_chain
+    )
     outer = signed(attestation, content, hashes.SHA256(), 32) + point
     outer += (6).to_bytes(2, "little") + len(inner).to_bytes(4, "little") + inner
     return content + len(outer).to_bytes(4, "little") + outer

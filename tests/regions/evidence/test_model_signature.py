@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
 from regions.evidence.certificates import fingerprint
+from regions.evidence.errors import EvidenceRefused
 from regions.evidence.model_signature import check_files, verified
-from regions.evidence.refusal import EvidenceRefused
 
 VECTORS = Path(__file__).parent / "vectors" / "model_signing"
 LOADED = {

@@ -15,13 +15,21 @@ def seen(*calls, replicas=2, every=1.0, **more):
 
 scales = st.builds(
     lambda low, more, idle, each: Scale(min_replicas=low, max_replicas=low + more, idle_s=idle, calls_each=each),
-    st.integers(0, 5), st.integers(1, 10), st.integers(1, 600), st.integers(1, 32),
-)  # fmt: skip
+    st.integers(0, 5),
+    st.integers(1, 10),
+    st.integers(1, 600),
+    st.integers(1, 32),
+)
 one_sample = st.builds(
     Sample,
-    st.floats(NOW - 900, NOW), st.integers(0, 12), st.integers(0, 300), st.integers(0, 300), st.floats(0, 1),
-    st.none() | st.floats(0, 60_000), st.integers(0, 4),
-)  # fmt: skip
+    st.floats(NOW - 900, NOW),
+    st.integers(0, 12),
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.floats(0, 1),
+    st.none() | st.floats(0, 60_000),
+    st.integers(0, 4),
+)
 histories = st.lists(one_sample, max_size=40).map(lambda found: sorted(found, key=lambda sample: sample.at))
 
 

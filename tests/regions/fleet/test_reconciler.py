@@ -22,9 +22,15 @@ from tests.fakes.lab import until
 from tests.fakes.launcher import FakeLauncher
 
 WISH = Deployment(
-    tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par", "eu-de-fra"),
-    min_replicas=1, max_replicas=3, calls_each=2,
-)  # fmt: skip
+    tenant="acme",
+    id="small",
+    model="small",
+    weights="small.gguf",
+    regions=("eu-fr-par", "eu-de-fra"),
+    min_replicas=1,
+    max_replicas=3,
+    calls_each=2,
+)
 PAR, FRA = frozenset({"eu-fr-par"}), frozenset({"eu-de-fra"})
 
 
@@ -40,18 +46,28 @@ class Scene:
     def __init__(self, database):
         self.database, self.events, self.clock, self.reports = database, [], Clock(), {}
         self.control = Control(
-            database, cell="demo", hasher=KeyHasher(bytes(32)), actor="cli", check_policy=None,
+            database,
+            cell="demo",
+            hasher=KeyHasher(bytes(32)),
+            actor="cli",
+            check_policy=None,
             on_event=self.events.append,
-        )  # fmt: skip
+        )
         self.control.create_tenant("acme")
 
     def gateway(self, node="one", launcher=None, lease_s=10.0, **more):
         launcher = launcher or FakeLauncher()
         store = FleetStore(self.database, cell="demo", node=node, on_event=self.events.append, lease_s=lease_s)
         made = Reconciler(
-            store, launcher, cell="demo", models=Path("/models"), report=self.reports.get, settle_s=0.0,
-            monotonic=self.clock, **more,
-        )  # fmt: skip
+            store,
+            launcher,
+            cell="demo",
+            models=Path("/models"),
+            report=self.reports.get,
+            settle_s=0.0,
+            monotonic=self.clock,
+            **more,
+        )
         made.launcher = launcher
         return made
 

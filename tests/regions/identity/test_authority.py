@@ -156,14 +156,20 @@ def certificate(name, key, by=None, by_key=None, *, ca=True, organization="domic
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         .add_extension(
             x509.KeyUsage(
-                digital_signature=False, key_cert_sign=True, crl_sign=True, content_commitment=False,
-                key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+                digital_signature=False,
+                key_cert_sign=True,
+                crl_sign=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                encipher_only=False,
                 decipher_only=False,
             ),
             critical=True,
         )
         .add_extension(number, critical=False)
-    )  # fmt: skip
+    )
     above = by.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value if by else number
     made = made.add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(above), critical=False)
     return made.sign(by_key or key, hashes.SHA256())

@@ -26,8 +26,10 @@ def loads(*in_flight):
 
 loads_strategy = st.builds(
     lambda count, latency, up: Load(count, latency, up, count + (latency or 0.0) * 0.049),
-    st.integers(0, 50), st.none() | st.floats(0, 10), st.booleans(),
-)  # fmt: skip
+    st.integers(0, 50),
+    st.none() | st.floats(0, 10),
+    st.booleans(),
+)
 cases = st.integers(0, 12).flatmap(
     lambda n: st.tuples(
         st.just([backend(f"acme-{number}") for number in range(n)]),
@@ -343,8 +345,16 @@ def test_one_that_says_it_is_not_ready_or_has_left_or_has_trials_enough_is_not_t
     assert [b.id for b in router.trials(Candidates("acme", FOUR), states)] == ["acme-1"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["fail", "answer", "leave", "ready", "unready"]), st.integers(0, 2),
-                          st.sampled_from([0.0, 0.5, 2.0, 60.0])), max_size=40))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["fail", "answer", "leave", "ready", "unready"]),
+            st.integers(0, 2),
+            st.sampled_from([0.0, 0.5, 2.0, 60.0]),
+        ),
+        max_size=40,
+    )
+)
 def test_a_tenant_with_a_ready_backend_always_has_one_to_call_when_no_trial_runs(steps):
     """Whatever happened before: with nothing in flight, a backend that is ready is available or may be tried."""
     clock = Clock()

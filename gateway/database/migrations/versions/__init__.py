@@ -1,1 +1,4 @@
-"""One module for each revision; the file name states its subject."""
+"""One module for each revision; the file name states its subject.
+
+No module may import them; Alembic loads them.
+"""

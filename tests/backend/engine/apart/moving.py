@@ -27,9 +27,14 @@ def exported(engine: Engine, prompt: list[int], first: int = 0, id: int = 900) -
 
 
 def fetched(
-    source: Engine, engine: Engine, prompt: list[int], params: SamplingParams, id: int = 0,
-    through: Frames = lambda frame: frame, **more: Any,
-) -> bool:  # fmt: skip
+    source: Engine,
+    engine: Engine,
+    prompt: list[int],
+    params: SamplingParams,
+    id: int = 0,
+    through: Frames = lambda frame: frame,
+    **more: Any,
+) -> bool:
     """Add a sequence to `engine` whose prompt `source` computes; whether all of its blocks came. through: what happens
     to frames on their way."""
     engine.add(id, prompt, params, fetches=True, **more)

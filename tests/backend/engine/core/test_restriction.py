@@ -28,9 +28,8 @@ def test_what_may_follow_is_what_the_definitions_say(
 ) -> None:
     params = SamplingParams(max_tokens=1, allowed_token_ids=only, bad_words=bad)
     expected = {
-        token for token in (only or range(41))
-        if not any((*output, token)[-len(word) :] == word for word in bad)
-    }  # fmt: skip
+        token for token in (only or range(41)) if not any((*output, token)[-len(word) :] == word for word in bad)
+    }
     assert allowed(Restriction(params, 41), output) == expected
     assert allowed(Restriction(params, 41), output) == expected  # asking changes nothing
 

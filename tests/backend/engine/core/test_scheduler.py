@@ -237,9 +237,10 @@ def test_the_last_token_of_a_prompt_counts_as_one_of_those_that_decode() -> None
 @settings(max_examples=100, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-    arrivals=st.lists(st.integers(0, 20), min_size=12, max_size=12), tokens=st.integers(1, 40),
+    arrivals=st.lists(st.integers(0, 20), min_size=12, max_size=12),
+    tokens=st.integers(1, 40),
     budget=st.integers(8, 64),
-)  # fmt: skip
+)
 def test_paced_steps_keep_every_decode_and_the_share_and_every_prompt_ends(
     lengths: list[int], arrivals: list[int], tokens: int, budget: int
 ) -> None:

@@ -138,18 +138,27 @@ def test_the_distribution_is_that_of_rejection_sampling() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.floats(0, 1), st.integers(0, 2**32), st.sampled_from([1, 4, 16]), st.integers(14, 60), st.integers(17, 64),
-    st.booleans(), st.integers(0, 12),
-)  # fmt: skip
+    st.floats(0, 1),
+    st.integers(0, 2**32),
+    st.sampled_from([1, 4, 16]),
+    st.integers(14, 60),
+    st.integers(17, 64),
+    st.booleans(),
+    st.integers(0, 12),
+)
 def test_whatever_is_guessed_preempted_cached_or_chunked(
     wrong: float, seed: int, block_size: int, blocks: int, budget: int, prefix_cache: bool, preemptions: int
 ) -> None:
     model, expected = _shared_case()
     engine = tiny_engine(
-        model, drafter=Oracle(answers(expected), wrong, seed), block_size=block_size,
-        num_blocks=blocks * 16 // block_size // 2 + 8, max_model_len=64, max_num_batched_tokens=budget,
+        model,
+        drafter=Oracle(answers(expected), wrong, seed),
+        block_size=block_size,
+        num_blocks=blocks * 16 // block_size // 2 + 8,
+        max_model_len=64,
+        max_num_batched_tokens=budget,
         prefix_cache=prefix_cache,
-    )  # fmt: skip
+    )
     for _ in range(2):
         for id, prompt in enumerate(PROMPTS):
             engine.add(id, prompt, greedy(24))

@@ -98,9 +98,12 @@ def test_bits_are_the_same_on_another_kind_of_processor(kind: tuple[str, str, st
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "17 or 8-sampled", case],
-        cwd=Path(__file__).parent, env={**os.environ, **dict(zip(names, kind, strict=True))},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parent,
+        env={**os.environ, **dict(zip(names, kind, strict=True))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 

@@ -107,9 +107,13 @@ def with_head(model: Decoder, drafter: HeadDrafter, on: str = "plain", **changes
 @ON
 @pytest.mark.parametrize("changes", [{}, {"max_num_batched_tokens": 16}, {"num_blocks": 8}], ids=str)
 def test_tokens_are_those_of_the_plain_engine(
-    model: Decoder, good_head: HeadDecoder, random_head: HeadDecoder, expected: list[list[int]],
-    changes: dict[str, Any], on: str,
-) -> None:  # fmt: skip
+    model: Decoder,
+    good_head: HeadDecoder,
+    random_head: HeadDecoder,
+    expected: list[list[int]],
+    changes: dict[str, Any],
+    on: str,
+) -> None:
     shares = []
     for head in (good_head, random_head):
         drafter = guesser(head, on=on)

@@ -24,7 +24,7 @@ from backend.errors import CannotSleep, ConfigError
 from backend.kernels.interface import kernels_for
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from tests.backend.engine.gpu.test_graph_runner import DEVICE, ahead
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model, write_folder
 

@@ -19,8 +19,8 @@ from backend.kernels.interface import kernels_for
 from backend.models.bert import EncoderConfig
 from backend.models.checkpoints.pooling import POOLED, Pooling
 from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.encoder import BatchLayout, Encoder, one_by_one, together
-from backend.models.decoders.kinds import kind_of
 from tests.backend.tiny import tiny_model
 from tests.backend.tiny_families import tiny_family
 
@@ -28,9 +28,17 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZE = CacheSize(64, 256)
 TEXTS = [[3 + (7 * i * i + n) % 300 for i in range(n)] for n in (1, 5, 40, 77, 2, 33, 130)]
 BERT = EncoderConfig(
-    vocab_size=320, hidden_size=48, intermediate_size=80, num_layers=3, num_heads=6, max_position=160, first_position=2,
-    table_rows=162, type_vocab_size=1, eps=1e-5,
-)  # fmt: skip
+    vocab_size=320,
+    hidden_size=48,
+    intermediate_size=80,
+    num_layers=3,
+    num_heads=6,
+    max_position=160,
+    first_position=2,
+    table_rows=162,
+    type_vocab_size=1,
+    eps=1e-5,
+)
 
 
 def config(**changes: Any) -> EngineConfig:
@@ -38,9 +46,13 @@ def config(**changes: Any) -> EngineConfig:
 
 
 def on_card(
-    model: Decoder, pooling: Pooling, dtype: torch.dtype = torch.float32, *, batch_invariant: bool = False,
+    model: Decoder,
+    pooling: Pooling,
+    dtype: torch.dtype = torch.float32,
+    *,
+    batch_invariant: bool = False,
     **changes: Any,
-) -> EmbeddingEngine:  # fmt: skip
+) -> EmbeddingEngine:
     """The engine with the runner under test on the device at hand."""
     settings = config(**changes)
     pages = KVCache(model.config, SIZE.num_blocks, settings.block_size, dtype, str(DEVICE))

@@ -25,7 +25,7 @@ from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine_config import EngineConfig, groups_of, size_cache
 from backend.kernels.interface import kernels_for
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.quantization.format import Quantization
 from backend.quantization.none import NONE
 from tests.backend.engine.drafters import Oracle
@@ -63,10 +63,17 @@ def expected(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def ahead(
-    model: Decoder, *, graphs: str = "none", eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
-    drafter: Drafter | None = None, runs_on: type[GraphRunner] = GraphRunner, quantization: Quantization = NONE,
-    invariant: bool = False, **changes: Any,
-) -> Engine:  # fmt: skip
+    model: Decoder,
+    *,
+    graphs: str = "none",
+    eos_ids: frozenset[int] = frozenset(),
+    dtype: torch.dtype = torch.float32,
+    drafter: Drafter | None = None,
+    runs_on: type[GraphRunner] = GraphRunner,
+    quantization: Quantization = NONE,
+    invariant: bool = False,
+    **changes: Any,
+) -> Engine:
     """An engine like `tiny_engine`, with the runner under test on the device at hand. num_blocks: of all layers."""
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
     config = in_whole_blocks(EngineConfig(**{**settings, **changes}), model.config)
@@ -141,9 +148,14 @@ def test_more_sequences_at_once_than_the_ordinary_limit(graphs: str, count: int)
     some = [[rng.randrange(320) for _ in range(rng.randrange(1, 6))] for _ in range(9)]
     expected = generate(tiny_engine(model, prefix_cache=False), some, greedy(4))
     engine = ahead(
-        model, graphs=graphs, max_num_seqs=512, num_blocks=600, max_num_batched_tokens=1024, max_model_len=32,
+        model,
+        graphs=graphs,
+        max_num_seqs=512,
+        num_blocks=600,
+        max_num_batched_tokens=1024,
+        max_model_len=32,
         prefix_cache=False,
-    )  # fmt: skip
+    )
     assert generate(engine, [some[i % 9] for i in range(count)], greedy(4)) == [expected[i % 9] for i in range(count)]
     assert_idle(engine)
 
@@ -263,9 +275,13 @@ def test_seeded_draws_are_the_same_alone_batched_chunked_and_preempted(
 ) -> None:
     def params(i: int) -> SamplingParams:
         return SamplingParams(
-            max_tokens=12, temperature=0.9, top_p=0.9 if i % 2 else 1.0, top_k=i % 3 * 20, seed=2**64 - 1 - i,
+            max_tokens=12,
+            temperature=0.9,
+            top_p=0.9 if i % 2 else 1.0,
+            top_k=i % 3 * 20,
+            seed=2**64 - 1 - i,
             ignore_eos=True,
-        )  # fmt: skip
+        )
 
     alone = [generate(ahead(model, graphs=graphs), [p], params(i))[0] for i, p in enumerate(prompts)]
     assert alone != [generate(tiny_engine(model), [p])[0] for p in prompts]
@@ -321,9 +337,13 @@ def test_a_prefix_that_the_whole_batch_shares_is_read_once_and_changes_nothing(
     "changes", [{}, {"max_num_batched_tokens": 24}, {"block_size": 64, "num_blocks": 16}, {"max_num_seqs": 3}], ids=str
 )
 def test_guesses_are_checked_in_one_step_and_change_nothing(
-    model: Decoder, prompts: list[list[int]], expected: list[list[int]], changes: dict[str, Any], wrong: float,
+    model: Decoder,
+    prompts: list[list[int]],
+    expected: list[list[int]],
+    changes: dict[str, Any],
+    wrong: float,
     graphs: bool,
-) -> None:  # fmt: skip
+) -> None:
     engine = ahead(model, graphs=graphs, drafter=Oracle(dict(enumerate(expected)), wrong), **changes)
     for _ in range(2):
         assert generate(engine, prompts) == expected

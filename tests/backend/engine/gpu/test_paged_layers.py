@@ -142,8 +142,15 @@ def test_every_kind_of_row_in_one_step() -> None:
     )
     assert_exact(step, step.attend(shape))
     assert PagedLayers(
-        CONFIG, kernels_for(DEVICE), step.cache, None, shape, step.tables, step.seq_lens, step.seq_lens  # type: ignore[arg-type]
-    ).keys_in_place  # fmt: skip
+        CONFIG,
+        kernels_for(DEVICE),
+        step.cache,
+        None,
+        shape,
+        step.tables,
+        step.seq_lens,
+        step.seq_lens,  # type: ignore[arg-type]
+    ).keys_in_place
 
 
 def test_what_follows_a_part_of_a_prompt_leaves_no_trace() -> None:

@@ -76,9 +76,17 @@ def test_what_the_card_or_its_kernels_cannot_do_is_refused_before_loading(
 @pytest.mark.usefixtures("card")
 def test_an_8b_model_fits_in_bfloat16_and_not_in_float32_beside_two_thirds_of_the_card() -> None:
     llama = ModelConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32, num_kv_heads=8,
-        head_dim=128, max_position=8192, rms_norm_eps=1e-5, rope_theta=5e5,
-    )  # fmt: skip
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=5e5,
+    )
     assert weight_bytes(llama, "bfloat16", None) == 2 * 8_030_261_248  # the published count of parameters
     require_gpu(on_gpu(gpu_memory=0.3), llama)
     with pytest.raises(ConfigError, match=f"the weights take {4 * 8_030_261_248} bytes"):

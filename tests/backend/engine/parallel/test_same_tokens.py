@@ -79,9 +79,14 @@ def told(group: ParallelGroup, folder: Path, dtype: str, stages: int = 1, spare:
     ranks are arranged in. spare: as in `ParallelGroup`."""
     torch.set_num_threads(1)
     config = EngineConfig(
-        model=str(folder), num_blocks=64, max_num_seqs=8, max_num_batched_tokens=32, batch_invariant=True,
-        dtype=dtype, threads=1,
-    )  # fmt: skip
+        model=str(folder),
+        num_blocks=64,
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        batch_invariant=True,
+        dtype=dtype,
+        threads=1,
+    )
     group = arranged(group, stages, spare)
     made = computing(Checkpoint(folder), config, group, lambda stage, done, total: None)
     engine = Engine(made.model, config, made.cache, runner=made.runner)

@@ -37,10 +37,17 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
             folders[kv_heads] = write_folder(tmp_path_factory.mktemp("model") / "model", model)
         if (kv_heads, ranks) not in started:
             config = EngineConfig(
-                model=str(folders[kv_heads]), device="cpu", num_blocks=40, max_num_seqs=8, max_num_batched_tokens=32,
-                threads=1, max_model_len=512, batch_invariant=True, tensor_parallel_size=ranks[0],
+                model=str(folders[kv_heads]),
+                device="cpu",
+                num_blocks=40,
+                max_num_seqs=8,
+                max_num_batched_tokens=32,
+                threads=1,
+                max_model_len=512,
+                batch_invariant=True,
+                tensor_parallel_size=ranks[0],
                 pipeline_parallel_size=ranks[1],
-            )  # fmt: skip
+            )
             started[kv_heads, ranks] = HostedEngine(config)
         return started[kv_heads, ranks]
 

@@ -13,9 +13,16 @@ HEAD_NAMES = [f"q{q} kv{kv} d{d}" for q, kv, d in HEADS]
 
 def run(function, case, **options):
     return function(
-        case.q, case.key_cache, case.value_cache, case.tables, case.query_start, case.seq_lens,
-        scale=case.scale, **case.scales, **options,
-    )  # fmt: skip
+        case.q,
+        case.key_cache,
+        case.value_cache,
+        case.tables,
+        case.query_start,
+        case.seq_lens,
+        scale=case.scale,
+        **case.scales,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=HEAD_NAMES)
@@ -78,10 +85,15 @@ def test_a_row_has_the_same_bits_alone_in_chunks_and_in_company(dtype, device):
         for begin in range(0, 90, chunk * (13 if chunk == 1 else 1)):
             end = min(begin + chunk, 90)
             alone = paged_attention(
-                whole.q[begin:end].contiguous(), whole.key_cache, whole.value_cache, whole.tables[:1],
+                whole.q[begin:end].contiguous(),
+                whole.key_cache,
+                whole.value_cache,
+                whole.tables[:1],
                 torch.tensor([0, end - begin], dtype=torch.int32, device=device),
-                torch.tensor([end], dtype=torch.int32, device=device), scale=whole.scale, batch_invariant=True,
-            )  # fmt: skip
+                torch.tensor([end], dtype=torch.int32, device=device),
+                scale=whole.scale,
+                batch_invariant=True,
+            )
             assert torch.equal(alone, together[begin:end]), f"rows {begin}:{end} differ"
 
 
@@ -118,10 +130,16 @@ def test_a_capped_row_has_the_same_bits_alone_and_in_company(dtype, device):
     together = run(paged_attention, whole, batch_invariant=True, cap=3.0)
     for begin, end in ((0, 1), (30, 37), (64, 90)):
         alone = paged_attention(
-            whole.q[begin:end].contiguous(), whole.key_cache, whole.value_cache, whole.tables[:1],
+            whole.q[begin:end].contiguous(),
+            whole.key_cache,
+            whole.value_cache,
+            whole.tables[:1],
             torch.tensor([0, end - begin], dtype=torch.int32, device=device),
-            torch.tensor([end], dtype=torch.int32, device=device), scale=whole.scale, batch_invariant=True, cap=3.0,
-        )  # fmt: skip
+            torch.tensor([end], dtype=torch.int32, device=device),
+            scale=whole.scale,
+            batch_invariant=True,
+            cap=3.0,
+        )
         assert torch.equal(alone, together[begin:end])
 
 
@@ -220,8 +238,14 @@ def test_with_sinks_a_rows_bits_depend_on_its_own_sequence_in_invariant_mode(dty
     together = run(paged_attention, case, sinks=sinks, batch_invariant=True)
     begin, end = 8, 28
     alone = paged_attention(
-        case.q[begin:end].contiguous(), case.key_cache, case.value_cache, case.tables[2:3],
-        torch.tensor([0, end - begin], dtype=torch.int32, device=device), case.seq_lens[2:3], scale=case.scale,
-        sinks=sinks, batch_invariant=True,
-    )  # fmt: skip
+        case.q[begin:end].contiguous(),
+        case.key_cache,
+        case.value_cache,
+        case.tables[2:3],
+        torch.tensor([0, end - begin], dtype=torch.int32, device=device),
+        case.seq_lens[2:3],
+        scale=case.scale,
+        sinks=sinks,
+        batch_invariant=True,
+    )
     assert torch.equal(together[begin:end], alone)

@@ -33,9 +33,17 @@ def workspace_of(case, splits, queries=1):
 
 def run(function, case, splits=None, workspace=None, queries=1, **options):
     return function(
-        case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens,
-        workspace or workspace_of(case, splits, queries), scale=case.scale, splits=splits, **case.scales, **options,
-    )  # fmt: skip
+        case.q,
+        case.key_cache,
+        case.value_cache,
+        case.tables,
+        case.seq_lens,
+        workspace or workspace_of(case, splits, queries),
+        scale=case.scale,
+        splits=splits,
+        **case.scales,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=HEAD_NAMES)
@@ -281,14 +289,27 @@ def test_a_shared_prefix_goes_with_no_window_no_cap_and_no_drafts(device):
     for limit in ({"window": 8}, {"cap": 5.0}):
         with pytest.raises(KernelArgumentError, match="no window and no cap"):
             paged_decode(
-                case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens, workspace, scale=1.0,
-                shared=shared, **limit,
-            )  # fmt: skip
+                case.q,
+                case.key_cache,
+                case.value_cache,
+                case.tables,
+                case.seq_lens,
+                workspace,
+                scale=1.0,
+                shared=shared,
+                **limit,
+            )
     with pytest.raises(KernelArgumentError):
         paged_decode(
-            case.q, case.key_cache, case.value_cache, case.tables[:1], case.seq_lens[:1], workspace, scale=1.0,
+            case.q,
+            case.key_cache,
+            case.value_cache,
+            case.tables[:1],
+            case.seq_lens[:1],
+            workspace,
+            scale=1.0,
             shared=shared,
-        )  # fmt: skip
+        )
 
 
 def sinks_of(case):

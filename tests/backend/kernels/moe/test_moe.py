@@ -176,9 +176,16 @@ def test_fp8_in_blocks_is_the_product_of_numbers_and_scales(tokens, outputs, spa
     factors = torch.rand(tokens, per_token, device=device) if second else None
     for module in (products, reference):
         found = module.grouped_linear(
-            x, weight, laid_out, per_token=per_token, gated=not second, scales=(x_scale, scale), span=span,
-            factors=factors, out_dtype=torch.float32,
-        )  # fmt: skip
+            x,
+            weight,
+            laid_out,
+            per_token=per_token,
+            gated=not second,
+            scales=(x_scale, scale),
+            span=span,
+            factors=factors,
+            out_dtype=torch.float32,
+        )
         by_pair = found.transpose(0, 1).reshape(-1, outputs) if second else found
         for pair, expert in enumerate(chosen.flatten().tolist()):
             product = exact_w[expert] @ exact_x[pair if second else pair // per_token]

@@ -50,10 +50,17 @@ def on_device(model: Decoder, dtype: torch.dtype) -> Decoder:
 
 
 def fused(
-    model: Decoder, ids: Tensor, dtype: torch.dtype, *, fp8: bool = False, fp8_cache: bool = False, step: int = 1 << 30,
-    last: Tensor | None = None, kind: type[FusedDecoder] = FusedDecoder,
+    model: Decoder,
+    ids: Tensor,
+    dtype: torch.dtype,
+    *,
+    fp8: bool = False,
+    fp8_cache: bool = False,
+    step: int = 1 << 30,
+    last: Tensor | None = None,
+    kind: type[FusedDecoder] = FusedDecoder,
     quantization: Quantization = NONE,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Logits of every token, or of those that ``last`` names; the tokens run `step` at a time through the cache."""
     kernels = kernels_for(DEVICE)
     decoder = kind(on_device(model, dtype), kernels, FP8_WEIGHTS if fp8 else quantization)
@@ -71,10 +78,15 @@ def fused(
         slots = table[0].long()[positions // 16] * 16 + positions % 16
         shape = StepShape(1) if count == 1 else StepShape(0, chunks=1, chunk_rows=count)
         attention = PagedLayers(
-            config, kernels, cache, workspace, shape, table,
+            config,
+            kernels,
+            cache,
+            workspace,
+            shape,
+            table,
             torch.tensor([start + count], dtype=torch.int32).to(DEVICE),
             torch.tensor([0, count], dtype=torch.int32).to(DEVICE),
-        )  # fmt: skip
+        )
         tokens = StepTokens(
             ids[start : start + count].to(DEVICE), positions, slots, None if last is None else last.to(DEVICE)
         )

@@ -15,7 +15,7 @@ from backend.engine.gpu.paged_layers import StepShape
 from backend.kernels.interface import kernels_for
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.latent_decoder import InvariantLatentDecoder, LatentDecoder
 from backend.models.decoders.paged_decoder import PagedCache, StepTokens
 from backend.models.loader import DTYPES, load_model
@@ -38,9 +38,15 @@ def exactly(model: Decoder, ids: Tensor) -> Tensor:
 
 
 def by_kernels(
-    model: Decoder, ids: Tensor, dtype: torch.dtype, *, step: int = 1 << 30, invariant: bool = False,
-    last: Tensor | None = None, quantization: Quantization = NONE,
-) -> Tensor:  # fmt: skip
+    model: Decoder,
+    ids: Tensor,
+    dtype: torch.dtype,
+    *,
+    step: int = 1 << 30,
+    invariant: bool = False,
+    last: Tensor | None = None,
+    quantization: Quantization = NONE,
+) -> Tensor:
     """Logits of every token, or of those that ``last`` names; the tokens run `step` at a time through the cache."""
     kind = kind_of(model.config, batch_invariant=invariant)
     decoder = kind(on_device(model, dtype), kernels_for(DEVICE), quantization)
@@ -55,11 +61,16 @@ def by_kernels(
         positions = torch.arange(start, start + count, device=DEVICE)
         slots = table[0].long()[positions // 16] * 16 + positions % 16
         attention = LatentLayers(
-            config, decoder.kernels, cache, workspace_of(config, DEVICE, 1),
-            StepShape(1) if count == 1 else StepShape(0, chunks=1, chunk_rows=count), table,
+            config,
+            decoder.kernels,
+            cache,
+            workspace_of(config, DEVICE, 1),
+            StepShape(1) if count == 1 else StepShape(0, chunks=1, chunk_rows=count),
+            table,
             torch.tensor([start + count], dtype=torch.int32).to(DEVICE),
-            torch.tensor([0, count], dtype=torch.int32).to(DEVICE), batch_invariant=invariant,
-        )  # fmt: skip
+            torch.tensor([0, count], dtype=torch.int32).to(DEVICE),
+            batch_invariant=invariant,
+        )
         own = ids[start : start + count].to(DEVICE)
         logits.append(decoder(StepTokens(own, positions, slots, last), cache, attention))
     return torch.cat(logits).cpu()
@@ -123,9 +134,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def logits(
-    group: ParallelGroup, folder: Path, ids: Tensor, dtype: str, road: str, spare: int | None = None,
+    group: ParallelGroup,
+    folder: Path,
+    ids: Tensor,
+    dtype: str,
+    road: str,
+    spare: int | None = None,
     quantization: str = "none",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """For each size of steps. road: "plain", "kernels" or "invariant"."""
     format, group.spare = of_name(quantization), spare
     group.ordered = road == "invariant"

@@ -39,11 +39,16 @@ def layer_of(*, fp8: bool, bias: bool, mixed: bool = False) -> FusedLayer:
         return Fp8Linear(reference, *reference.quantize_rows(data)) if fp8 else DenseLinear(reference, data.to(dtype))
 
     return FusedLayer(
-        qkv=weight(HEADS, WIDTH, fp8), qkv_bias=torch.randn(HEADS).to(dtype) if bias else None,
-        q_norm=None, k_norm=None, out=weight(WIDTH, WIDTH, fp8 != mixed), gate_up=weight(2 * INNER, WIDTH, fp8),
+        qkv=weight(HEADS, WIDTH, fp8),
+        qkv_bias=torch.randn(HEADS).to(dtype) if bias else None,
+        q_norm=None,
+        k_norm=None,
+        out=weight(WIDTH, WIDTH, fp8 != mixed),
+        gate_up=weight(2 * INNER, WIDTH, fp8),
         down=weight(WIDTH, INNER, fp8 != mixed),
-        input_norm=(torch.rand(WIDTH) + 0.5).to(dtype), post_norm=(torch.rand(WIDTH) + 0.5).to(dtype),
-    )  # fmt: skip
+        input_norm=(torch.rand(WIDTH) + 0.5).to(dtype),
+        post_norm=(torch.rand(WIDTH) + 0.5).to(dtype),
+    )
 
 
 def plain(weight: Linear) -> Tensor:

@@ -15,7 +15,7 @@ from backend.kernels.linear import fp8_block_reference
 from backend.kernels.moe import reference as moe_reference
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
-from backend.models.decoders.kinds import kind_of
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.families import mixtral, qwen3_moe
 from backend.models.families.family import Experts
 from backend.models.loader import DTYPES, load_model
@@ -78,9 +78,14 @@ def ids() -> Tensor:
 
 
 def logits(
-    group: ParallelGroup, folder: Path, ids: Tensor, dtype: str, road: str, steps: tuple[int, ...] = (64,),
+    group: ParallelGroup,
+    folder: Path,
+    ids: Tensor,
+    dtype: str,
+    road: str,
+    steps: tuple[int, ...] = (64,),
     quantization: str = "none",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """For each size of steps. road: "plain", "kernels" or "invariant"."""
     format = of_name(quantization)
 

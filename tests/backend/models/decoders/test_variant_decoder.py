@@ -14,12 +14,12 @@ from backend.kernels.attention.workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
 from backend.kernels.launching.launch import FP8
 from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.decoder_kinds import kind_of
 from backend.models.decoders.fused_decoder import FusedDecoder
 from backend.models.decoders.invariant_decoder import (
     InvariantDecoder,
     InvariantVariantDecoder,
 )
-from backend.models.decoders.kinds import kind_of
 from backend.models.decoders.paged_decoder import Attended, PagedCache, StepTokens
 from backend.models.decoders.variant_decoder import UNTURNED, VariantDecoder, unturned
 from backend.quantization.fp8 import FP8 as FP8_WEIGHTS
@@ -33,9 +33,16 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def by_kernels(
-    model: Decoder, ids: Tensor, dtype: torch.dtype, *, step: int = 1 << 30, fp8: bool = False,
-    fp8_cache: bool = False, batch_invariant: bool = False, block_size: int = 16,
-) -> Tensor:  # fmt: skip
+    model: Decoder,
+    ids: Tensor,
+    dtype: torch.dtype,
+    *,
+    step: int = 1 << 30,
+    fp8: bool = False,
+    fp8_cache: bool = False,
+    batch_invariant: bool = False,
+    block_size: int = 16,
+) -> Tensor:
     """Logits of every token; the tokens run `step` at a time through pages dealt out of order."""
     config = model.config
     kind = kind_of(config, batch_invariant=batch_invariant)
@@ -52,11 +59,16 @@ def by_kernels(
         positions = torch.arange(start, start + count, device=DEVICE)
         slots = table[0].long()[positions // block_size] * block_size + positions % block_size
         attention = PagedLayers(
-            config, decoder.kernels, cache, workspace,
-            StepShape(1) if count == 1 else StepShape(0, chunks=1, chunk_rows=count), table,
+            config,
+            decoder.kernels,
+            cache,
+            workspace,
+            StepShape(1) if count == 1 else StepShape(0, chunks=1, chunk_rows=count),
+            table,
             torch.tensor([start + count], dtype=torch.int32, device=DEVICE),
-            torch.tensor([0, count], dtype=torch.int32, device=DEVICE), batch_invariant=batch_invariant,
-        )  # fmt: skip
+            torch.tensor([0, count], dtype=torch.int32, device=DEVICE),
+            batch_invariant=batch_invariant,
+        )
         tokens = StepTokens(ids[start : start + count].to(DEVICE), positions, slots, None)
         found.append(decoder(tokens, cache, attention))
     return torch.cat(found).cpu()

@@ -9,8 +9,8 @@ from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.held_experts import HeldExperts
+from backend.parallel.expert_placement import Placement
 from backend.parallel.group import DistributedGroup, ParallelGroup
-from backend.parallel.placement import Placement
 from backend.parallel.shard import Shard
 from tests.backend.parallel.crew import Crews
 
@@ -36,9 +36,7 @@ def test_of_all_ranks_one_computes_a_pair_and_holders_take_turns() -> None:
 
 def layer_of(group: ParallelGroup, spare: int) -> ExpertLayer:
     """A rank's share of one and the same layer."""
-    shape = Experts(
-        EXPERTS, PER_TOKEN, INNER, mixtral.NAMES, placement=Placement.even(EXPERTS, group.size, spare)
-    )  # fmt: skip
+    shape = Experts(EXPERTS, PER_TOKEN, INNER, mixtral.NAMES, placement=Placement.even(EXPERTS, group.size, spare))
     layer = ExpertLayer(shape, WIDTH, torch.float32, torch.device("cpu"), group=group)
     source = torch.Generator().manual_seed(3)
     whole = [torch.randn(EXPERTS, *shape, generator=source) for shape in ((2 * INNER, WIDTH), (WIDTH, INNER))]

@@ -47,9 +47,12 @@ async def test_over_the_admin_api_a_batch_is_listed_shown_and_cancelled_by_who_m
             environment = {"DOMICILE_URL": made.base, "XDG_CONFIG_HOME": str(tmp_path / token), "COLUMNS": "200"}
             if not (tmp_path / token).exists():
                 said = await asyncio.to_thread(
-                    CliRunner().invoke, app, ["login", "--url", made.base, "--token-file", "-"], input=token,
+                    CliRunner().invoke,
+                    app,
+                    ["login", "--url", made.base, "--token-file", "-"],
+                    input=token,
                     env=environment,
-                )  # fmt: skip
+                )
                 assert said.exit_code == 0, said.output
             said = await asyncio.to_thread(CliRunner().invoke, app, ["batch", *words, "--json"], env=environment)
             assert said.exit_code == code, said.output

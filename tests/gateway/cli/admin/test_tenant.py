@@ -185,9 +185,18 @@ def test_a_rotated_key_is_printed_once_and_the_old_one_names_its_successor(acme)
 
 def test_a_key_is_bound_to_networks_and_regions(acme):
     made = acme(
-        "key", "create", "acme", "support", "--network", "10.0.0.0/8", "--network", "::1/128",
-        "--region", "eu-fr-par", "--json",
-    )  # fmt: skip
+        "key",
+        "create",
+        "acme",
+        "support",
+        "--network",
+        "10.0.0.0/8",
+        "--network",
+        "::1/128",
+        "--region",
+        "eu-fr-par",
+        "--json",
+    )
     scopes = json.loads(made.stdout)["scopes"]
     assert scopes["networks"] == ["10.0.0.0/8", "::1/128"]
     assert scopes["regions"] == ["eu-fr-par"]

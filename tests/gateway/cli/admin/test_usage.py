@@ -24,12 +24,25 @@ def data(tmp_path):
         for number, tenant in enumerate(["acme", "acme", "globex"]):
             session.add(
                 LedgerRow(
-                    tenant=tenant, request_id=f"r{number}", project="main", key_id="k1", model="small",
-                    region="eu-fr-par", backend="b", accepted_at=0.0, outcome="completed", day=DAY, tokens_in=900_000,
-                    tokens_cached=0, tokens_out=100_000, estimated=False, backend_ms=1500, price=1,
+                    tenant=tenant,
+                    request_id=f"r{number}",
+                    project="main",
+                    key_id="k1",
+                    model="small",
+                    region="eu-fr-par",
+                    backend="b",
+                    accepted_at=0.0,
+                    outcome="completed",
+                    day=DAY,
+                    tokens_in=900_000,
+                    tokens_cached=0,
+                    tokens_out=100_000,
+                    estimated=False,
+                    backend_ms=1500,
+                    price=1,
                     nano_eur=250_000_000,
                 )
-            )  # fmt: skip
+            )
     sum_up(control._database)
     control._database.close()
     return tmp_path / "data"

@@ -159,10 +159,13 @@ def test_what_was_revoked_is_not_made_again(data, folder):
     run("apply", "-f", str(folder))
     run("project", "revoke", "acme", "search", "--yes")
     run("tenant", "revoke", "globex", "--yes")
-    assert plan(folder) == (2, [
-        "! project acme/search is revoked for good; take it out, or use another name",
-        "! tenant globex is revoked for good; take it out, or use another name",
-    ])  # fmt: skip
+    assert plan(folder) == (
+        2,
+        [
+            "! project acme/search is revoked for good; take it out, or use another name",
+            "! tenant globex is revoked for good; take it out, or use another name",
+        ],
+    )
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,13 @@ async def test_figures_and_the_pin_are_changed_and_what_cannot_be_is_named(site)
     await site.apply()
     digest = "a" * 64
     site.write(small={**SMALL, "min_replicas": 1, "max_replicas": 2, "weights_sha256": digest})
-    assert await site.lines() == (0, [
-        f"~ deployment acme/small: pinned to the weights {digest}",
-        "~ deployment acme/small: min_replicas 0 -> 1, max_replicas 1 -> 2",
-    ])  # fmt: skip
+    assert await site.lines() == (
+        0,
+        [
+            f"~ deployment acme/small: pinned to the weights {digest}",
+            "~ deployment acme/small: min_replicas 0 -> 1, max_replicas 1 -> 2",
+        ],
+    )
     assert site.there()["small"].weights_sha256 == digest
     assert await site.lines("--plan") == NOTHING
     site.write(small={**SMALL, "min_replicas": 1, "max_replicas": 2, "weights": "large.gguf"})
@@ -151,8 +154,9 @@ async def test_another_name_for_a_model_takes_the_place_of_the_one_before(site):
     assert said.exit_code == 1 and "'small' of tenant 'acme' serves 'small' already" in said.stderr
     assert set(site.there()) == {"small"}
     assert await site.lines("--prune", "--yes") == (
-        0, ["- deployment acme/small", "+ deployment acme/smaller of small"]
-    )  # fmt: skip
+        0,
+        ["- deployment acme/small", "+ deployment acme/smaller of small"],
+    )
     assert set(site.there()) == {"smaller"}
 
 

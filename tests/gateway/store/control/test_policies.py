@@ -29,9 +29,14 @@ def clock():
 @pytest.fixture
 def timed(database, events, clock, acme):
     return Control(
-        database, cell="demo", hasher=KeyHasher(PEPPER), actor="cli:test", check_policy=compile_policy,
-        on_event=events.append, now=clock,
-    )  # fmt: skip
+        database,
+        cell="demo",
+        hasher=KeyHasher(PEPPER),
+        actor="cli:test",
+        check_policy=compile_policy,
+        on_event=events.append,
+        now=clock,
+    )
 
 
 def in_force(inventory, tenant="acme", project=None):

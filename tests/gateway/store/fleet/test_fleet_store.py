@@ -1,7 +1,5 @@
 import threading
 import time
-from datetime import UTC, datetime
-from itertools import pairwise
 
 import pytest
 import sqlalchemy
@@ -9,7 +7,7 @@ import sqlalchemy
 from gateway.database.errors import Duplicate, Invalid, NotFound, NotReady
 from gateway.store.fleet.demand import write_demand
 from gateway.store.fleet.fleet_store import FleetStore
-from gateway.store.fleet.uptime import _by_day, meter
+from gateway.store.fleet.uptime import meter
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, launched, replicas_of
 from regions.fleet.demand import Demand, DemandReport
 from regions.fleet.deployment import Deployment, ReplicaState, Scale
@@ -20,9 +18,14 @@ from regions.identity.identity import BackendIdentity
 ON_BOTH_DATABASES = True
 
 WISH = Deployment(
-    tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par", "eu-de-fra"),
-    max_replicas=3, micro_eur_per_hour=3_600_000,
-)  # fmt: skip
+    tenant="acme",
+    id="small",
+    model="small",
+    weights="small.gguf",
+    regions=("eu-fr-par", "eu-de-fra"),
+    max_replicas=3,
+    micro_eur_per_hour=3_600_000,
+)
 
 
 @pytest.fixture
@@ -43,9 +46,13 @@ def store(database, events, acme):
 def backend(replica):
     identity = BackendIdentity("demo", replica.tenant, replica.region, replica.id)
     return Backend(
-        id=replica.id, tenant=replica.tenant, region=replica.region, url="https://127.0.0.1:1", uri=identity.uri,
+        id=replica.id,
+        tenant=replica.tenant,
+        region=replica.region,
+        url="https://127.0.0.1:1",
+        uri=identity.uri,
         models=("small",),
-    )  # fmt: skip
+    )
 
 
 def uptime(database):
@@ -98,9 +105,7 @@ def test_one_is_put_to_sleep_and_woken_and_the_same_again_is_not_told(acme, even
     assert [acme.put_deployment_to_sleep("acme", "small").asked for _ in range(2)] == ["asleep"] * 2
     assert [acme.wake_deployment("acme", "small").asked for _ in range(2)] == ["awake"] * 2
     told = [(event.action, event.detail) for event in events if event.action.startswith("deployment.")][1:]
-    assert told == [
-        ("deployment.put_to_sleep", {"asked": "asleep"}), ("deployment.woken", {"asked": "awake"})
-    ]  # fmt: skip
+    assert told == [("deployment.put_to_sleep", {"asked": "asleep"}), ("deployment.woken", {"asked": "awake"})]
     assert acme.drain_deployment("acme", "small").asked is None
     for act in (acme.put_deployment_to_sleep, acme.wake_deployment):
         with pytest.raises(NotReady, match="scale it first"):
@@ -386,18 +391,6 @@ def test_the_hours_by_which_a_clock_is_put_forward_are_not_billed(store, databas
     shift(database, 7200)
     one.end(term, replica, ReplicaState.STOPPED, "scaled_down", seen=True, within_s=3.0)
     assert 9_998 <= sum(up for _, up, _ in uptime(database)) <= 10_002
-
-
-def test_a_night_is_split_at_midnight_utc():
-    midnight = datetime(2026, 11, 28, tzinfo=UTC).timestamp()
-    assert list(_by_day(midnight - 1.5, midnight + 2.25)) == [("2026-11-27", 1500), ("2026-11-28", 2250)]
-
-
-def test_spans_that_follow_each_other_add_up():
-    begin = datetime(2026, 11, 27, 23, 59, 58, tzinfo=UTC).timestamp()
-    marks = [begin + n * 0.33337 for n in range(20)]
-    pieces = sum(ms for a, b in pairwise(marks) for _, ms in _by_day(a, b))
-    assert pieces == sum(ms for _, ms in _by_day(marks[0], marks[-1]))
 
 
 def test_each_replica_names_the_deployment_that_started_it_after_its_end_too(database, store, acme):

@@ -16,7 +16,7 @@ from gateway.database.tables.usage import CaseCursorRow, CasePlaceRow
 from gateway.server.case_follower import CaseFollower
 from gateway.store.log_followers.case_places import CasePlaces
 from tests.audit.incidents.test_known_cases import Counted
-from tests.gateway.server.test_ledger import accepted, clock, record  # noqa: F401  (fixtures)
+from tests.gateway.store.log_followers.test_ledger_writer import accepted, clock, record  # noqa: F401  (fixtures)
 
 ON_BOTH_DATABASES = True
 

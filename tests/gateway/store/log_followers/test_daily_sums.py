@@ -19,7 +19,8 @@ from gateway.store.log_followers.ledger_writer import DAY_S, LedgerWriter
 from gateway.store.reports.usage_report import DIMENSIONS, entries, usage
 from tests.conftest import how_many, seed_of
 from tests.fakes.lab import lab
-from tests.gateway.server.test_ledger import TENANTS, accepted, bill, clock, completed, record  # noqa: F401  (fixtures)
+from tests.gateway.server.test_ledger import bill
+from tests.gateway.store.log_followers.test_ledger_writer import TENANTS, accepted, clock, completed, record  # noqa: F401  (fixtures)
 from tests.gateway.test_keeping import ALICE, asked, audit, keeping
 from tests.gateway.test_ledger_retention import NOW, called, kept, taken
 
@@ -64,9 +65,12 @@ async def some_history(log, clock, chance, running, count):  # noqa: F811
         clock[0] += chance.random() * 8000
         tenant, request = chance.choice(TENANTS), f"req-{chance.getrandbits(64)}"
         intent = accepted(
-            request, tenant, project=chance.choice(("main", "side")), model=chance.choice(("small", "unpriced")),
+            request,
+            tenant,
+            project=chance.choice(("main", "side")),
+            model=chance.choice(("small", "unpriced")),
             region=chance.choice(("eu-fr-par", "eu-de-fra")),
-        )  # fmt: skip
+        )
         line = {"batch_id": "batch_1", "batch_line": chance.randrange(4)} if chance.random() < 0.3 else {}
         await log.append(intent.model_copy(update={"key_id": chance.choice(("7GA3GXAA", "K2")), **line}))
         running.append((request, tenant))
@@ -92,8 +96,13 @@ def some_outcome(chance, request, tenant):
 
 @pytest.mark.parametrize("number", range(how_many(50, 2)))
 async def test_sums_of_any_history_are_those_of_its_rows_however_they_are_grouped(
-    record, database, acme, clock, monkeypatch, number  # noqa: F811
-):  # fmt: skip
+    record,  # noqa: F811
+    database,
+    acme,
+    clock,  # noqa: F811
+    monkeypatch,
+    number,
+):
     log, path = record
     monkeypatch.setattr("gateway.store.log_followers.ledger_writer.AT_ONCE", 11)
     monkeypatch.setattr("gateway.store.log_followers.ledger_writer.PAUSE_S", 0.001)
@@ -159,8 +168,14 @@ async def test_rows_of_a_gateway_of_the_version_before_are_added_once_by_any_wri
     ],
 )
 async def test_sums_of_a_day_go_when_its_last_row_may_or_the_period_of_bills_is_over(
-    record, database, acme, classes, days, sum_days, expected  # noqa: F811
-):  # fmt: skip
+    record,  # noqa: F811
+    database,
+    acme,
+    classes,
+    days,
+    sum_days,
+    expected,
+):
     log, path = record
     for number, of in enumerate(classes):
         await called(log, f"r{number}", retention_class=of)

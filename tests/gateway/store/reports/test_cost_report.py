@@ -15,17 +15,39 @@ HOUR = 3_600_000
 
 def up(replica, day, up_ms, busy_ms=0, *, tenant="acme", deployment="small", micro=2_500_000):
     return UptimeRow(
-        replica=replica, day=day, tenant=tenant, deployment=deployment, model="small", region="eu-fr-par", gpu="h100",
-        micro_eur_per_hour=micro, up_ms=up_ms, busy_ms=busy_ms,
-    )  # fmt: skip
+        replica=replica,
+        day=day,
+        tenant=tenant,
+        deployment=deployment,
+        model="small",
+        region="eu-fr-par",
+        gpu="h100",
+        micro_eur_per_hour=micro,
+        up_ms=up_ms,
+        busy_ms=busy_ms,
+    )
 
 
 def call(request_id, backend, day, tokens_in, tokens_out, *, tenant="acme", nano=None):
     return LedgerRow(
-        tenant=tenant, request_id=request_id, project="p", key_id="k", model="small", region="eu-fr-par",
-        backend=backend, accepted_at=0.0, outcome="completed", day=day, tokens_in=tokens_in, tokens_cached=0,
-        tokens_out=tokens_out, estimated=False, backend_ms=10, price=None, nano_eur=nano,
-    )  # fmt: skip
+        tenant=tenant,
+        request_id=request_id,
+        project="p",
+        key_id="k",
+        model="small",
+        region="eu-fr-par",
+        backend=backend,
+        accepted_at=0.0,
+        outcome="completed",
+        day=day,
+        tokens_in=tokens_in,
+        tokens_cached=0,
+        tokens_out=tokens_out,
+        estimated=False,
+        backend_ms=10,
+        price=None,
+        nano_eur=nano,
+    )
 
 
 @pytest.fixture

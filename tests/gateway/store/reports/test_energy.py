@@ -82,18 +82,40 @@ def outcome(made):
 
 def call(request, backend, joules, *, tenant="acme", tokens=1000, model="small"):
     return LedgerRow(
-        tenant=tenant, request_id=request, project="p", key_id="k", model=model, region="eu-fr-par", backend=backend,
-        accepted_at=0.0, outcome="completed", day=DAY, tokens_in=tokens - 100, tokens_cached=0, tokens_out=100,
-        estimated=False, backend_ms=10, price=None, nano_eur=None,
+        tenant=tenant,
+        request_id=request,
+        project="p",
+        key_id="k",
+        model=model,
+        region="eu-fr-par",
+        backend=backend,
+        accepted_at=0.0,
+        outcome="completed",
+        day=DAY,
+        tokens_in=tokens - 100,
+        tokens_cached=0,
+        tokens_out=100,
+        estimated=False,
+        backend_ms=10,
+        price=None,
+        nano_eur=None,
         energy_mj=None if joules is None else round(joules * 1000),
-    )  # fmt: skip
+    )
 
 
 def up(replica, gpu, *, tenant="acme", deployment="small"):
     return UptimeRow(
-        replica=replica, day=DAY, tenant=tenant, deployment=deployment, model="small", region="eu-fr-par", gpu=gpu,
-        micro_eur_per_hour=2_500_000, up_ms=3_600_000, busy_ms=1000,
-    )  # fmt: skip
+        replica=replica,
+        day=DAY,
+        tenant=tenant,
+        deployment=deployment,
+        model="small",
+        region="eu-fr-par",
+        gpu=gpu,
+        micro_eur_per_hour=2_500_000,
+        up_ms=3_600_000,
+        busy_ms=1000,
+    )
 
 
 @pytest.fixture

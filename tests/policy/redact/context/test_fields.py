@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 import pytest
 
 from policy.redact.context.fields import places
@@ -8,15 +7,20 @@ from policy.redact.payment.bic import find_bics
 from policy.redact.text.reading import Reading
 
 FRAMES = [
-    "{name}: {value}\n", "{name} ......... {value}\n", "{name}\n{value}\n\n", "* **{name}:** `{value}`", "<dt>{name}</dt><dd>{value}</dd>",
-    '<label>{name}</label><input type="text" name="x" value="{value}"/>', '{{"{name}": "{value}"}}', "'{name}' => '{value}'",
-    '{{"field": "{name}", "value": "{value}"}}', "Agent: {name}?\nUser: {value}\n", "{value} ({name}), x", "id;{name};z\n1;{value};2\n",
-    "| {name} | a |\n|---|---|\n| {value} | b |\n", "<tr><th>a</th><th>{name}</th></tr><tr><td>b</td><td>{value}</td></tr>",
+    "{name}: {value}\n", "{name} ......... {value}\n", "{name}\n{value}\n\n", "* **{name}:** `{value}`",
+    "<dt>{name}</dt><dd>{value}</dd>",
+    '<label>{name}</label><input type="text" name="x" value="{value}"/>', '{{"{name}": "{value}"}}',
+    "'{name}' => '{value}'",
+    '{{"field": "{name}", "value": "{value}"}}', "Agent: {name}?\nUser: {value}\n", "{value} ({name}), x",
+    "id;{name};z\n1;{value};2\n",
+    "| {name} | a |\n|---|---|\n| {value} | b |\n", "<tr><th>a</th><th>{name}</th></tr><tr><td>b</td><td>{value}</td></"
+                                                    "tr>",
     "{name}     a\n{value}  b   \n",
 ]  # fmt: skip
 FIELDS = [
     (find_bics, "BIC", "COBADEFFXXX"), (find_bics, "SWIFT", "BNPAFRPP"), (find_plates, "Kennzeichen", "B-MW 4321"),
-    (find_plates, "Immatriculation", "AB-123-CD"), (find_births, "Geburtsdatum", "12.05.1980"), (find_births, "Date of birth", "1980-05-12"),
+    (find_plates, "Immatriculation", "AB-123-CD"), (find_births, "Geburtsdatum", "12.05.1980"), (find_births,
+    "Date of birth", "1980-05-12"),
 ]  # fmt: skip
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 """Numbers of tables, logs, code and law, which are neither phones nor cards nor identity numbers."""
 
 import pytest
@@ -14,7 +13,8 @@ def found(text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("text", [
     "x,y\n1,0.246783997558\n", "0.422187974039385,155.9,114.31304768\n", "MAE,Madera,CA,USA,36.9857175,-120.1119844",
-    "0,246783997558;1,93746554\n", "iata,lat\nMBG,Mobridge Municipal,SD,USA,45.54650361,-100.40791\n", "932.1\t295.5\t1549.890",
+    "0,246783997558;1,93746554\n", "iata,lat\nMBG,Mobridge Municipal,SD,USA,45.54650361,-100.40791\n",
+    "932.1\t295.5\t1549.890",
 ])  # fmt: skip
 def test_decimals_of_any_table_are_left_alone(text):
     assert found(text) == []
@@ -30,8 +30,10 @@ def test_a_score_of_a_label_is_nothing_of_that_label(label, figure):
 
 
 @pytest.mark.parametrize("text", [
-    "Wolfgang Amadeus Mozart (1756 - 1791) was a composer.", "the reign (1308 – 1312) ended", "(1719-1780)", "from 1990-2020",
-    "so-called Sun King (1638 - 1715)", "der Verordnung (EU) 2019/1021 des Rates", "0.14.0 / 2010-06-15", "ratio 0.30 / 0.60 / 0.20",
+    "Wolfgang Amadeus Mozart (1756 - 1791) was a composer.", "the reign (1308 – 1312) ended", "(1719-1780)",
+    "from 1990-2020",
+    "so-called Sun King (1638 - 1715)", "der Verordnung (EU) 2019/1021 des Rates", "0.14.0 / 2010-06-15",
+    "ratio 0.30 / 0.60 / 0.20",
     "release 0.27.17.20210829", "Unionsmarke Nr. 017131139 eingetragen", "postal code 12227-000 or 94043-1351",
 ])  # fmt: skip
 def test_years_acts_versions_and_files_are_no_phones(text):
@@ -40,7 +42,8 @@ def test_years_acts_versions_and_files_are_no_phones(text):
 
 @pytest.mark.parametrize("text", [
     "081109 203615 148 INFO dfs.DataNode: done", "081109 203615", "03-17 16:15:06.200  1702  3137 D PowerManager: on",
-    "id=4980916519894289629", "blk_-4980916519894289629 stored", "620280697361025975", "Bad activity token: android.os.BinderProxy@2bd79ce",
+    "id=4980916519894289629", "blk_-4980916519894289629 stored", "620280697361025975",
+    "Bad activity token: android.os.BinderProxy@2bd79ce",
     "I0317 16:15:06.200145   1702 main.cc:12] up", "seq 2022655477:8007951962, ack 2242049445",
 ])  # fmt: skip
 def test_stamps_processes_and_drawn_ids_of_logs_are_left_alone(text):
@@ -84,8 +87,13 @@ def test_a_card_in_a_column_whose_other_numbers_fail_the_check_is_none():
     assert found("\n".join(["4111111111111111", "5105105105105100"])) != []
 
 
-@pytest.mark.parametrize("row", ["name;mail;phone;id\nNatasza Testowa;n.t@mail.example.eu;512 218 761;53070237720",
-                                 "Natasza Testowa;n.t@mail.example.eu;512 218 761;53070237720\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "row",
+    [
+        "name;mail;phone;id\nNatasza Testowa;n.t@mail.example.eu;512 218 761;53070237720",
+        "Natasza Testowa;n.t@mail.example.eu;512 218 761;53070237720\n",
+    ],
+)
 def test_an_id_behind_a_phone_in_a_row_keeps_its_own_label(row):
     assert ("national_id.pl_pesel", "53070237720") in found(row)
     assert ("phone", "512 218 761") in found(row)
@@ -96,8 +104,10 @@ def test_an_order_behind_a_phone_in_a_row_is_no_id():
 
 
 @pytest.mark.parametrize("text", [
-    "Der Zähler steht auf 92459841 und die Datei hat 602944069 Bytes.", "00000010  f0 cc fd 89 2f 09 20 72 26 f5 6e", "e 504708 707953 210289\ne 196803 22287 854511",
-    '{"ts": 1460122329175, "v": 0.7777}', "kernel: [12345.064422] usb 3-7: new", "7360916\t34434048915\t63028049987\t2178616",
+    "Der Zähler steht auf 92459841 und die Datei hat 602944069 Bytes.", "00000010  f0 cc fd 89 2f 09 20 72 26 f5 6e",
+    "e 504708 707953 210289\ne 196803 22287 854511",
+    '{"ts": 1460122329175, "v": 0.7777}', "kernel: [12345.064422] usb 3-7: new",
+    "7360916\t34434048915\t63028049987\t2178616",
 ])  # fmt: skip
 def test_counts_bytes_coordinates_and_times_are_left_alone(text):
     assert found(text) == []

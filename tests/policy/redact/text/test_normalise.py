@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # tables read better in one line a row
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +12,10 @@ def test_ascii_is_the_same_object():
 
 @pytest.mark.parametrize(
     ("written", "seen"),
-    [("４１１１", "4111"), ("４\u200b１", "41"), ("a\u00a0b\u2009c\u202fd", "a b c d"), 
+    [("４１１１", "4111"), ("４\u200b１", "41"), ("a\u00a0b\u2009c\u202fd", "a b c d"),
      ("so\u00adft", "soft"), ("1\u20132\u22123", "1-2-3"), ("٤١", "41"), ("𝟒𝐚", "4a"), ("\ufeffx", "x"),
-     ("ﬁ…½", "fi...1/2"), ("ﬃ", "ffi"), ("ŀ", "l"), ("㎏", "kg"), ("⑩⒈⑴", "101.(1)"), ("℡", "TEL"), ("ŉ", "n"), ("ﬅ", "st"),
+     ("ﬁ…½", "fi...1/2"), ("ﬃ", "ffi"), ("ŀ", "l"), ("㎏", "kg"), ("⑩⒈⑴", "101.(1)"), ("℡", "TEL"), ("ŉ", "n"), ("ﬅ",
+     "st"),
      ("ﷲ", "الله"), ("ﻻ", "لا"), ("¨", " "), ("㏂", "a.m."), ("℃", "C"),
      ("Zürich €", "Zürich €")],
 )  # fmt: skip

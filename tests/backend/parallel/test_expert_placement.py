@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.parallel.placement import Placement
+from backend.parallel.expert_placement import Placement
 
 SIZES = st.integers(1, 8)
 

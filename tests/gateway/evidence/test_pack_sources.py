@@ -10,7 +10,7 @@ from audit.incidents.evidence import evidence_sources
 from audit.privacy.kept_content import content_sources
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
-from gateway.evidence.sources import give_sources
+from gateway.evidence.pack_sources import give_sources
 
 before = len(evidence_sources), len(content_sources)
 status = asyncio.run(run_gateway(load_settings(data=Path(sys.argv[1]))))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from regions.evidence.refusal import EvidenceRefused
+from regions.evidence.errors import EvidenceRefused
 
 
 class FieldReader:

@@ -45,10 +45,12 @@ class Placement:
         for _ in range(self.spare * len(own)):
             found = found._with_a_copy(own, self.spare, loads) or found
         return Placement(
-            tuple(held + _kept(held, self.slots[rank], len(own[rank]) + self.spare) for rank, held in
-                  enumerate(found.slots)),
+            tuple(
+                held + _kept(held, self.slots[rank], len(own[rank]) + self.spare)
+                for rank, held in enumerate(found.slots)
+            ),
             self.spare,
-        )  # fmt: skip
+        )
 
     def _with_a_copy(self, own: list[tuple[int, ...]], spare: int, loads: Sequence[float]) -> "Placement | None":
         """One copy more, where it helps most; None where there is no such place."""

@@ -265,9 +265,16 @@ class Hub:
         """Tell all processes if the engine's state is another."""
         engine, number = self._backend.engine, self._state.number
         found = State(
-            number, engine.ready, engine.loading, engine.alive, engine.dead, engine.resting, engine.leaving,
-            engine.adapters, self._backend.fingerprint(),
-        )  # fmt: skip
+            number,
+            engine.ready,
+            engine.loading,
+            engine.alive,
+            engine.dead,
+            engine.resting,
+            engine.leaving,
+            engine.adapters,
+            self._backend.fingerprint(),
+        )
         if found != self._state:
             self._state = State(number + 1, *[getattr(found, name) for name in State.__struct_fields__[1:]])
             for front in self._fronts:

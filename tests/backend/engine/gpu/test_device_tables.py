@@ -6,7 +6,7 @@ import torch
 
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.sequence import Sequence
-from backend.engine.gpu.tables import DeviceTables
+from backend.engine.gpu.device_tables import DeviceTables
 from backend.kernels.interface import kernels_for
 from backend.marks.scheme import shard_key
 

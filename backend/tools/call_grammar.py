@@ -22,9 +22,10 @@ def forced_calls(form: ToolFormat, tools: Tools, control_token: Callable[[str], 
     shape = form.shape
     if shape is None:
         raise InvalidRequest(
-            "calls of this model cannot be forced; send tool_choice auto", param="tool_choice",
+            "calls of this model cannot be forced; send tool_choice auto",
+            param="tool_choice",
             code="unsupported_parameter",
-        )  # fmt: skip
+        )
     before = _literal(shape.before, form.markers, control_token)
     calls = f"call ({_text(shape.between)} call){{0,{MOST_CALLS - 1}}}" if tools.parallel else "call"
     lines = [

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from backend.tools.call_grammar import MOST_CALLS, forced_calls
 from backend.tools.formats import FORMATS, LLAMA3, MISTRAL, ToolFormat
-from backend.tools.grammar import MOST_CALLS, forced_calls
 from backend.tools.request import Tools, read_tools
 from tests.backend.tools.reading import calls, content, read
 

@@ -1,7 +1,7 @@
 import pytest
 
 from backend.errors import FetchError
-from backend.fetch.names import HubName, OciName, S3Name, remote_name
+from backend.fetch.model_references import HubName, OciName, S3Name, remote_name
 
 DIGEST = "sha256:" + "0" * 64
 
