@@ -71,12 +71,17 @@ class Bench:
         began = time.perf_counter()
         for id, prompt in enumerate(prompts):
             self.engine.add(
-                id, prompt,
+                id,
+                prompt,
                 SamplingParams(
-                    max_tokens=self.answer, temperature=1.0, seed=self._rng.randrange(1 << 62), ignore_eos=True,
-                    mark=shard_key(KEY, id) if kind == "marked" else None, commits=kind == "committed",
+                    max_tokens=self.answer,
+                    temperature=1.0,
+                    seed=self._rng.randrange(1 << 62),
+                    ignore_eos=True,
+                    mark=shard_key(KEY, id) if kind == "marked" else None,
+                    commits=kind == "committed",
                 ),
-            )  # fmt: skip
+            )
         while self.engine.has_work:
             for item in self.engine.step():
                 assert item.token is not None
@@ -152,10 +157,16 @@ def started(shape: str, device: str) -> Engine:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape]))
         config = EngineConfig(
-            model=folder, device=device, dtype="bfloat16" if device == "cuda" else "float32", load_format="dummy",
-            max_num_seqs=64, max_num_batched_tokens=8192, max_waiting=1 << 20, max_model_len=8192,
+            model=folder,
+            device=device,
+            dtype="bfloat16" if device == "cuda" else "float32",
+            load_format="dummy",
+            max_num_seqs=64,
+            max_num_batched_tokens=8192,
+            max_waiting=1 << 20,
+            max_model_len=8192,
             **({} if device == "cuda" else {"num_blocks": 2048}),
-        )  # fmt: skip
+        )
         return Engine.from_checkpoint(Checkpoint(Path(folder)), config, lambda *_: None, None)
 
 

@@ -56,7 +56,7 @@ class EventSplitter:
     @property
     def is_between(self) -> bool:
         """Whether the next byte begins an event, and nothing of the ones before is held."""
-        return self._begun and not self._pending and not self._held_cr
+        return self._begun and not self._pending and not self._after_cr
 
     @property
     def empty(self) -> bool:

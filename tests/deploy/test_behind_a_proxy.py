@@ -212,9 +212,19 @@ async def check_http2(base, bound):
     sent = json.dumps(chat("hi", stream=True))
     headers = ("-H", f"authorization: Bearer {bound}", "-H", "content-type: application/json")
     call = await asyncio.create_subprocess_exec(
-        curl, "-sSkN", "--http2", "--interface", HERE, *headers, "-d", sent, "-w", "HTTP/%{http_version} %{http_code}",
-        f"{base}/v1/chat/completions", stdout=subprocess.PIPE,
-    )  # fmt: skip
+        curl,
+        "-sSkN",
+        "--http2",
+        "--interface",
+        HERE,
+        *headers,
+        "-d",
+        sent,
+        "-w",
+        "HTTP/%{http_version} %{http_code}",
+        f"{base}/v1/chat/completions",
+        stdout=subprocess.PIPE,
+    )
     said, _ = await call.communicate()
     assert said.endswith(b"data: [DONE]\n\nHTTP/2 200"), said[-200:]
 

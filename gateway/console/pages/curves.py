@@ -60,11 +60,15 @@ async def show(visit: Visit) -> Response:
     backends = await visit.of_tenant("backend-curves", period=period) if sees else ()
     template = "_curves.html" if visit.request.headers.get("hx-request") == "true" else "curves.html"
     return visit.render(
-        template, shown_tenant=visit.tenant, active="curves", period=period, periods=PERIODS,
+        template,
+        shown_tenant=visit.tenant,
+        active="curves",
+        period=period,
+        periods=PERIODS,
         of_calls=[_shown(visit, period, curve, calls) for curve in OF_CALLS],
         of_backends=[_shown(visit, period, curve, backends) for curve in OF_BACKENDS] if _told(backends) else (),
         sees_backends=sees,
-    )  # fmt: skip
+    )
 
 
 def _told(points: Sequence[Any]) -> bool:

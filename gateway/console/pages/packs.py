@@ -14,9 +14,14 @@ async def listed(visit: Visit) -> Response:
     asked = visit.request.query_params
     since, until = (moments.in_field(asked.get(name, ""))[:10] for name in ("since", "until"))
     return visit.render(
-        "packs.html", shown_tenant=visit.tenant, active="packs", since=since, until=until,
-        periods=moments.closed_periods(visit.context.now().date()), **await _state(visit),
-    )  # fmt: skip
+        "packs.html",
+        shown_tenant=visit.tenant,
+        active="packs",
+        since=since,
+        until=until,
+        periods=moments.closed_periods(visit.context.now().date()),
+        **await _state(visit),
+    )
 
 
 async def live(visit: Visit) -> Response:

@@ -46,8 +46,13 @@ class BackendCurves:
             if report is not None and rates is not None:  # it told of itself within the last half minute
                 found.append(
                     Look(
-                        backend.tenant, backend.id, report.running, report.waiting, report.kv_use, rates.tokens_per_s,
+                        backend.tenant,
+                        backend.id,
+                        report.running,
+                        report.waiting,
+                        report.kv_use,
+                        rates.tokens_per_s,
                         rates.watts,
                     )
-                )  # fmt: skip
+                )
         return found

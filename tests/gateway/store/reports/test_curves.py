@@ -112,8 +112,12 @@ async def test_a_tenant_sees_its_own_calls_and_one_that_is_not_there_nothing(rec
 
 
 async def test_what_no_period_shows_any_more_is_not_written_and_what_was_is_deleted(
-    record, database, acme, clock, read  # noqa: F811
-):  # fmt: skip
+    record,  # noqa: F811
+    database,
+    acme,
+    clock,  # noqa: F811
+    read,
+):
     log, _ = record
     await called(log, "old")
     note_looks(database, [Look("acme", "a", 1, 0, 0.5, 80.0, 400.0)], clock[0])
@@ -148,9 +152,11 @@ def test_backends_are_means_over_a_step_added_up_over_backends(database, acme):
 def test_the_running_step_counts_by_the_time_that_passed_of_it(database, acme):
     with database.write() as session:
         begin = int(BEGAN // 60) * 60
-        sums = {("acme", 60, begin, 20): dict.fromkeys(
-            ("completed", "denied", "refused", "aborted", "tokens_out", "first_tokens", "first_token_ms"), 30
-        )}  # fmt: skip
+        sums = {
+            ("acme", 60, begin, 20): dict.fromkeys(
+                ("completed", "denied", "refused", "aborted", "tokens_out", "first_tokens", "first_token_ms"), 30
+            )
+        }
         written.add(session.connection(), sums)
     assert call_curves(database, "acme", "1h", begin + 30)[-1].calls_per_minute == 240
     assert call_curves(database, "acme", "1h", begin + 1)[-1].calls_per_minute == 120 * 60 / 6

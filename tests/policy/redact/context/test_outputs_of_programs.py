@@ -1,13 +1,22 @@
-# ruff: noqa: E501  # the texts are what programs print
 """Lines that programs print: dumps, checksums, versions, time zones, counters. None of their numbers is anybody's."""
 
 import pytest
 
 from policy.redact.evaluate import find_labelled
 
-XXD = "00000810: 0000 0000 0000 0000 0504 0000 1200 0000  ................\n00001650: 0300 0300 0300 0300 0300 0300 0300 0800  ................\n000019e0: 5833 0200 0000 0000 0800 0000 0000 0000  X3..............\n00000340: 0500 0000 474e 5500 0280 00c0 0400 0000  ....GNU.........\n"
-HEXDUMP = "000011b0  00 00 00 00 00 00 00 00  00 91 00 00 00 00 00 00  |................|\n00008650  87 00 00 00 04 00 00 00  42 00 00 00 00 00 00 00  |........B.......|\n"
-OBJDUMP = "    2dd8:\tbe 01 00 00 00       \tmov    $0x1,%esi\n    35e4:\t48 63 04 81          \tmovslq (%rcx,%rax,4),%rax\n    1000:\t06 12 34 56          \tadd\n"
+XXD = (
+    "00000810: 0000 0000 0000 0000 0504 0000 1200 0000  ................\n00001650: 0300 0300 0300 0300 0300 0300 "
+    "0300 0800  ................\n000019e0: 5833 0200 0000 0000 0800 0000 0000 0000  X3..............\n00000340: "
+    "0500 0000 474e 5500 0280 00c0 0400 0000  ....GNU.........\n"
+)
+HEXDUMP = (
+    "000011b0  00 00 00 00 00 00 00 00  00 91 00 00 00 00 00 00  |................|\n00008650  87 00 00 00 04 "
+    "00 00 00  42 00 00 00 00 00 00 00  |........B.......|\n"
+)
+OBJDUMP = (
+    "    2dd8:\tbe 01 00 00 00       \tmov    $0x1,%esi\n    35e4:\t48 63 04 81          \tmovslq "
+    "(%rcx,%rax,4),%rax\n    1000:\t06 12 34 56          \tadd\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +66,8 @@ OBJDUMP = "    2dd8:\tbe 01 00 00 00       \tmov    $0x1,%esi\n    35e4:\t48 63 
         '.\\"      Date: 09/26/2022', "New in IDLE 0.5 (2/15/2000)",
         "too many delete() calls in tests\n  3255  9.0.0720",
         ".TH setup 2 2022-10-30 \"Linux man-pages\"", "Reset version from 1.2.0.0 to 1.2.0",
-        '"encryptionKey": "arn:aws:kms:us-west-2:123456789012:alias/aws/s3"', "Malloc rbytes data to pass to _XRead2*, but use",
+        '"encryptionKey": "arn:aws:kms:us-west-2:123456789012:alias/aws/s3"',
+        "Malloc rbytes data to pass to _XRead2*, but use",
         "patient,age\n\"0020980835\",11.5,0,1,0,0,0\n",
     ],
 )  # fmt: skip
