@@ -37,11 +37,11 @@ MODELS = ("mistral", "every second", "several tables", "gemma2", "gemma3", "gpt-
 def made(name: str, folder: Path) -> Decoder:
     match name:
         case "mistral":
-            return tiny_model(windows=(12, 12))
+            return tiny_model(head_dim=16, windows=(12, 12))
         case "every second":
-            return tiny_model(num_layers=4, windows=(8, None, 8, None))
+            return tiny_model(num_layers=4, head_dim=16, windows=(8, None, 8, None))
         case "several tables":
-            return tiny_model(num_layers=6, windows=(5, 5, None, 12, 5, 5))
+            return tiny_model(num_layers=6, head_dim=16, windows=(5, 5, None, 12, 5, 5))
         case "gpt-oss":
             return load_model(Checkpoint(write_gpt_oss(folder / "model", random_tensors(4))), "float32")
         case _:
