@@ -105,6 +105,7 @@ async def test_what_the_record_says_of_the_model_since_then_is_told_beside_a_dif
     backend = FakeBackend()
     async with lab(tmp_path, set_up=keeping, backends={"acme/eu-fr-par/acme-1": backend}) as made:
         line = ["model", "record", "acme", "--model", "small", "--what"]
+        await asked(made)  # a tenant of whom nothing is on record is taken for a typing error
         await audit(made, *line, "guardrails")
         request_id = await asked(made)
         await audit(made, *line, "weights")
