@@ -33,7 +33,7 @@ class KeepAlive:
         """Return whether a comment has to be sent: the client has received nothing for `every_s` seconds.
 
         Called when the backend has sent nothing for `for_s` seconds, or nothing for the client. If it is due, the
-        seconds are counted anew.
+        interval starts again.
         """
         now = asyncio.get_running_loop().time()
         if self._sent != self._received.bytes_out:

@@ -100,7 +100,7 @@ def test_a_refusal_needs_its_reason_as_a_code(data: Path) -> None:
     ],
 )
 def test_a_mistyped_tenant_is_told_and_gets_no_record(data: Path, home: Home, line: str) -> None:
-    """A hold that stands for nobody would let the data go that it was meant to keep."""
+    """A hold under a wrong name would not keep the data that it is meant to keep."""
     wrong = SHELL.invoke(app, [*shlex.split(line), "--data", str(data)])
     assert wrong.exit_code == 1 and "acmee" in wrong.output, wrong.output
     shown_now = SHELL.invoke(app, ["show", "--json", "--data", str(data)])

@@ -377,7 +377,9 @@ async def test_a_conversation_goes_on_and_each_turn_has_its_receipt(made, guest)
     both = json.loads(unescape(re.search(r'name="turns" value="([^"]+)"', second.text)[1]))
     assert [each["prompt"] for each in both] == [sent["prompt"], "and again?"]
     assert both[0] == turn and both[1]["receipt"] != turn["receipt"] and both[1]["record"] != turn["record"]
-    assert last(made, "inference.accepted")["redaction"]["counts_by_type"]["email"] >= 1, "what was said is masked anew"
+    assert last(made, "inference.accepted")["redaction"]["counts_by_type"]["email"] >= 1, (
+        "earlier turns are masked again"
+    )
     assert second.text.count("<code>user</code>") == 2 and "<b>" not in second.text
     refused = await developer.send("/t/acme/playground", **sent | {"turns": json.dumps(both * 10)})
     assert refused.status_code == 422 and "at most 20 turns" in refused.text
