@@ -42,7 +42,7 @@ def values_url() -> str | None:
 
 def values_of(side: Path) -> NamedDatabase:
     """The value store whose file would be `side`, as messages and its marker name it."""
-    return NamedDatabase("value store", side, VALUES_VARIABLE, VALUES_SETTING)
+    return NamedDatabase("value store", side, side.with_name("side.place"), VALUES_VARIABLE, VALUES_SETTING)
 
 
 def require_place(side: Path, source: UrlSource = values_url) -> None:

@@ -55,7 +55,7 @@ def database_url() -> str | None:
 
 def record_of(path: Path) -> NamedDatabase:
     """The record whose file would be `path`, as messages and its marker name it."""
-    return NamedDatabase("record", path, DATABASE_VARIABLE, DATABASE_SETTING)
+    return NamedDatabase("record", path, path.with_name("record.place"), DATABASE_VARIABLE, DATABASE_SETTING)
 
 
 def open_store(path: Path, node: str, boot: str, source: UrlSource = database_url) -> LeafStore:

@@ -14,8 +14,6 @@ from audit.errors import StoreError
 from audit.files.secret_file import LoosePermissions, read_secret, write_secret
 from audit.storage.dsn import ServerDatabase, database_of
 
-SUFFIX = ".place"
-
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
@@ -33,17 +31,15 @@ class StoreLocation:
 class NamedDatabase:
     """One database of an installation as its messages name it.
 
-    `file` is where it would be as SQLite, `variable` the environment variable of its URL, `setting` the key of it.
+    `file` is where it would be as SQLite, `marker` where its marker is, `variable` the environment variable of its
+    URL, `setting` the key of it.
     """
 
     what: str
     file: Path
+    marker: Path
     variable: str
     setting: str
-
-    @property
-    def marker(self) -> Path:
-        return self.file.with_name(self.what.partition(" ")[0] + SUFFIX)
 
 
 def read_marker(named: NamedDatabase) -> StoreLocation | None:

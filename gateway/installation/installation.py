@@ -211,7 +211,13 @@ class Installation:
     def stores(self, urls: DatabaseUrls | None = None) -> list[tuple[NamedDatabase, str | None]]:
         """Control database and record as messages name them, each with the URL that is configured for it."""
         urls = self.urls if urls is None else urls
-        control = NamedDatabase("control database", self.data / "control.db", CONTROL_VARIABLE, CONTROL_SETTING)
+        control = NamedDatabase(
+            "control database",
+            self.data / "control.db",
+            self.data / "control.place",
+            CONTROL_VARIABLE,
+            CONTROL_SETTING,
+        )
         return [(control, urls.control), (record_of(self.audit_log), urls.record)]
 
     def settle(self) -> list[tuple[NamedDatabase, StoreLocation]]:
