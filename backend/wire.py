@@ -559,7 +559,7 @@ ChallengeVerdict = Literal["matched", "other_quantisation", "other_model", "othe
 class ChallengedPart(BaseModel):
     """32 tokens of an answer, from `first` to `last` (counted from 1). exponents: how many of `values` have the same
     sign and exponent. mean, median: differences of their mantissas; steps: mean difference of all values
-    (`backend.activations.commitment.Distance`). All None where nothing was compared."""
+    (`backend.activations.answer_commitment.Distance`). All None where nothing was compared."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from policy.analysis.check import PolicyTestOutcome, run_tests
+from policy.analysis.policy_tests import PolicyTestOutcome, run_tests
 from policy.decision.compile import CompiledPolicy, compile_policy
 from policy.document.countries import builtin_countries
 from policy.document.document import load_document

@@ -10,7 +10,7 @@ LONG_FUNCTIONS = {
     "gateway/database/migrations/versions/r0008_fleet.py upgrade": 81,
     "backend/kernels/attention/paged_decode.py _paged_decode": 80,
     "backend/kernels/attention/paged_decode.py paged_decode": 80,
-    "backend/cli/plan.py plan": 76,
+    "backend/cli/capacity_plan.py plan": 76,
     "gateway/database/migrations/versions/r0001_control_plane.py upgrade": 75,
     "backend/kernels/attention/paged_attention.py _paged_attention": 73,
     "gateway/database/migrations/versions/r0003_limits_and_ledger.py upgrade": 69,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cli.frame import (
+from audit.cli.command_context import (
     DataOption,
     JsonOption,
     UsageMistake,

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audit.cli.ai_act import ai_act_command
-from audit.cli.frame import (
+from audit.cli.command_context import (
     DEFAULT_DATA,
     LOG_IN_DATA,
     DataOption,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cli.frame import (
+from audit.cli.command_context import (
     DEFAULT_DATA,
     DataOption,
     JsonOption,
@@ -26,8 +26,8 @@ from audit.cli.frame import (
 from audit.cli.on_files import ACTOR, OnFiles, Row, check_severity, do
 from audit.cli.over_api import OverApi, opened_record
 from audit.files.new_file import replace_file
-from audit.incidents.evidence import evidence_of
 from audit.incidents.impact import Impact, Scope, draft, impact
+from audit.incidents.pack_inputs import evidence_of
 from audit.law.deadlines import ClockTable, load_clocks
 from audit.privacy.rights import log_read
 from audit.private.audit_context import AuditContext

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from audit.cli.frame import DEFAULT_DATA, LOG_IN_DATA, UsageMistake, open_keys
+from audit.cli.command_context import DEFAULT_DATA, LOG_IN_DATA, UsageMistake, open_keys
 from audit.errors import AuditError, NoLog
 from audit.events.commitment import Field
 from audit.events.stamp import rfc3339
-from audit.incidents.evidence import evidence_of
 from audit.incidents.incident import Case, case_of, cases, close, notify, open_cases_of_hold, open_incident, update
+from audit.incidents.pack_inputs import evidence_of
 from audit.incidents.subject_requests import Matter, extend, matter_of, matters, receive, settle
 from audit.law.deadlines import ClockTable, as_rows
 from audit.log.audit_log import AuditLog

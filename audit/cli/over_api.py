@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from audit.cli.frame import UsageMistake, elsewhere
+from audit.cli.command_context import UsageMistake, elsewhere
 from audit.cli.on_files import Erased, OnFiles, Row, Span
 from audit.errors import AuditError
 from audit.events.commitment import Field

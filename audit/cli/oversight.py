@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from audit.cli.frame import DataOption, JsonOption, UsageMistake, describe_invalid, reporting_errors
+from audit.cli.command_context import DataOption, JsonOption, UsageMistake, describe_invalid, reporting_errors
 from audit.cli.on_files import ACTOR, do
 from audit.events.base import Event
 from audit.events.event import ModelChanged

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from audit.cli.frame import (
+from audit.cli.command_context import (
     DEFAULT_DATA,
     LOG_IN_DATA,
     DataOption,
@@ -25,7 +25,7 @@ from audit.cli.on_files import ACTOR, Row, do
 from audit.cli.over_api import OverApi, opened_record
 from audit.events.commitment import FIELDS
 from audit.files.new_file import replace_file
-from audit.incidents.evidence import Evidence, evidence_of
+from audit.incidents.pack_inputs import Evidence, evidence_of
 from audit.log.receipt import Receipt
 from audit.pack.archive import require_place
 from audit.pack.export import Summary, export

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from audit.cli.frame import DataOption, JsonOption, reporting_errors
+from audit.cli.command_context import DataOption, JsonOption, reporting_errors
 from audit.cli.on_files import do
 from audit.cli.private_values import BackupOption, print_outcome
 from audit.privacy.retention import preview, run

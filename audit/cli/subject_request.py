@@ -6,7 +6,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from audit.cli.frame import DataOption, JsonOption, console, given_code, given_utc, printable, reporting_errors
+from audit.cli.command_context import (
+    DataOption,
+    JsonOption,
+    console,
+    given_code,
+    given_utc,
+    printable,
+    reporting_errors,
+)
 from audit.cli.on_files import Row
 from audit.cli.over_api import opened_record
 from audit.incidents.subject_requests import ACTS, EXTENSIONS, OUTCOMES

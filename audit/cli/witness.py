@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from audit.cli.frame import (
+from audit.cli.command_context import (
     DEFAULT_DATA,
     LOG_IN_DATA,
     DataOption,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.incidents.evidence import Party
+from audit.incidents.pack_inputs import Party
 from audit.log.walk import as_plain, records
 from audit.private.certificate import spans
 from audit.private.value_store import ValueStore

@@ -10,7 +10,7 @@ from typing import Any
 from audit.errors import AuditError
 from audit.events.incident import Incident
 from audit.events.stamp import rfc3339
-from audit.incidents.moments import check_moments
+from audit.incidents.timeline import check_moments
 from audit.law.deadlines import ClockTable, Deadline, deadlines
 from audit.log.walk import parsed, records
 from audit.private.audit_context import AuditContext

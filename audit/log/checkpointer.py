@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from audit.keys.signer import Signer
 from audit.storage.store import SignedCheckpoint
-from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import Frontier
+from audit.tree.tlog_checkpoint import Checkpoint, origin_of, sign_checkpoint
 
 logger = logging.getLogger(__name__)
 

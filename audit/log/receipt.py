@@ -7,9 +7,9 @@ from functools import partial
 from audit.errors import AuditError, NoteError, ProofError, StoreError, VerificationFailed
 from audit.storage.store import Reader, StoredLeaf
 from audit.storage.tiles import Folder, TiledTree
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.merkle import RangeHash, inclusion_proof, leaf_hash, tree_hash, verify_inclusion
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of
 
 _RECEIPT = re.compile(
     r"(?P<tenant>[a-z0-9_][a-z0-9_-]{0,62})/(?P<seq>0|[1-9][0-9]{0,18})/(?P<hash>[0-9a-f]{64})", re.ASCII

@@ -1,7 +1,7 @@
 """The files of an evidence pack: what each holds, what it stands on, and its source in law.
 
 checked     by verify.py against the log's key, the tree or the records: records, proofs, certificates, policies
-recomputed  follows from the records alone: verify.py makes it again and compares (`audit.pack_verifier.tables`)
+recomputed  follows from the records alone: verify.py makes it again and compares (`audit.pack_verifier.pack_tables`)
 signed      made from registers outside the log: the manifest's signature says who stated it, and nothing proves it
 program     the format and the check themselves
 """

@@ -21,7 +21,7 @@ from audit.events.ocsf import ocsf
 from audit.events.privacy import LogExported
 from audit.events.schema import event_schema
 from audit.events.stamp import rfc3339
-from audit.incidents.evidence import Evidence
+from audit.incidents.pack_inputs import Evidence
 from audit.keys.signer import Signer, key_of, successions_of
 from audit.log.walk import parsed, timestamp
 from audit.pack.archive import Writer, require_place
@@ -32,14 +32,14 @@ from audit.private.deletion import RECORD, certificates_of, deletions_of
 from audit.private.value_store import StoredValue, ValueStore
 from audit.registers.dsar import dsar_files
 from audit.registers.gaps import Gap, gaps
+from audit.registers.pack_tables import Tables
 from audit.registers.policies import ACTIVATED, unknown_calls
 from audit.registers.privacy import privacy_files
 from audit.registers.registers import last_selftests, registers
-from audit.registers.tables import Tables
 from audit.storage.store import Reader, StoredLeaf
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.merkle import Frontier, inclusion_proof, tree_hash
 from audit.tree.note import VerifierKey, sign_note
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.verification.attestations import unmatched_anchors
 from audit.verification.disclosure import AnnouncedCertificate, announced_certificates
 from audit.witness.anchor_attestations import AnchorAttestation, anchor_proofs, attested_by

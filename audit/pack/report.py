@@ -11,12 +11,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from audit.incidents.evidence import Party
+from audit.incidents.pack_inputs import Party
 from audit.incidents.subject_requests import ARTICLES
 from audit.law.deadlines import as_rows, load_clocks
 from audit.pack.contents import CONTENTS
 from audit.registers.gaps import Gap
-from audit.registers.tables import TRANSFER_TOOLS, Tables
+from audit.registers.pack_tables import TRANSFER_TOOLS, Tables
 
 LAYOUT = {"bar_width": 320, "bar_height": 18, "label_width": 260, "chart": 640, "max_rows": 50}
 """Pixels, and rows of a table before it ends with how many more there are."""

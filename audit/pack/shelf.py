@@ -26,7 +26,7 @@ from audit.errors import AuditError
 from audit.events.stamp import rfc3339
 from audit.files.folder_lock import FolderInUse, lock_folder_now
 from audit.files.new_file import replace_file
-from audit.incidents.evidence import Evidence
+from audit.incidents.pack_inputs import Evidence
 from audit.keys.signer import key_of
 from audit.pack.export import Summary, export
 from audit.pack.program import program

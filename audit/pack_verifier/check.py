@@ -8,13 +8,13 @@ from audit.pack_verifier.archive import DAMAGED, Pack
 from audit.pack_verifier.attestations import Attestations
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import Broken, Findings
-from audit.pack_verifier.fields import Fields
 from audit.pack_verifier.known_checkpoints import KnownCheckpoints
 from audit.pack_verifier.note import parse_witness
+from audit.pack_verifier.pack_tables import RECOMPUTED, Tables, is_checked
 from audit.pack_verifier.policies import Policies
-from audit.pack_verifier.records import Records
+from audit.pack_verifier.private_values import Fields
+from audit.pack_verifier.record_walk import Records
 from audit.pack_verifier.signed import Signed
-from audit.pack_verifier.tables import RECOMPUTED, Tables, is_checked
 
 
 class Check:

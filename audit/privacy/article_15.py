@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from audit.incidents.evidence import Activity, Evidence
+from audit.incidents.pack_inputs import Activity, Evidence
 from audit.private.erasure import Routed
+from audit.registers.pack_tables import Transfer
 from audit.registers.ropa import CONTENT, METADATA, safeguards_of
-from audit.registers.tables import Transfer
 
 _CLASS = re.compile(rf"({METADATA}|{CONTENT})_([0-9]+)d")
 

@@ -14,7 +14,7 @@ from audit.events.canonical import canonicalize
 from audit.events.commitment import Field
 from audit.events.privacy import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted, LogRead
 from audit.events.private_value import Private
-from audit.incidents.evidence import Evidence
+from audit.incidents.pack_inputs import Evidence
 from audit.log.receipt import Receipt
 from audit.privacy.article_15 import article_15, transfers_of
 from audit.privacy.kept_content import KeptContent, Reader, none_kept

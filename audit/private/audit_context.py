@@ -21,7 +21,7 @@ from audit.log.walk import parsed
 from audit.private.certificate import spans
 from audit.private.value_store import ValueStore
 from audit.storage.store import Reader
-from audit.tree.checkpoint import origin_of
+from audit.tree.tlog_checkpoint import origin_of
 
 T = TypeVar("T")
 

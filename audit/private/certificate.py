@@ -17,8 +17,8 @@ from audit.events.base import Code, Count, Country, Text
 from audit.events.canonical import canonicalize, parse_canonical
 from audit.events.privacy import Scope
 from audit.events.stamp import Timestamp, Uuid7
-from audit.tree.checkpoint import keys_of
 from audit.tree.note import NoteSigner, open_note, sign_note
+from audit.tree.tlog_checkpoint import keys_of
 
 Span = Annotated[tuple[Count, Count], Field(strict=False)]
 Spans = Annotated[tuple[Span, ...], Field(strict=False)]

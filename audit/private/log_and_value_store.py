@@ -8,7 +8,7 @@ from audit.keys.external_keys import brief_waits
 from audit.keys.owner_keys import KeyProvider
 from audit.private.value_location import open_claimed_values, require_place, values_url
 from audit.private.value_store import ValueStore
-from audit.storage.identity import key_beside
+from audit.storage.installation_identity import key_beside
 from audit.storage.location import UrlSource, database_url, open_store
 from audit.storage.store import Appended, LeafStore, LogEntry, OpenIntent, Placed, Refused, SignedCheckpoint
 from audit.tree.merkle import Frontier

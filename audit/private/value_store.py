@@ -34,7 +34,7 @@ from audit.files.reasons import describe_os_error, describe_sqlite_error
 from audit.keys.master import KEY_SIZE
 from audit.keys.owner_keys import KeyProvider, NoKeys
 from audit.private.value_database import SqliteValues, ValueDatabase
-from audit.storage.identity import ForeignDatabaseError, Identity, check_identity, identity_of
+from audit.storage.installation_identity import ForeignDatabaseError, Identity, check_identity, identity_of
 from audit.storage.store import Refused
 from audit.tree.note import VerifierKey
 

@@ -12,8 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from audit.incidents.evidence import Backend, Evidence, Operator, Party, Subprocessor
-from audit.registers.tables import plain_table, table
+from audit.incidents.pack_inputs import Backend, Evidence, Operator, Party, Subprocessor
+from audit.registers.pack_tables import plain_table, table
 
 Row = dict[str, str]
 """Value by column code of its template."""

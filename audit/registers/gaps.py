@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from audit.incidents.evidence import Evidence
-from audit.registers.tables import Flows
+from audit.incidents.pack_inputs import Evidence
+from audit.registers.pack_tables import Flows
 
 REGISTERS = "registers.json"
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from audit.incidents.evidence import OPERATOR_SCOPE, Evidence, Part, Policy, Ruling
+from audit.incidents.pack_inputs import OPERATOR_SCOPE, Evidence, Part, Policy, Ruling
 
 ACTIVATED = "admin.policy.activated"
 

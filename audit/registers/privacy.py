@@ -6,11 +6,11 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from audit.incidents.evidence import Activity, Evidence, Terms
+from audit.incidents.pack_inputs import Activity, Evidence, Terms
 from audit.registers.dsar import automated, page, party, period, section
 from audit.registers.language import ENGLISH, LANGUAGES, Language
+from audit.registers.pack_tables import Flows
 from audit.registers.ropa import Period, activities_of, measures_of, periods, safeguards_of, transfers
-from audit.registers.tables import Flows
 
 TO_ASSESS = "to be assessed by the controller"
 

@@ -12,16 +12,16 @@ from importlib.resources import files
 from typing import Any
 
 from audit.events.base import SYSTEM_TENANT
-from audit.incidents.evidence import Evidence
 from audit.incidents.incident import Case
+from audit.incidents.pack_inputs import Evidence
 from audit.incidents.subject_requests import Matter
 from audit.law.deadlines import as_rows, load_clocks
 from audit.law.duties import Duties, load_duties
 from audit.log.walk import parsed
 from audit.registers.dora import dora_files
+from audit.registers.pack_tables import Tables, table
 from audit.registers.policies import policy_files
 from audit.registers.ropa import CONTROLLER_COLUMNS, PROCESSOR_COLUMNS, ropa_controller, ropa_processor
-from audit.registers.tables import Tables, table
 from audit.storage.store import Reader
 
 SELFTESTS_READ = 500_000

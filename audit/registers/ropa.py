@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from audit.incidents.evidence import Activity, Evidence, Party, Safeguard
+from audit.incidents.pack_inputs import Activity, Evidence, Party, Safeguard
 from audit.law.ai_act import FLOOR_DAYS
-from audit.registers.tables import Flows, Transfer
+from audit.registers.pack_tables import Flows, Transfer
 
 CONTROLLER_COLUMNS = (
     "activity,purpose,projects,controller,controller_address,controller_contact,representative,dpo,legal_basis,"

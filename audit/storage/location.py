@@ -3,8 +3,8 @@
 The URL is that of DOMICILE_AUDIT_DATABASE_URL, unless a program has named another source of it (`use_urls_of`).
 Signing key, value store, reserve and tiles are in the folder either way; several gateways that share a log in
 PostgreSQL share that folder's `side.db` and keys only if they are on one machine. A marker beside the log says where
-it is (`audit.storage.marker`), and the database says which installation it belongs to (`audit.storage.identity`): a
-command that disagrees with either is refused before anything is written.
+it is (`audit.storage.marker`), and the database says which installation it belongs to
+(`audit.storage.installation_identity`): a command that disagrees with either is refused before anything is written.
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from audit.errors import AuditError, NoLog, SignerError, StoreError
 from audit.keys.succession import keep_notes, notes_in, open_succession
 from audit.storage.attested_files import files_beside, missing
-from audit.storage.identity import ForeignDatabaseError, check_identity, key_beside
+from audit.storage.installation_identity import ForeignDatabaseError, check_identity, key_beside
 from audit.storage.marker import NamedDatabase, StoreLocation, location_of, mark_created
 from audit.storage.sqlite import SqliteReader, SqliteStore, no_log_at
 from audit.storage.store import LeafStore, Reader

@@ -19,7 +19,7 @@ import psycopg
 from audit.errors import NoLog, StoreError
 from audit.events.base import Step
 from audit.storage.attested_files import AttestedFile
-from audit.storage.identity import Identity, check_founder, check_identity, identity_of
+from audit.storage.installation_identity import Identity, check_founder, check_identity, identity_of
 from audit.storage.postgres_server import (
     Rows,
     connect,

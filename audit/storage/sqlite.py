@@ -16,7 +16,7 @@ from audit.files.database_file import connect_existing, create_database_file
 from audit.files.reasons import describe_os_error, describe_sqlite_error
 from audit.files.wal import switch_to_wal
 from audit.storage.attested_files import AttestedFile
-from audit.storage.identity import Identity, check_founder, check_identity, identity_of
+from audit.storage.installation_identity import Identity, check_founder, check_identity, identity_of
 from audit.storage.store import (
     MAX_SIZE,
     Appended,

@@ -12,7 +12,7 @@ from audit.errors import StoreError
 from audit.events.base import Step
 from audit.events.private_value import Sealed
 from audit.storage.attested_files import AttestedFile
-from audit.storage.identity import Identity
+from audit.storage.installation_identity import Identity
 from audit.tree.merkle import Frontier
 from audit.tree.note import VerifierKey
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from audit.errors import ProofError, StoreError
 from audit.files.new_file import PUBLIC, draft_of, make_public_folder
 from audit.storage.store import Reader
-from audit.tree.checkpoint import Checkpoint
 from audit.tree.merkle import HASH_SIZE, Frontier, node_hash, tree_hash
+from audit.tree.tlog_checkpoint import Checkpoint
 
 TILE_WIDTH = 256
 TILE_HEIGHT = 8

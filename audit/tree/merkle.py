@@ -1,6 +1,6 @@
 """RFC 6962 Merkle tree: hashes, the frontier that grows it, inclusion and consistency proofs.
 
-Pure functions over bytes; storage lives in `audit.storage.store`, signing in `audit.tree.checkpoint`. Proofs are
+Pure functions over bytes; storage lives in `audit.storage.store`, signing in `audit.tree.tlog_checkpoint`. Proofs are
 planned as ranges of leaves first and hashed second, so the holder of the hashes (a list, a table, tiles) answers for
 each range.
 """

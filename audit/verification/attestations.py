@@ -19,9 +19,9 @@ from audit.events.base import ANCHOR_TENANT, SYSTEM_TENANT
 from audit.log.walk import parsed
 from audit.storage.attested_files import TIMESTAMPS, WITNESSED, AttestedFile
 from audit.storage.store import Reader
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, tenant_of
 from audit.tree.cosignature import WitnessKey, cosigned_at, cosigners
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, tenant_of
 from audit.verification.finding import Finding, Severity
 from audit.verification.signing_delay import UNSIGNED_S, Boots, Outage, milliseconds
 

@@ -22,8 +22,8 @@ from audit.private.certificate import Certificate, open_certificate
 from audit.private.deletion import RECORD, certificates_of, deletions_of
 from audit.private.value_store import StoredValue, ValueStore
 from audit.storage.store import Reader
-from audit.tree.checkpoint import origin_of
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import origin_of
 
 State = Literal["disclosed", "withheld", "erased", "missing", "wrong"]
 FAULTS = frozenset({"missing", "wrong"})

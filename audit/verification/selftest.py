@@ -21,8 +21,8 @@ from audit.private.certificate import open_certificate
 from audit.private.deletion import certificates_of
 from audit.private.value_store import ValueStore
 from audit.storage.sqlite import SqliteReader
-from audit.tree.checkpoint import origin_of
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import origin_of
 from audit.verification.disclosure import account
 from audit.verification.verify import verify_log
 

@@ -18,10 +18,10 @@ from audit.events.base import Event, Step
 from audit.events.leaf import Leaf, decode_leaf
 from audit.events.privacy import RetentionRun
 from audit.storage.store import Reader, SignedCheckpoint, StoredLeaf
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
 from audit.tree.cosignature import WitnessKey
 from audit.tree.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
 from audit.verification.attestations import Attestations, SystemFacts, anchor_findings, system_facts
 from audit.verification.finding import Check, Finding, Severity
 from audit.verification.signing_delay import UNSIGNED_S, SigningDelays, milliseconds

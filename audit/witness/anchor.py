@@ -18,9 +18,9 @@ from audit.keys.signer import key_of
 from audit.log.receipt import Receipt
 from audit.private.audit_context import AuditContext
 from audit.storage.store import Reader
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of
 
 LINK_EVERY_S = 3600.0
 """How often the log's own tree vouches for the anchor, while that grows."""

@@ -19,10 +19,10 @@ from audit.events.base import ANCHOR_TENANT
 from audit.log.walk import parsed
 from audit.storage.attested_files import TIMESTAMPS, WITNESSED, AttestedFile
 from audit.storage.store import Reader, SignedCheckpoint
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.cosignature import cosigners
 from audit.tree.merkle import inclusion_proof, tree_hash
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.witness.anchor import digest
 
 MAX_LISTED = 24

@@ -16,8 +16,8 @@ from audit.log.receipt import Receipt
 from audit.log.walk import parsed
 from audit.private.audit_context import AuditContext
 from audit.storage.store import Reader
-from audit.tree.checkpoint import open_checkpoint, origin_of
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import open_checkpoint, origin_of
 
 ACTOR = "system"
 RECORDED_EVERY_S = 60

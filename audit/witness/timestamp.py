@@ -32,11 +32,11 @@ from audit.law.deadlines import rfc3339_of
 from audit.private.audit_context import AuditContext
 from audit.storage.attested_files import TIMESTAMPS
 from audit.storage.tiles import Folder
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.witness.anchor import digest
 
 if TYPE_CHECKING:
-    from audit.external import ExternalService
+    from audit.external_service import ExternalService
 
 TIMEOUT_S = 15.0
 MAX_RESPONSE = 1 << 16
@@ -55,7 +55,7 @@ class Token:
 
 def post(url: str, body: bytes) -> bytes:
     """By HTTP, RFC 3161 section 3.4. Raises OSError."""
-    from audit.external import ExternalUnavailable  # with its HTTP client, only where an authority is asked
+    from audit.external_service import ExternalUnavailable  # with its HTTP client, only where an authority is asked
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
@@ -76,7 +76,7 @@ def post(url: str, body: bytes) -> bytes:
 
 @cache
 def _service(origin: str) -> "ExternalService":
-    from audit.external import ExternalService
+    from audit.external_service import ExternalService
 
     return ExternalService("the time-stamping authority", deadline_s=TIMEOUT_S, max_bytes=MAX_RESPONSE)
 

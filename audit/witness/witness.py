@@ -15,10 +15,10 @@ from pathlib import Path
 
 from audit.errors import NoteError, ProofError, StoreError
 from audit.files.database_file import connect_existing, create_database_file
-from audit.tree.checkpoint import Checkpoint, open_checkpoint
 from audit.tree.cosignature import cosign
 from audit.tree.merkle import EMPTY_ROOT, HASH_SIZE, verify_consistency
 from audit.tree.note import NoteSigner, VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint
 
 BUSY_SECONDS = 5.0
 MAX_BODY = 64 * 1024

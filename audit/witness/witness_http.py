@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 
 from audit.errors import AuditError, NoteError, WitnessError
 from audit.storage.store import Reader
-from audit.tree.checkpoint import open_checkpoint, origin_of
 from audit.tree.cosignature import WitnessKey, cosigned_at
 from audit.tree.merkle import consistency_proof, tree_hash
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import open_checkpoint, origin_of
 from audit.witness.witness import MAX_BODY, Witness, write_request
 
 if TYPE_CHECKING:
-    from audit.external import ExternalService
+    from audit.external_service import ExternalService
 
 TIMEOUT_S = 10.0
 PATH = "/add-checkpoint"
@@ -106,7 +106,7 @@ def _size(body: str, ours: int) -> int:
 
 
 def _post(url: str, body: bytes) -> tuple[int, str]:
-    from audit.external import ExternalUnavailable  # with its HTTP client, only where a witness is asked
+    from audit.external_service import ExternalUnavailable  # with its HTTP client, only where a witness is asked
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
@@ -123,6 +123,6 @@ def _post(url: str, body: bytes) -> tuple[int, str]:
 @cache
 def _service(origin: str) -> "ExternalService":
     """Of one witness, so that another one that hangs is not in its way."""
-    from audit.external import ExternalService
+    from audit.external_service import ExternalService
 
     return ExternalService("the witness", deadline_s=TIMEOUT_S, max_bytes=MAX_BODY)

@@ -6,8 +6,8 @@ other pieces of the same text can be tried until they are the ones that were dra
 
 from collections.abc import Iterator, Sequence
 
-from backend.activations.commitment import Chunk, digest_after, hashed
-from backend.activations.rows import CHUNK
+from backend.activations.answer_commitment import Chunk, digest_after, hashed
+from backend.activations.largest_activations import CHUNK
 
 MOST_SPAN = 3  # tokens of the tokenizer's that are tried in other pieces
 MOST_PIECES = 4

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from pydantic import ValidationError
 
-from backend.activations.commitment import (
+from backend.activations.answer_commitment import (
     SCHEME,
     Commitment,
     Distance,
@@ -22,7 +22,7 @@ from backend.activations.commitment import (
     digest_of,
     distance,
 )
-from backend.activations.rows import CHUNK, Words
+from backend.activations.largest_activations import CHUNK, Words
 from backend.activations.tokens import Spelling
 from backend.activations.verdict import limits_of, verdict_of
 from backend.chat.conversation import ChatModel

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from backend.activations.commitment import Committer
+from backend.activations.answer_commitment import Committer
 from backend.answer.answers import AnswerFormat, CompletedChoice, Finish
 from backend.answer.error_bodies import JSON, ModelFailed, error_body, error_response
 from backend.answer.mark_report import mark_of

@@ -13,7 +13,7 @@ from secrets import token_bytes
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from backend.activations.rows import Words, row_of
+from backend.activations.largest_activations import Words, row_of
 from backend.answer.challenge import Challenge, read_challenge
 from backend.answer.error_bodies import JSON, ModelFailed
 from backend.answer.weights import Weights

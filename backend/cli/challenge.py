@@ -11,7 +11,7 @@ def challenged_by(weights: Path, body: bytes, dtype: str) -> bytes:
     """
     import torch
 
-    from backend.activations.rows import Words
+    from backend.activations.largest_activations import Words
     from backend.answer.challenge import read_challenge
     from backend.answer.weights import measure
     from backend.engine.cpu.prefill import rows_behind

@@ -90,7 +90,7 @@ def fetched_draft(model: str, sha256: str | None, lock: Path | None, cache: Path
 def _found(model: str, sha256: str | None, lock: Path | None, cache: Path | None, offline: bool) -> "Fetched":
     from backend.errors import BackendError
     from backend.fetch.fetch import How, default_cache, fetched
-    from backend.fetch.manifest import read_manifest
+    from backend.fetch.model_manifest import read_manifest
 
     if sha256 is not None and (len(sha256) != 64 or sha256.strip("0123456789abcdef")):
         fail("--model-sha256 takes 64 hexadecimal digits; copy them from `backend fetch`, or from the record", USAGE)

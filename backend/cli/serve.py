@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from backend.cli.capacity_plan import QUANTIZATION_HELP
 from backend.cli.errors import USAGE, fail
 from backend.cli.fetch import ModelCache, ModelLock, ModelSha256, Offline, fetch, fetched_draft, fetched_model
-from backend.cli.plan import QUANTIZATION_HELP
 from backend.cli.scrub import scrub
 
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.errors import FetchError
 from backend.fetch.download import Download
-from backend.fetch.manifest import Manifest, ManifestFile
+from backend.fetch.model_manifest import Manifest, ManifestFile
 from backend.fetch.patience import Patience
 from backend.fetch.progress import Shown
 from backend.fetch.source import Listing, RemoteFile

@@ -7,7 +7,7 @@ from pathlib import Path
 from backend.answer.weights import measure
 from backend.errors import FetchError
 from backend.fetch.cache import Cache, Kept
-from backend.fetch.manifest import Manifest
+from backend.fetch.model_manifest import Manifest
 from backend.fetch.model_references import RemoteName, remote_name
 from backend.fetch.patience import Patience
 from backend.fetch.source import RemoteFile

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import httpx2
 
 from backend.errors import FetchError
-from backend.fetch.manifest import is_wanted
+from backend.fetch.model_manifest import is_wanted
 from backend.fetch.model_references import OciName
 from backend.fetch.source import Listing, RemoteFile, chosen
 from backend.fetch.transport import Anonymous, Transport, is_loopback, origin_of, require_tls

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from backend.errors import FetchError
-from backend.fetch.manifest import MAX_FILES, is_safe, is_wanted
+from backend.fetch.model_manifest import MAX_FILES, is_safe, is_wanted
 from backend.fetch.transport import Access
 from backend.wire import SIGNATURE_FILE, SIGNER_KEY_FILE
 

@@ -3,9 +3,9 @@
 from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.planner.capacity_plan import gib, plan
 from backend.planner.cards import CARDS
 from backend.planner.memory import weight_bytes
-from backend.planner.plan import gib, plan
 from backend.quantization.none import NONE
 
 CPU = "cpu"

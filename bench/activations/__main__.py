@@ -4,7 +4,7 @@
 
 - distances: answers of the engine, each with its commitment, are computed again by several kinds of servers, from the
   claimed one in another dtype to quantised ones and other models; of each kind the mean distance of an answer (steps of
-  bfloat16, `backend.activations.commitment`), least, median and most.
+  bfloat16, `backend.activations.answer_commitment`), least, median and most.
 - AUC: the probability that an answer of the kind is further away than an honest one: of a server in float32, and of
   honest ones in bfloat16 (whichever of the two that are here is further).
 - verdicts: what `domicile audit challenge` would say, by the limit for that dtype.
@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from backend.activations.commitment import Commitment, Committer, distance
-from backend.activations.rows import CHUNK
+from backend.activations.answer_commitment import Commitment, Committer, distance
+from backend.activations.largest_activations import CHUNK
 from backend.activations.verdict import LIMITS, verdict_of
 from backend.engine.cpu.prefill import rows_behind
 from backend.models.decoders.decoder import Decoder

@@ -11,8 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from backend.activations.commitment import Commitment, Committer
-from backend.activations.rows import Words, row_of
+from backend.activations.answer_commitment import Commitment, Committer
+from backend.activations.largest_activations import Words, row_of
 from backend.engine.cache.attention import KVCache
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.cpu.model_runner import packed

@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from audit.events.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
-from audit.incidents.evidence import Evidence, Part, Policy, Ruling
+from audit.incidents.pack_inputs import Evidence, Part, Policy, Ruling
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from backend.activations.commitment import Committer  # noqa: E402
+from backend.activations.answer_commitment import Committer  # noqa: E402
 from backend.engine.core.sampling import SamplingParams  # noqa: E402
 from backend.engine.engine import Engine  # noqa: E402
 from backend.engine_config import EngineConfig  # noqa: E402

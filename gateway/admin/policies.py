@@ -19,7 +19,7 @@ from gateway.identity.roles import OF_OPERATOR, Actor, Permission
 from gateway.policies.study import Draft
 from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
 from gateway.store.pagination import Page
-from policy.analysis.check import PolicyTestOutcome
+from policy.analysis.policy_tests import PolicyTestOutcome
 
 MAX_POLICY = 256 * 1024
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from audit.random_pieces import RandomPieces
 from backend.wire import Usage
 from gateway.api_format import CallState, EventWriter, NotKept, OpenAiFormat, Place, Translation
-from gateway.apis.fields import INVALID_TYPE, MISSING, Fields
+from gateway.apis.body_fields import INVALID_TYPE, MISSING, Fields
 from gateway.errors import BackendFailed
 from gateway.openai.finite_json import write
 

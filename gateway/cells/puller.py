@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import time
 
 from audit.errors import AuditError
-from audit.external import ExternalService, ExternalUnavailable
+from audit.external_service import ExternalService, ExternalUnavailable
 from audit.keys.signer import Signer
 from audit.tree.note import VerifierKey
 from gateway.configuration.settings import Peer

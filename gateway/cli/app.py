@@ -13,7 +13,7 @@ import typer
 from gateway.cli.terminal.lazy_group import LazyCommand, lazy_group
 
 if TYPE_CHECKING:
-    from audit.cli.frame import KeysAndSigner
+    from audit.cli.command_context import KeysAndSigner
     from audit.witness.rotation import Replacement
     from gateway.configuration.database_urls import DatabaseUrls
 
@@ -25,7 +25,7 @@ PARTS = {
         "Name every weak default in force, as the gateway does once at its start, with what to do about it.",
         ("gateway.cli.doctor:doctor",),
     ),
-    "config": LazyCommand("See and check the gateway's configuration.", ("gateway.cli.config:config_app",)),
+    "config": LazyCommand("See and check the gateway's configuration.", ("gateway.cli.configuration:config_app",)),
     "database": LazyCommand("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
     "secrets": LazyCommand("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
     "backup": LazyCommand("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
@@ -69,7 +69,7 @@ PARTS = {
         "Marks of answers: test a text for watermarks.",
         (
             "gateway.cli.marks.watermark:mark_app",
-            "gateway.cli.marks.answers:mark_app",
+            "gateway.cli.marks.answer_search:mark_app",
             "gateway.cli.marks.manifest:mark_app",
         ),
     ),
@@ -78,14 +78,14 @@ PARTS = {
     ),
     "plan": LazyCommand(
         "Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.",
-        ("backend.cli.plan:plan",),
+        ("backend.cli.capacity_plan:plan",),
     ),
     "region": LazyCommand("Places where backends run, and who controls them.", ("regions.cli:app",)),
     "cell": LazyCommand("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
     "redact": LazyCommand("Try and measure redaction.", ("policy.redact.cli:app",)),
     "audit": LazyCommand(
         "The audit log: verify it, read it, prove one record.",
-        ("audit.cli.app:app", "gateway.cli.marks.answers:audit_app", "gateway.cli.marks.challenge:audit_app"),
+        ("audit.cli.app:app", "gateway.cli.marks.answer_search:audit_app", "gateway.cli.marks.challenge:audit_app"),
     ),
     "retention": LazyCommand(
         "Retention: what is over its time goes, what is on hold stays.", ("audit.cli.retention:app",)
@@ -98,10 +98,10 @@ def _prepare(ctx: typer.Context) -> None:
     _know_other_hosts()
     if ctx.obj is not _recorded_admin:
         return  # called by another program, which has set them itself
-    from audit.cli.frame import open_keys, open_replacement
+    from audit.cli.command_context import open_keys, open_replacement
     from audit.private.value_location import use_values_url_of
     from audit.storage.location import use_urls_of
-    from gateway.evidence.pack_sources import give_sources
+    from gateway.evidence_pack.pack_sources import give_sources
 
     give_sources()
     open_keys.set(_keys_and_signer_of)
@@ -112,12 +112,12 @@ def _prepare(ctx: typer.Context) -> None:
 
 def _know_other_hosts() -> None:
     """Give the commands of `audit` and `regions` the installation elsewhere that a command is for."""
-    from audit.cli import frame
+    from audit.cli import command_context
     from gateway.cli.terminal.shell import catalogue_elsewhere, record_elsewhere
     from regions.cli import elsewhere
 
     elsewhere.set(catalogue_elsewhere)
-    frame.elsewhere.set(record_elsewhere)
+    command_context.elsewhere.set(record_elsewhere)
 
 
 app = typer.Typer(
@@ -225,7 +225,7 @@ def up(
 
 def _keys_and_signer_of(log: Path) -> "KeysAndSigner":
     """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
-    from audit.cli.frame import open_from_files
+    from audit.cli.command_context import open_from_files
     from audit.errors import AuditError
     from gateway.installation.installation import Installation, InstallationError, is_part_of_one
 
@@ -261,7 +261,7 @@ def _urls() -> "DatabaseUrls":
 
 def _replacement_of(log: Path, to: str | None) -> "Replacement":
     """How the signing key of the log in a data folder is replaced, where its configuration says that it is."""
-    from audit.cli.frame import replace_in_file
+    from audit.cli.command_context import replace_in_file
     from audit.errors import AuditError
     from gateway.installation.installation import Installation, InstallationError, is_part_of_one
 

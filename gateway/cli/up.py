@@ -15,7 +15,7 @@ from audit.errors import AuditError
 from audit.files.reasons import describe_os_error
 from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
-from gateway.evidence.pack_sources import give_sources
+from gateway.evidence_pack.pack_sources import give_sources
 from gateway.installation.doctor import log_warnings
 from gateway.installation.installation import InstallationError
 from gateway.server.assembly import Gateway, open_gateway
@@ -63,7 +63,7 @@ async def run_gateway(
                     task.cancel()
                 if member is None:
                     say("finishing running answers")
-            if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
+            if external := sys.modules.get("audit.external_service"):  # loaded where an outside service is configured
                 external.stop_within(OUTSIDE_S)  # external services have this long to answer
         if member is not None:
             await member.leave()
@@ -76,7 +76,7 @@ async def run_gateway(
         say(describe_os_error(error), logging.ERROR)
         return 1
     finally:
-        if external := sys.modules.get("audit.external"):
+        if external := sys.modules.get("audit.external_service"):
             external.resume()  # the process may go on, with another gateway for one
     return 0
 

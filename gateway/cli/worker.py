@@ -45,7 +45,7 @@ def main() -> None:
     from gateway.cli.up import run_gateway
     from gateway.configuration.settings import Settings, load_settings
     from gateway.server.serve import run
-    from gateway.workers.names import worker_name
+    from gateway.workers.worker_names import worker_name
 
     arguments = WorkerArguments(*json.loads(sys.argv[1]))
 

@@ -335,7 +335,7 @@ class Sinks(Section):
 
 
 class Kubernetes(Section):
-    """Where backends are pods; see `regions.launchers.manifests.ClusterSettings`."""
+    """Where backends are pods; see `regions.launchers.kubernetes_objects.ClusterSettings`."""
 
     namespace: str = "domicile-backends"
     image: str = "domicile-backend:0.1.0"

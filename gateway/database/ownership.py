@@ -1,15 +1,15 @@
 """Which installation a control database belongs to: checked before it is migrated or written, written once.
 
 The row in `installation` holds cell, name of the log and fingerprint of the log's first key, as record and value store
-do (`audit.storage.identity`). A database from before has none; it is ours if its tenants are of our cell and its ledger
-was read from our log.
+do (`audit.storage.installation_identity`). A database from before has none; it is ours if its tenants are of our cell
+and its ledger was read from our log.
 """
 
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, inspect, text
 
-from audit.storage.identity import ForeignDatabaseError, Identity, check_identity, fingerprint, identity_of
+from audit.storage.installation_identity import ForeignDatabaseError, Identity, check_identity, fingerprint, identity_of
 from audit.tree.note import VerifierKey
 from gateway.database.database import Database
 from gateway.database.errors import DatabaseUnavailable

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from audit.external import ExternalService, ExternalUnavailable
+from audit.external_service import ExternalService, ExternalUnavailable
 from gateway.demo.guide import LETTER, PERSONAL, QUESTION, chat_body, curl, sdk_program
 from gateway.demo.scene import Keys
 

@@ -10,7 +10,7 @@ from cryptography import x509
 from gateway.configuration.settings import AcceptedEvidence, Attestation
 from policy.facts import Technology
 from regions.evidence.attestation import Reference
-from regions.evidence.certificates import fingerprint, read_pem
+from regions.evidence.certificate_chains import fingerprint, read_pem
 from regions.evidence.errors import EvidenceRefused
 from regions.evidence.roots import ROOTS
 

@@ -4,8 +4,8 @@ What it publishes is read again every ten minutes, and for a key that is not kno
 ten seconds, also under unauthenticated calls. If it does not answer, keys known already serve until they are
 `keys_max_age_s` old; after that no login and no token of its is accepted (fail closed).
 
-Every call to it has a deadline, a bound on its answer and a pool of its own (`audit.external`). Its HTTP client and
-OAuth library are loaded with this module, by gateways that have a provider alone.
+Every call to it has a deadline, a bound on its answer and a pool of its own (`audit.external_service`). Its HTTP client
+and OAuth library are loaded with this module, by gateways that have a provider alone.
 """
 
 import base64
@@ -23,7 +23,7 @@ from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc.jwk import Key
 
-from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from audit.files.secret_file import read_secret
 from gateway.configuration.settings import Oidc, is_safe_url
 from gateway.identity.jwt import (

@@ -1,4 +1,4 @@
 """A data folder and what belongs to it: keys, databases, backups, enrolment, weak settings.
 
-`gateway.evidence`, `gateway.admin`, `gateway.cli` and `gateway.server` may import it.
+`gateway.evidence_pack`, `gateway.admin`, `gateway.cli` and `gateway.server` may import it.
 """

@@ -14,7 +14,7 @@ from audit.private.value_location import (
     values_of,
 )
 from audit.storage.dsn import database_of
-from audit.storage.identity import Identity, check_identity
+from audit.storage.installation_identity import Identity, check_identity
 from audit.storage.marker import NamedDatabase, StoreLocation, read_marker, write_marker
 from audit.storage.sqlite import SqliteReader
 from audit.storage.store import Reader

@@ -24,7 +24,7 @@ from gateway.installation.folder_access import writable_by_others
 from gateway.installation.installation import Installation
 from gateway.installation.rotation import unencrypted_files
 from gateway.store.reports.posture import Posture, posture
-from gateway.workers.names import gateway_of
+from gateway.workers.worker_names import gateway_of
 
 logger = logging.getLogger("domicile.weak")
 

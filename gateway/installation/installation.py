@@ -36,7 +36,7 @@ from audit.keys.signer import FileSigner, FollowingSigner, Signer, key_of
 from audit.log.audit_log import AuditLog
 from audit.private.audit_context import AuditContext
 from audit.private.value_location import FILE, KEYS, open_values, values_of, wrapped_keys
-from audit.storage.identity import key_beside
+from audit.storage.installation_identity import key_beside
 from audit.storage.location import (
     exchange_attested_files,
     is_there,

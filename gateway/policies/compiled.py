@@ -6,7 +6,7 @@ from pathlib import Path
 from secrets import token_bytes
 
 from gateway.identity.principal import PolicyInForce
-from policy.analysis.check import check_policy
+from policy.analysis.policy_tests import check_policy
 from policy.decision.compile import compile_policy
 from policy.document.document import load_document
 from policy.facts import CountrySets

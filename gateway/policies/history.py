@@ -6,7 +6,7 @@ A call is decided by the operator's, the tenant's and the project's documents to
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from audit.incidents.evidence import OPERATOR_SCOPE, Part, Ruling
+from audit.incidents.pack_inputs import OPERATOR_SCOPE, Part, Ruling
 from gateway.records.control import PolicyVersionRecord
 from policy.decision.policy_identity import Identity, identity_of
 from policy.document.document import PolicyDocument, load_document

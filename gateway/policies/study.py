@@ -18,8 +18,8 @@ from audit.storage.store import Reader
 from gateway.database.errors import Invalid, NotFound
 from gateway.records.control import BackendRecord, ProjectRecord
 from gateway.store.reports.inventory import Inventory
-from policy.analysis.check import PolicyTestOutcome, run_tests
 from policy.analysis.diff import Difference, differences
+from policy.analysis.policy_tests import PolicyTestOutcome, run_tests
 from policy.analysis.simulate import Impact, RecordedCalls, simulate
 from policy.decision.compile import CompiledPolicy, compile_policy
 from policy.decision.decision import Decision, decide

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from audit.incidents.evidence import OPERATOR_SCOPE, Ruling, Terms
+from audit.incidents.pack_inputs import OPERATOR_SCOPE, Ruling, Terms
 from gateway.policies.history import scope_of
 from gateway.records.control import PolicyVersionRecord, ProjectRecord
 from policy.decision.compile import CompiledPolicy, compile_policy

@@ -27,13 +27,13 @@ from gateway.openai.endpoints import Endpoint
 from gateway.records.adapters import AdapterRecord
 from gateway.request.answer import commitments, fingerprints, manifests
 from gateway.request.answer.attempt import MAX_BROKEN, Attempt
-from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.headers import request_id
 from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.answer.kept_responses import KeptResponses, is_queued, queued_headers
 from gateway.request.answer.marking import Marker
 from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.answer.tenant_keys import ContentKeys
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation

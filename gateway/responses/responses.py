@@ -36,7 +36,7 @@ from gateway.records.batches import Owner, Sealed
 from gateway.records.responses import ANSWERED, WAITING, ResponseRecord, ResponseStatus
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.stages import Accepted, Parsed, Redacted
-from gateway.responses.conversation import input_items, is_response_id, referenced, response_of, spliced, turn
+from gateway.responses.response_items import input_items, is_response_id, referenced, response_of, spliced, turn
 from gateway.store.batches.responses import StoredResponses
 from policy.reason import Reason
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import KeyLost, KeyProviderError, KeyRefused
-from audit.external import Breaker
+from audit.external_service import Breaker
 from audit.keys.master import MasterState, origin_of
 from gateway.configuration.settings import Pkcs11
 

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any
 
 from audit.errors import KeyProviderError, KeyRefused
-from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.configuration.settings import Vault
 
 logger = logging.getLogger("domicile.secrets")

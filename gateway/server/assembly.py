@@ -23,8 +23,8 @@ from starlette.types import ASGIApp
 
 from audit.errors import AuditUnavailable
 from audit.files.secret_file import LoosePermissions, read_secret
-from audit.incidents.evidence import evidence_of
 from audit.incidents.known_cases import known_incidents, known_requests
+from audit.incidents.pack_inputs import evidence_of
 from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
@@ -34,7 +34,7 @@ from audit.privacy.kept_content import reader_of
 from audit.private.audit_context import AuditContext
 from audit.private.log_and_value_store import open_log_and_values
 from audit.storage.attested_files import files_beside
-from audit.storage.identity import identity_of
+from audit.storage.installation_identity import identity_of
 from audit.storage.watched import Watches
 from audit.witness.anchor_attestations import attestations
 from backend.wire import CHALLENGE_PATH, MARKS_PATH
@@ -76,7 +76,7 @@ from gateway.installation.installation import Installation, InstallationError
 from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
-from gateway.marks.answers import AnswerFinder
+from gateway.marks.answer_search import AnswerFinder
 from gateway.marks.asking import Detection
 from gateway.offers.model_cards import Cards
 from gateway.offers.offer import Offers
@@ -88,10 +88,10 @@ from gateway.policies.study import PolicyStudy
 from gateway.records.control import AdminEvent
 from gateway.records.prices import Price, configured
 from gateway.records.provisioning import Mapped, UserFields
-from gateway.request.answer.content_keys import ContentKeys
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.manifests import AnswerManifests
 from gateway.request.answer.marking import Marker
+from gateway.request.answer.tenant_keys import ContentKeys
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -122,7 +122,7 @@ from gateway.server.monitoring.backend_curves import BackendCurves
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
-from gateway.server.monitoring.duties import Duties
+from gateway.server.monitoring.open_deadlines import Duties
 from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings

@@ -91,7 +91,7 @@ async def _launcher(
     if settings.fleet.launcher == "kubernetes":
         from regions.launchers.cluster import Cluster  # with its HTTP client, only where there is a cluster
         from regions.launchers.kubernetes import KubernetesLauncher
-        from regions.launchers.manifests import ClusterSettings
+        from regions.launchers.kubernetes_objects import ClusterSettings
 
         where = ClusterSettings(**settings.fleet.kubernetes.model_dump())
         async with (

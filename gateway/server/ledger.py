@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from audit.privacy.schedule import Schedule, days_of_call
-from audit.storage.identity import Identity
+from audit.storage.installation_identity import Identity
 from gateway.database.database import Database
 from gateway.database.ownership import LOG_NAME
 from gateway.records.prices import PriceBook

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, Counter
 from pydantic_core import to_json
 
-from audit.external import Breaker, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, ExternalService, ExternalUnavailable
 from gateway.configuration.settings import BUDGET_EVENTS, Webhook, matches
 from gateway.database.leases import Lease
 from gateway.store.log_followers.ledger_writer import LogReader

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.workers.limits import SupervisedLimitStore
-from gateway.workers.names import left_behind
 from gateway.workers.peer import Peer, PeerGone
+from gateway.workers.worker_names import left_behind
 
 
 class Membership:

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from gateway.workers.limits import LimitCounter
 from gateway.workers.metrics import merged
-from gateway.workers.names import GENERATIONS, worker_name
 from gateway.workers.peer import Peer, PeerGone
+from gateway.workers.worker_names import GENERATIONS, worker_name
 
 log = logging.getLogger("domicile.workers")
 

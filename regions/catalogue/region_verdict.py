@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from policy.analysis.check import case_for
+from policy.analysis.policy_tests import case_for
 from policy.decision.compile import CompiledPolicy, compile_policy
 from policy.decision.decision import Decision, decide
 from policy.document.document import Given, load_document

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from backend.wire import is_of_checkpoint
-from regions.evidence.certificates import chain_of, fingerprint, public_key_of, read_der
+from regions.evidence.certificate_chains import chain_of, fingerprint, public_key_of, read_der
 from regions.evidence.errors import EvidenceRefused
 
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"

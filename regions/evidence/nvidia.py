@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ObjectIdentifier
 
 from regions.evidence.attestation import Claims, Evidence, Reference, require_binding
-from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
+from regions.evidence.certificate_chains import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
 from regions.evidence.errors import EvidenceRefused
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from regions.evidence.attestation import Reference
-from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
+from regions.evidence.certificate_chains import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import halves, require_signature
 from regions.evidence.errors import EvidenceRefused
 

@@ -22,7 +22,7 @@ from regions.evidence.attestation import (
     require_versions,
 )
 from regions.evidence.binary_fields import FieldReader
-from regions.evidence.certificates import chain_of, public_key_of, read_pem, require_root
+from regions.evidence.certificate_chains import chain_of, public_key_of, read_pem, require_root
 from regions.evidence.ecdsa import require_signature
 from regions.evidence.errors import EvidenceRefused
 

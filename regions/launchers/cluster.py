@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from regions.errors import ClusterError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -20,7 +20,7 @@ from regions.fleet.launcher import BackendSpec, Progress, RunningBackend, silent
 from regions.identity.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.identity.identity import BackendIdentity
 from regions.launchers.cluster import Cluster
-from regions.launchers.manifests import (
+from regions.launchers.kubernetes_objects import (
     MANAGER,
     MODEL,
     REQUEST_KEY,

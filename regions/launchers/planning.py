@@ -18,8 +18,8 @@ QUANTIZATIONS = ("none", "fp8", "fp8-block", "int8", "w4a16", "awq", "gptq", "mx
 """Formats of weights that the planner knows."""
 TIMEOUT_S = 60
 REFUSED = "error: "
-PLAN = "import typer; from backend.cli.plan import plan; typer.run(plan)"
-START = "import typer; from backend.cli.plan import start; typer.run(start)"
+PLAN = "import typer; from backend.cli.capacity_plan import plan; typer.run(plan)"
+START = "import typer; from backend.cli.capacity_plan import start; typer.run(start)"
 
 
 def card_for(weights: Path, *, calls: int, count: int | None = None) -> Cards:

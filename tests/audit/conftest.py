@@ -16,7 +16,7 @@ import pytest
 
 from audit.errors import StoreError
 from audit.events.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
-from audit.incidents.evidence import Evidence, Part, Policy, Ruling
+from audit.incidents.pack_inputs import Evidence, Part, Policy, Ruling
 from audit.keys.owner_keys import FileKeyProvider, KeyProvider
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog, AuditSettings, OpenStore

@@ -15,9 +15,9 @@ from audit.privacy.retention import run
 from audit.privacy.schedule import Schedule
 from audit.storage.attested_files import WITNESSED, files_beside
 from audit.storage.tiles import Folder
-from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.cosignature import WitnessKey, cosign
 from audit.tree.merkle import leaf_hash, tree_hash
+from audit.tree.tlog_checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.witness.anchor import anchor
 from audit.witness.anchor_attestations import attestations
 from audit.witness.timestamp import timestamp

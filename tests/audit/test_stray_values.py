@@ -25,7 +25,7 @@ from audit.private.certificate import open_certificate
 from audit.private.deletion import DeletionRequest, Recorded, erase_records, erase_subject, expire
 from audit.private.erasure import certify, erase
 from audit.private.value_store import ValueStore
-from audit.tree.checkpoint import origin_of
+from audit.tree.tlog_checkpoint import origin_of
 from audit.verification.disclosure import field_states
 from tests.audit.conftest import KNOWN, Home, accepted
 from tests.audit.pack.test_export import settled, verify

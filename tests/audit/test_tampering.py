@@ -23,10 +23,10 @@ from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditSettings
 from audit.log.checkpointer import Cadence
 from audit.private.erasure import erase
-from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.cosignature import WitnessKey, cosign
 from audit.tree.merkle import Frontier, leaf_hash
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.verification.attestations import cosignature_of, text_digest
 from audit.witness.anchor import anchor
 from tests.audit.conftest import FAST, Home, accepted, completed, eventually

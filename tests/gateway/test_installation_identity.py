@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from audit.keys.owner_keys import FileKeyProvider
 from audit.keys.signer import FileSigner, key_of
 from audit.private.value_store import ValueStore
-from audit.storage.identity import ForeignDatabaseError
+from audit.storage.installation_identity import ForeignDatabaseError
 from audit.storage.location import open_reader
 from gateway.cli.app import app
 from gateway.database.database import MIGRATIONS, Database

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.cli.app import app as audit_app
-from gateway.evidence.evidence import gather
+from gateway.evidence_pack.pack_inputs import gather
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 from tests.fakes.backend import FakeBackend, running

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli.frame import open_keys, open_replacement
+from audit.cli.command_context import open_keys, open_replacement
 from audit.errors import AuditError
-from audit.incidents.evidence import evidence_sources
+from audit.incidents.pack_inputs import evidence_sources
 from audit.storage import location
 from audit.storage.location import use_urls_of
 from gateway.cli import app as cli

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-from audit.tree.checkpoint import open_checkpoint, origin_of
+from audit.tree.tlog_checkpoint import open_checkpoint, origin_of
 from gateway.cli.app import app
 from gateway.configuration.settings import load_settings
 from gateway.installation.admin_record import recorded_admin

@@ -46,7 +46,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     token of the prompt but its first. ``started`` comes with the first token: when the sequence ran for the first time,
     in seconds of the host's monotonic clock, which is the same in every process. ``vector``: float32, little-endian,
     with Finish.VECTOR. ``activations``: the largest that the token was drawn from, if it is to be committed to them
-    (`backend.activations.rows`).
+    (`backend.activations.largest_activations`).
     """
 
     id: int

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from backend.activations.rows import MOST
+from backend.activations.largest_activations import MOST
 from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill, TableStep
 from backend.engine.cache.pages import Pages
 from backend.engine.core.progress import TokenLogprobs
@@ -91,7 +91,10 @@ of prompts; and of each run that commits to them the largest activations behind 
 
 
 def packed(states: Tensor) -> list[bytes]:
-    """Each row as it crosses the process border (`backend.activations.rows`). states: [rows, hidden_size]."""
+    """Each row as it crosses the process border (see `backend.activations.largest_activations`).
+
+    states: [rows, hidden_size].
+    """
     return [row.numpy().tobytes() for row in largest_activations(states, MOST)]
 
 

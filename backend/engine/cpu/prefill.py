@@ -4,7 +4,7 @@ from collections.abc import Sequence as Items
 
 import torch
 
-from backend.activations.rows import Words, row_of
+from backend.activations.largest_activations import Words, row_of
 from backend.engine.cache.attention import KVCache
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.sequence import Sequence

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from backend.activations.rows import MOST
+from backend.activations.largest_activations import MOST
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.gpu.captures import Replay
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.activations.rows import MOST
+from backend.activations.largest_activations import MOST
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.pages import Pages
 from backend.engine.core.runner import REBALANCED_PAIRS, Masks

@@ -46,8 +46,8 @@ from backend.models.heads.head_config import HeadConfig
 from backend.models.heads.head_decoder import HeadDecoder
 from backend.models.heads.paged_head import PagedHead, paged_head
 from backend.parallel.group import SINGLE, ParallelGroup
+from backend.planner.capacity_plan import require_room
 from backend.planner.cards import CARDS, H100
-from backend.planner.plan import require_room
 from backend.quantization.format import Quantization
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.activations.rows import MOST
+from backend.activations.largest_activations import MOST
 from backend.engine.core.h2d import pinned, sent
 from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
 from backend.engine.gpu.committing import allocate_largest

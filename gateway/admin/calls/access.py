@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
-from audit.incidents.evidence import Evidence
 from audit.incidents.incident import Case
 from audit.incidents.known_cases import Known, known_incidents, known_requests
+from audit.incidents.pack_inputs import Evidence
 from audit.incidents.subject_requests import Matter
 from audit.log.found_answers import AnswerSearch
 from audit.pack.shelf import PackShelf

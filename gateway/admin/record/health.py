@@ -8,8 +8,8 @@ from audit.errors import ProofError, VerificationFailed
 from audit.log.walk import checked_moment, first_at, size_of
 from audit.registers.registers import last_selftests
 from audit.storage.store import Reader, SignedCheckpoint
-from audit.tree.checkpoint import Checkpoint, open_checkpoint
 from audit.tree.merkle import consistency_proof, tree_hash, verify_consistency
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint
 from audit.verification.verify import verify_log
 from audit.witness.anchor import anchored_digests, digest, prove
 from audit.witness.anchor_attestations import attested_by

@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from gateway.api_format import Place
+from gateway.apis.body_fields import INVALID_TYPE, MISSING, Fields, refused
 from gateway.apis.chat_messages import ChatMessages, TextOrParts, flattened
-from gateway.apis.fields import INVALID_TYPE, MISSING, Fields, refused
 from gateway.openai.finite_json import NotFinite, write
 
 TTLS: Final = ("5m", "1h")

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from audit.random_pieces import RandomPieces
 from gateway.api_format import Place
+from gateway.apis.body_fields import MISSING, UNSUPPORTED, Fields, refused
 from gateway.apis.chat_messages import ChatMessages
-from gateway.apis.fields import MISSING, UNSUPPORTED, Fields, refused
 from gateway.apis.messages.content_blocks import read_cache_control, read_messages
 from gateway.apis.messages.message_object import MessageObject
 from gateway.apis.messages.translation import MessagesTranslation, TokenCountTranslation

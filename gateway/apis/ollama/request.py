@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.api_format import Place
+from gateway.apis.body_fields import INVALID_TYPE, MISSING, UNSUPPORTED, Fields, refused
 from gateway.apis.chat_messages import ChatMessages
-from gateway.apis.fields import INVALID_TYPE, MISSING, UNSUPPORTED, Fields, refused
 from gateway.apis.ollama.lines import Form
 from gateway.apis.ollama.translation import EmbedTranslation, OllamaTranslation
 from gateway.openai.finite_json import NotFinite, write

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.api_format import GoesOn, Place
+from gateway.apis.body_fields import INVALID_TYPE, MISSING, Fields, refused
 from gateway.apis.chat_messages import ChatMessages, TextOrParts, flattened
-from gateway.apis.fields import INVALID_TYPE, MISSING, Fields, refused
 from gateway.apis.responses.sealed_state import NotOurs, opened
 from gateway.errors import InvalidRequest
 

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from audit.random_pieces import RandomPieces
 from gateway.api_format import CallState, GoesOn, Place, Storage, rename
+from gateway.apis.body_fields import UNSUPPORTED, Fields, refused
 from gateway.apis.chat_messages import ChatMessages
-from gateway.apis.fields import UNSUPPORTED, Fields, refused
 from gateway.apis.responses.input_items import read_input
 from gateway.apis.responses.response_object import RESPONSE, ResponseObject
 from gateway.apis.responses.translation import ResponsesTranslation

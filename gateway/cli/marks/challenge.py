@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gateway.cli.marks.reading import NOT_TESTED, read_text
+from gateway.cli.marks.input_text import NOT_TESTED, read_text
 from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail, needs_folder, remote_api
@@ -80,7 +80,7 @@ def challenge(
 
     Example: domicile audit challenge acme req-5f3a0c6be1d2498877a0b1c2 --text answer.txt --prompt request.json
     """
-    from audit.cli.frame import UsageMistake, given_code
+    from audit.cli.command_context import UsageMistake, given_code
     from audit.errors import AuditError
     from gateway.comparisons.recomputation import CHALLENGE_TIMEOUT_S, Given
     from gateway.database.errors import ControlError, StoreError

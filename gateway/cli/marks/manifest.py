@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from gateway.cli.marks.reading import MAX_BYTES, NOT_TESTED, read_text
+from gateway.cli.marks.input_text import MAX_BYTES, NOT_TESTED, read_text
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel
 
-from gateway.cli.marks.reading import NOT_TESTED, read_text
+from gateway.cli.marks.input_text import NOT_TESTED, read_text
 from gateway.cli.terminal.own_backends import backend_of, opened_upstream, target_of
 from gateway.cli.terminal.printing import print_json, print_table
 from gateway.cli.terminal.shell import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.cli.remote.credentials import Credentials
 from gateway.configuration.settings import is_safe_url
 from gateway.database.errors import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.external_service import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.configuration.settings import is_safe_url
 from gateway.database.errors import StoreError
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from audit.cli.frame import UsageMistake
+from audit.cli.command_context import UsageMistake
 from audit.errors import AuditError
 from gateway.cli.remote.api import AdminApi
 from gateway.database.errors import InvalidValue, StoreError

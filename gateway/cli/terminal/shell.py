@@ -171,7 +171,7 @@ def opened_inventory(data: Path) -> "Iterator[Inventory]":
     from gateway.installation.installation import Installation
 
     if (url := remote_url(data)) is not None:
-        from gateway.cli.remote.reading import RemoteInventory
+        from gateway.cli.remote.remote_reports import RemoteInventory
 
         with plain_errors():
             yield RemoteInventory(_remote_api(url))  # type: ignore[misc]  # the same methods
@@ -228,7 +228,7 @@ def plain_errors() -> Iterator[None]:
 def opened_reports(data: Path) -> "Iterator[Reports]":
     """Of an installation elsewhere, what its admin API shows."""
     if (url := remote_url(data)) is not None:
-        from gateway.cli.remote.reading import RemoteReports
+        from gateway.cli.remote.remote_reports import RemoteReports
 
         with plain_errors():
             yield RemoteReports(_remote_api(url))  # type: ignore[misc]  # the same methods

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
-from gateway.server.monitoring.duties import Duties
+from gateway.server.monitoring.open_deadlines import Duties
 from gateway.workers.metrics import written
 
 log = logging.getLogger(__name__)

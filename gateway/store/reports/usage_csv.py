@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
 
-from audit.registers.tables import FORMULA
+from audit.registers.pack_tables import FORMULA
 
 
 def csv_lines(rows: Iterable[BaseModel], kind: type[BaseModel]) -> Iterator[str]:

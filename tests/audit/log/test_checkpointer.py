@@ -6,8 +6,8 @@ import pytest
 from audit.errors import SignerError
 from audit.log.checkpointer import Cadence, Checkpointer
 from audit.storage.store import SignedCheckpoint
-from audit.tree.checkpoint import open_checkpoint
 from audit.tree.merkle import Frontier, leaf_hash
+from audit.tree.tlog_checkpoint import open_checkpoint
 from tests.audit.conftest import Home
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import audit
 from audit.pack.contents import CHECKED, CONTENTS, PROGRAM, RECOMPUTED, SIGNED, basis_of
-from audit.pack_verifier import tables
+from audit.pack_verifier import pack_tables
 from tests.audit.pack.test_export import filled, pack, verify  # noqa: F401  (fixtures)
 
 ROOT = Path(audit.__file__).parents[1]
@@ -52,8 +52,8 @@ def test_the_documentation_lists_every_pattern_with_its_basis() -> None:
 
 
 def test_the_list_and_the_verifier_agree_on_what_is_recomputed() -> None:
-    assert {pattern for pattern, basis, *_ in CONTENTS if basis == RECOMPUTED} == set(tables.RECOMPUTED)
-    for name in (*tables.CHECKED, "proofs/range.json", "certificates/x.note"):
+    assert {pattern for pattern, basis, *_ in CONTENTS if basis == RECOMPUTED} == set(pack_tables.RECOMPUTED)
+    for name in (*pack_tables.CHECKED, "proofs/range.json", "certificates/x.note"):
         assert basis_of(name) == CHECKED
 
 

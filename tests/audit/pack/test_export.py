@@ -17,15 +17,15 @@ import pytest
 from audit.errors import AuditError, StoreError, VerificationFailed
 from audit.events.event import Decision, InferenceDenied, Reason
 from audit.events.private_value import Private
-from audit.incidents.evidence import Party
+from audit.incidents.pack_inputs import Party
 from audit.keys.signer import FileSigner
 from audit.pack.export import Summary, export
 from audit.pack_verifier.ed25519 import ed25519
 from audit.privacy.rights import restrict
 from audit.private.erasure import erase, finish
-from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import leaf_hash, tree_hash
 from audit.tree.note import sign_note
+from audit.tree.tlog_checkpoint import Checkpoint, origin_of, sign_checkpoint
 from tests.audit.conftest import KNOWN, VECTORS, Home, accepted, completed, eventually
 from tests.audit.published_ocsf import problems
 

@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from audit.incidents.evidence import Party
+from audit.incidents.pack_inputs import Party
 from audit.pack.report import LAYOUT, MAX_DAYS, html_report
 from audit.registers.gaps import Gap
-from audit.registers.tables import Tables
+from audit.registers.pack_tables import Tables
 
 ABOUT = {
     "tenant": "acme",

@@ -8,16 +8,16 @@ import pytest
 
 from audit.events.event import RoutingDecision
 from audit.events.private_value import Field, Private
-from audit.incidents.evidence import Activity, Evidence, Party, Safeguard, Store
 from audit.incidents.incident import open_incident
+from audit.incidents.pack_inputs import Activity, Evidence, Party, Safeguard, Store
 from audit.privacy.article_15 import article_15
 from audit.privacy.rights import answer
 from audit.private.certificate import open_certificate
 from audit.private.erasure import erase
 from audit.registers.dsar import access_page, dsar_files, readable
 from audit.registers.language import ENGLISH, GERMAN, LANGUAGES
+from audit.registers.pack_tables import Transfer
 from audit.registers.ropa import safeguards_of
-from audit.registers.tables import Transfer
 from gateway.configuration.sinks import RECORD, SPANS
 from policy.facts import AttestedBasis
 from policy.purpose import SPECIAL_CATEGORIES

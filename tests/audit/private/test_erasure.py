@@ -12,7 +12,7 @@ from audit.events.private_value import Private
 from audit.private.audit_context import AuditContext
 from audit.private.certificate import open_certificate
 from audit.private.erasure import certificates, erase, finish, place_hold, release_hold
-from audit.tree.checkpoint import origin_of
+from audit.tree.tlog_checkpoint import origin_of
 from audit.verification.disclosure import FieldState, every, field_states, none_of
 from tests.audit.conftest import Home, accepted, completed
 from tests.fakes.disk import bytes_under

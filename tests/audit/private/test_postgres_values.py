@@ -20,7 +20,7 @@ from audit.private.postgres_values import KeyTable
 from audit.private.postgres_values_watch import ValuesWatch
 from audit.private.value_location import move_values, open_values_at
 from audit.private.value_store import ValueStore
-from audit.storage.identity import ForeignDatabaseError
+from audit.storage.installation_identity import ForeignDatabaseError
 from audit.storage.watched import StoreReplaced
 from tests.audit.conftest import accepted
 

@@ -6,10 +6,20 @@ import re
 
 import pytest
 
-from audit.incidents.evidence import Activity, Backend, Contract, Evidence, Operator, Party, Store, Subprocessor, Terms
+from audit.incidents.pack_inputs import (
+    Activity,
+    Backend,
+    Contract,
+    Evidence,
+    Operator,
+    Party,
+    Store,
+    Subprocessor,
+    Terms,
+)
 from audit.registers.dora import dora_files, layout
+from audit.registers.pack_tables import BOM, Flows
 from audit.registers.ropa import ropa_processor
-from audit.registers.tables import BOM, Flows
 
 LEI = re.compile(r"^[A-Z0-9]{18}[0-9]{2}$")
 ENTITY_LEI, PROVIDER_LEI, OPERATOR_LEI = "529900T8BM49AURSDO55", "969500KN90DZLHUN3566", "213800WSGIIZCXF1P572"

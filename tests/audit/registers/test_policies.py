@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from audit.events.event import AdminChanged, Decision, InferenceDenied
-from audit.incidents.evidence import OPERATOR_SCOPE, Evidence, Part, Policy, Ruling
+from audit.incidents.pack_inputs import OPERATOR_SCOPE, Evidence, Part, Policy, Ruling
 from tests.audit.conftest import Home, accepted, completed
 from tests.audit.pack.test_export import Files, make, rewritten, sentences, settled, verify
 

@@ -7,10 +7,10 @@ import pytest
 
 from audit.events.leaf import Leaf
 from audit.events.stamp import Stamp
-from audit.incidents.evidence import Activity, Backend, Evidence, Measure, Operator, Party, Safeguard, Store, Terms
+from audit.incidents.pack_inputs import Activity, Backend, Evidence, Measure, Operator, Party, Safeguard, Store, Terms
 from audit.registers.language import ENGLISH, GERMAN, LANGUAGES, Language
+from audit.registers.pack_tables import Flows, Tables
 from audit.registers.privacy import TO_ASSESS, dpia, notice, privacy_files
-from audit.registers.tables import Flows, Tables
 from tests.audit.conftest import accepted
 
 ID = "01a21faa-0c27-76a6-b43d-f0713b4b3c3e"

@@ -15,7 +15,7 @@ from audit.events.incident import Oversight
 from audit.events.leaf import Leaf
 from audit.events.ocsf import ocsf
 from audit.events.stamp import Stamp
-from audit.incidents.evidence import (
+from audit.incidents.pack_inputs import (
     Activity,
     Backend,
     Evidence,
@@ -28,8 +28,8 @@ from audit.incidents.evidence import (
     evidence_sources,
 )
 from audit.law.duties import load_duties
+from audit.registers.pack_tables import BOM, Tables
 from audit.registers.registers import control_mapping, controls, last_selftests, registers
-from audit.registers.tables import BOM, Tables
 from tests.audit.conftest import Home, accepted
 from tests.audit.events.test_event import EVENT_CLASSES
 from tests.audit.published_ocsf import VALIDATORS, problems
@@ -218,9 +218,9 @@ def test_evidence_comes_from_a_file_or_from_whoever_offers_it(tmp_path: Path, mo
     path.write_text('{"surprise": 1}')
     with pytest.raises(AuditError, match="evidence"):
         Evidence.load(path)
-    monkeypatch.setattr("audit.incidents.evidence.evidence_sources", [])
+    monkeypatch.setattr("audit.incidents.pack_inputs.evidence_sources", [])
     assert evidence_of(tmp_path, "acme") == Evidence()
-    monkeypatch.setattr("audit.incidents.evidence.evidence_sources", [lambda data, tenant: KNOWN])
+    monkeypatch.setattr("audit.incidents.pack_inputs.evidence_sources", [lambda data, tenant: KNOWN])
     assert evidence_of(tmp_path, "acme") == KNOWN
     assert evidence_sources is not None
 

@@ -5,10 +5,10 @@ import pytest
 from audit.events.event import RoutingDecision
 from audit.events.leaf import Leaf
 from audit.events.stamp import Stamp
-from audit.incidents.evidence import Activity, Evidence, Measure, Party, Store, Terms
+from audit.incidents.pack_inputs import Activity, Evidence, Measure, Party, Store, Terms
 from audit.registers.gaps import gaps
+from audit.registers.pack_tables import Flows, Tables
 from audit.registers.ropa import ropa_controller, ropa_processor
-from audit.registers.tables import Flows, Tables
 from tests.audit.conftest import accepted, completed
 
 ID = "01a21faa-0c27-76a6-b43d-f0713b4b3c3e"

@@ -11,7 +11,6 @@ from audit.errors import ProofError, StoreError, VerificationFailed
 from audit.log.receipt import verify_receipt
 from audit.storage.store import StoredLeaf
 from audit.storage.tiles import Folder, TiledTree, decode_entries, encode_entries, forget, publish, tile_path, width_of
-from audit.tree.checkpoint import Checkpoint
 from audit.tree.merkle import (
     consistency_proof,
     inclusion_proof,
@@ -20,6 +19,7 @@ from audit.tree.merkle import (
     verify_consistency,
     verify_inclusion,
 )
+from audit.tree.tlog_checkpoint import Checkpoint
 from tests.audit.conftest import VECTORS, Home, accepted
 
 VECTOR = VECTORS / "tlog-tiles" / "log"

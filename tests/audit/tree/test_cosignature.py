@@ -4,9 +4,9 @@ import pytest
 
 from audit.errors import NoteError
 from audit.keys.signer import FileSigner
-from audit.tree.checkpoint import Checkpoint, sign_checkpoint
 from audit.tree.cosignature import WitnessKey, cosign, cosigned_at
 from audit.tree.note import VerifierKey, open_note
+from audit.tree.tlog_checkpoint import Checkpoint, sign_checkpoint
 
 TEXT = Checkpoint("log/acme", 3, bytes(32)).text()
 NOW = 1_700_000_000

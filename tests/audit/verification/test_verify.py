@@ -12,8 +12,8 @@ from audit.events.canonical import canonicalize
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditSettings
 from audit.log.checkpointer import Cadence
-from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import Frontier, leaf_hash, tree_hash
+from audit.tree.tlog_checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.verification.verify import MAX_FINDINGS, Report, verify_log
 from tests.audit.conftest import FAST, Home, accepted, completed
 

@@ -6,8 +6,8 @@ import pytest
 
 from audit.errors import VerificationFailed
 from audit.log.receipt import Receipt
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.tree.merkle import EMPTY_ROOT
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.witness.anchor import LINK_EVERY_S, Anchors, anchor, prove, verify_anchored
 from tests.audit.conftest import Home, accepted, eventually
 

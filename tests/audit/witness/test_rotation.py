@@ -22,9 +22,9 @@ from audit.log.audit_log import AuditLog
 from audit.pack.export import export
 from audit.private.erasure import erase
 from audit.storage.location import learn_successions, publish_succession
-from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import leaf_hash, tree_hash
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.verification.verify import Expected, Report, verify_log
 from audit.witness.late_trees import LateTrees, record_late_trees
 from audit.witness.rotation import in_file, rotate

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from audit.cli.app import app
 from audit.errors import WitnessError
 from audit.keys.signer import FileSigner
-from audit.tree.checkpoint import origin_of
 from audit.tree.cosignature import WitnessKey, cosigned_at
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import origin_of
 from audit.witness.witness import Witness
 from audit.witness.witness_http import submit, witness_server
 from tests.audit.conftest import VECTORS, Home, accepted

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from backend.activations.commitment import Chunk, digest_of
-from backend.activations.rows import CHUNK
+from backend.activations.answer_commitment import Chunk, digest_of
+from backend.activations.largest_activations import CHUNK
 from backend.activations.tokens import Spelling
 
 WORDS = ["", *"abcdefgh ", "ab", "cd", "abc", "abcd", " a", " ab", "efgh", "fg", "gh", "bcd"]

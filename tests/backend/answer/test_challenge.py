@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend.activations.commitment import Committer
-from backend.activations.rows import MOST
+from backend.activations.answer_commitment import Committer
+from backend.activations.largest_activations import MOST
 from backend.answer.challenge import read_challenge
 from backend.errors import InvalidRequest
 from backend.models.checkpoints.checkpoint import Checkpoint

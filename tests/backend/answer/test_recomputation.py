@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from backend.activations.commitment import Committer
+from backend.activations.answer_commitment import Committer
 from backend.engine.core.sampling import SamplingParams
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder

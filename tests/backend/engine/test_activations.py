@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from backend.activations.commitment import Committer, distance
-from backend.activations.rows import CHUNK, MOST, Words, row_of
+from backend.activations.answer_commitment import Committer, distance
+from backend.activations.largest_activations import CHUNK, MOST, Words, row_of
 from backend.engine.core.sampling import SamplingParams
 from backend.engine.drafting.ngram_drafter import NgramDrafter
 from backend.engine.engine import Engine

@@ -14,7 +14,7 @@ from backend.errors import FetchError
 from backend.fetch import cache as caching
 from backend.fetch.cache import Cache
 from backend.fetch.fetch import How, fetched
-from backend.fetch.manifest import Manifest, read_manifest
+from backend.fetch.model_manifest import Manifest, read_manifest
 from tests.fakes.model_places import COMMIT
 
 WEIGHTS = random.Random(1).randbytes(3 << 20)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from backend.errors import InvalidRequest
 from backend.server.evidence import ORDER, EvidenceSource, certificates_of
 from regions.evidence.attestation import binding
-from regions.evidence.certificates import fingerprint, read_pem
+from regions.evidence.certificate_chains import fingerprint, read_pem
 from tests.backend.scripted import Scripted
 from tests.regions.evidence.hardware import Chain, pem, vcek
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli.frame import open_keys
+from audit.cli.command_context import open_keys
 from gateway.cli.app import _keys_and_signer_of, app
 from gateway.installation.installation import Installation
 from tests.fakes.vault import TOKEN, running_vault

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
 
-from audit.incidents.evidence import evidence_sources
+from audit.incidents.pack_inputs import evidence_sources
 from audit.privacy.kept_content import content_sources
-from gateway.evidence.pack_sources import give_sources
+from gateway.evidence_pack.pack_sources import give_sources
 from gateway.identity.roles import ROLE_TABLE
 from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
 from regions.errors import LaunchError

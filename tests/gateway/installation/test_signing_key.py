@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli.frame import open_keys, open_replacement
+from audit.cli.command_context import open_keys, open_replacement
 from audit.errors import SignerError
 from audit.keys.signer import FileSigner, key_of
 from audit.tree.note import VerifierKey, open_note, sign_note

@@ -7,7 +7,7 @@ import zipfile
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
-from audit.incidents.evidence import OPERATOR_SCOPE
+from audit.incidents.pack_inputs import OPERATOR_SCOPE
 from gateway.policies.history import rulings
 from gateway.records.control import PolicyVersionRecord
 from policy.decision.policy_identity import identity_of

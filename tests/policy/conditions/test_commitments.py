@@ -2,8 +2,8 @@
 
 import pytest
 
-from policy.analysis.check import run_tests
 from policy.analysis.diff import differences, effective
+from policy.analysis.policy_tests import run_tests
 from policy.decision.decision import decide
 from policy.decision.explain import explain_json, explain_lines
 from policy.errors import LooseningError, PolicyDocumentError

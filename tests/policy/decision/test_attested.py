@@ -2,8 +2,8 @@
 
 import pytest
 
-from policy.analysis.check import run_tests
 from policy.analysis.diff import differences
+from policy.analysis.policy_tests import run_tests
 from policy.decision.decision import decide
 from policy.errors import LooseningError, PolicyDocumentError
 from tests.policy.conftest import TENANT

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from policy.analysis.check import run_tests
 from policy.analysis.diff import effective
+from policy.analysis.policy_tests import run_tests
 from policy.decision.compile import compile_policy
 from policy.decision.decision import Decision, decide
 from policy.document.countries import builtin_countries

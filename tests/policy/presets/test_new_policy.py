@@ -1,6 +1,6 @@
 import pytest
 
-from policy.analysis.check import run_tests
+from policy.analysis.policy_tests import run_tests
 from policy.decision.compile import compile_policy
 from policy.document.countries import builtin_countries
 from policy.document.document import PolicyDocument, load_document

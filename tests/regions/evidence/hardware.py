@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from regions.evidence.attestation import Evidence, Reference, binding
-from regions.evidence.certificates import fingerprint
+from regions.evidence.certificate_chains import fingerprint
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 NONCE, KEY, WEIGHTS = b"n" * 32, "ab" * 32, "cd" * 32

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from regions.evidence import nvidia
 from regions.evidence.attestation import Evidence, Reference, binding
-from regions.evidence.certificates import read_pem
+from regions.evidence.certificate_chains import read_pem
 from regions.evidence.errors import EvidenceRefused
 from regions.evidence.roots import ROOTS, verified
 from tests.regions.evidence import hardware as made

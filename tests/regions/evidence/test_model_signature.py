@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from regions.evidence.certificates import fingerprint
+from regions.evidence.certificate_chains import fingerprint
 from regions.evidence.errors import EvidenceRefused
 from regions.evidence.model_signature import check_files, verified
 

@@ -16,7 +16,7 @@ from regions.identity.authority import CertificateAuthority
 from regions.identity.identity import BackendIdentity
 from regions.launchers.cluster import Cluster
 from regions.launchers.kubernetes import KubernetesLauncher
-from regions.launchers.manifests import ClusterSettings
+from regions.launchers.kubernetes_objects import ClusterSettings
 from tests.fakes.kubernetes import FakeKubernetes, running
 from tests.regions.fleet.test_reconciler import Scene, passes
 

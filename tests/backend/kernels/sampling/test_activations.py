@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from backend.activations.rows import MOST, row_of
+from backend.activations.largest_activations import MOST, row_of
 from backend.kernels import reference
 from backend.kernels.launching.launch import KernelArgumentError
 from backend.kernels.sampling.activations import largest_activations

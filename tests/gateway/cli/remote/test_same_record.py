@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from audit.cli.frame import open_keys
+from audit.cli.command_context import open_keys
 from audit.cli.on_files import do
 from audit.events.private_value import Private
 from audit.privacy.rights import log_read

@@ -8,7 +8,7 @@ import pytest
 
 from regions.fleet.launcher import BackendSpec
 from regions.identity.identity import BackendIdentity
-from regions.launchers.manifests import ClusterSettings, objects
+from regions.launchers.kubernetes_objects import ClusterSettings, objects
 from tests.fakes.kubernetes import check
 
 FILES = {"cert.pem": b"certificate", "key.pem": b"key", "ca.pem": b"root"}

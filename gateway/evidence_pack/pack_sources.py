@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.incidents.evidence import evidence_sources
+from audit.incidents.pack_inputs import evidence_sources
 from audit.privacy.kept_content import content_sources
 
 if TYPE_CHECKING:
-    from audit.incidents.evidence import Evidence
+    from audit.incidents.pack_inputs import Evidence
     from audit.privacy.kept_content import Reader
 
 
@@ -20,12 +20,12 @@ def give_sources() -> None:
 
 
 def registers(data: Path, tenant: str) -> "Evidence":
-    from gateway.evidence.evidence import gather
+    from gateway.evidence_pack.pack_inputs import gather
 
     return gather(data, tenant)
 
 
 def content_of_persons(data: Path) -> "Reader":
-    from gateway.evidence.person_content import reader
+    from gateway.evidence_pack.person_content import reader
 
     return reader(data)

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from audit.errors import AuditError
-from gateway.evidence.registers import MAX_BYTES, NAME, Registers
+from gateway.evidence_pack.registers import MAX_BYTES, NAME, Registers
 
 
 def test_without_the_file_the_registers_are_empty(tmp_path):

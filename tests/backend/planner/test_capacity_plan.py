@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from backend.cli.plan import table
+from backend.cli.capacity_plan import table
 from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
@@ -16,9 +16,9 @@ from backend.models.decoders.decoder import Decoder
 from backend.models.heads.head_config import eagle3_config
 from backend.models.sharding import of_rank
 from backend.parallel.shard import Shard
+from backend.planner.capacity_plan import Plan, plan, require_room
 from backend.planner.cards import CARDS, GIB, H100, H200
 from backend.planner.memory import draft_bytes, memory_of, parameters, table_bytes, weight_bytes
-from backend.planner.plan import Plan, plan, require_room
 from backend.planner.roofline import Roofline, Step
 from bench.engine.planner_check import MODELS, compared
 from gateway.cli.app import app

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.workers.names import gateway_of, left_behind, worker_name
+from gateway.workers.worker_names import gateway_of, left_behind, worker_name
 
 LOCKS = ["gw-1a", "gw-1b", "gw-2a", "gw-2b", "gw-3a", "gw-11a", "gw-1a-1b", "other-1a", "gw", "gw-1c", "gw-1aa"]
 

@@ -32,7 +32,7 @@ from audit.pack.report import ONLY_SIGNED
 from audit.pack_verifier.__main__ import main
 from audit.pack_verifier.archive import MAX_WHOLE, Pack
 from audit.pack_verifier.check import Check
-from audit.pack_verifier.tables import RECOMPUTED, is_checked
+from audit.pack_verifier.pack_tables import RECOMPUTED, is_checked
 from audit.privacy.retention import run
 from audit.private.audit_context import AuditContext
 from audit.private.erasure import erase

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.apis.responses.sealed_state import sealed
 from gateway.errors import InvalidRequest, ObjectNotFound
-from gateway.responses.conversation import input_items, is_response_id, referenced, response_of, spliced, turn
+from gateway.responses.response_items import input_items, is_response_id, referenced, response_of, spliced, turn
 
 HEX = "0123456789abcdef" * 2
 RESPONSE = f"resp_{HEX}"

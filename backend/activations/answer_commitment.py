@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.activations.field import PRIME, evaluated, injective_modulus, interpolated
-from backend.activations.rows import CHUNK, MOST, WIDEST, Largest, Words, largest, row_of
+from backend.activations.largest_activations import CHUNK, MOST, WIDEST, Largest, Words, largest, row_of
 
 SCHEME = "toploc-bf16/1"
 VERSION = 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.marks.reading import NOT_TESTED, read_text
+from gateway.cli.marks.input_text import NOT_TESTED, read_text
 from gateway.cli.terminal.printing import print_json
 from gateway.cli.terminal.shell import (
     ACTOR,
@@ -59,7 +59,7 @@ def find_answer(
 
     Example: domicile audit find-answer acme letter.txt --reason complaint
     """
-    from audit.cli.frame import UsageMistake, given_code, given_period
+    from audit.cli.command_context import UsageMistake, given_code, given_period
     from audit.errors import AuditError
     from audit.log.answer_prints import SHORTEST
     from gateway.database.errors import StoreError
@@ -91,7 +91,7 @@ def _found_here(data: Path, tenant: str, text: str, reason: str, period: Period)
     """Raises AuditError, InstallationError, StoreError."""
     from audit.cli.on_files import do
     from gateway.installation.installation import Installation
-    from gateway.marks.answers import AnswerFinder
+    from gateway.marks.answer_search import AnswerFinder
     from gateway.store.lookup import tenant as lookup_tenant_row
     from gateway.store.marks import AnswerSalts
 
@@ -157,7 +157,7 @@ def delete_fingerprints(
     """
     import asyncio
 
-    from audit.cli.frame import given_code
+    from audit.cli.command_context import given_code
     from audit.cli.on_files import do
     from audit.errors import AuditError
     from audit.events.privacy import AnswerSaltDestroyed

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from audit.errors import AuditError, NoteError, StoreError
 from audit.keys.succession import notes_in, with_successors
-from audit.tree.checkpoint import open_checkpoint
 from audit.tree.note import VerifierKey
+from audit.tree.tlog_checkpoint import open_checkpoint
 
 TABLE = "identity"
 VKEY = "signer.vkey"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from audit.incidents.evidence import Activity, Measure, Store, Terms
-from gateway.evidence.safeguards import Keys, certified_identity, measures
+from audit.incidents.pack_inputs import Activity, Measure, Store, Terms
+from gateway.evidence_pack.safeguards import Keys, certified_identity, measures
 from gateway.records.control import BackendRecord
 from regions.identity.trust import Trust
 

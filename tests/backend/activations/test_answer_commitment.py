@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.activations.commitment import (
+from backend.activations.answer_commitment import (
     HEAD,
     OCTAVE,
     Commitment,
@@ -16,7 +16,7 @@ from backend.activations.commitment import (
     distance,
 )
 from backend.activations.field import PRIME, evaluated, injective_modulus, interpolated, inverse
-from backend.activations.rows import CHUNK, MOST, largest, row_of
+from backend.activations.largest_activations import CHUNK, MOST, largest, row_of
 
 WIDTH = 576
 PROMPT = [5, 6, 7]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.pack_verifier.tables import csv_line
-from audit.registers.tables import FORMULA, plain_table, table
+from audit.pack_verifier.pack_tables import csv_line
+from audit.registers.pack_tables import FORMULA, plain_table, table
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from audit.law.deadlines import rfc3339_of
-from gateway.server.monitoring import cell_metrics, duties
+from gateway.server.monitoring import cell_metrics, open_deadlines
 from tests.fakes.lab import POLICY, lab
 from tests.gateway.console.scene import session_of
 from tests.gateway.server.monitoring.test_backend_metrics import named, samples
@@ -41,7 +41,7 @@ def ago(days):
 
 
 async def test_each_open_deadline_is_told_until_it_is_met(tmp_path, monkeypatch):
-    for module in (duties, cell_metrics):
+    for module in (open_deadlines, cell_metrics):
         monkeypatch.setattr(module, "CACHE_S", 0.0)
     monkeypatch.setattr("gateway.server.case_follower.EVERY_S", 0.1)
     async with lab(tmp_path, set_up=set_up) as made:
@@ -64,7 +64,7 @@ async def test_where_deadlines_cannot_be_read_that_is_told_and_all_else_too(tmp_
     def fails(self, tenant_label):
         raise OSError("gone")
 
-    monkeypatch.setattr(duties.Duties, "metrics", fails)
+    monkeypatch.setattr(open_deadlines.Duties, "metrics", fails)
     async with lab(tmp_path, set_up=set_up) as made:
         found = samples((await made.get("/metrics/cell")).body.decode())
     assert named(found, "domicile_duties_known") == [0.0]

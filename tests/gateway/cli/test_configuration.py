@@ -7,7 +7,7 @@ import yaml
 from typer import Typer
 from typer.testing import CliRunner
 
-from gateway.cli.config import config_app
+from gateway.cli.configuration import config_app
 from gateway.configuration.provenance import without_password
 from gateway.installation.installation import Installation
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 import pytest
 
 from audit.errors import AuditError
-from gateway.evidence.evidence import gather
+from gateway.evidence_pack.pack_inputs import gather
 from gateway.installation.installation import Installation
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust

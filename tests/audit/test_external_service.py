@@ -9,8 +9,8 @@ from ipaddress import ip_address
 import pytest
 from cryptography import x509
 
-from audit import external
-from audit.external import Breaker, ExternalService, ExternalUnavailable
+from audit import external_service
+from audit.external_service import Breaker, ExternalService, ExternalUnavailable
 from tests.backend.certificates import Authority
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -135,10 +135,10 @@ async def test_after_a_gateway_has_ended_the_next_one_in_the_process_can_call_ag
     async with serving(saying(HEAD + b"content-length: 2\r\n\r\nok")) as url:
         service = ExternalService("the test", deadline_s=5)
         await service.ask("GET", url)
-        external.stop_within(0)
+        external_service.stop_within(0)
         with pytest.raises(ExternalUnavailable, match="this process ends"):
             await service.ask("GET", url)
-        external.resume()
+        external_service.resume()
         assert (await service.ask("GET", url)).status == 200
         await service.aclose()
 
@@ -146,8 +146,8 @@ async def test_after_a_gateway_has_ended_the_next_one_in_the_process_can_call_ag
 async def test_the_end_of_one_gateway_cuts_no_call_of_the_next():
     async with serving(dripping) as url:
         service = ExternalService("the test", deadline_s=1)
-        external.stop_within(0.1)
-        external.resume()
+        external_service.stop_within(0.1)
+        external_service.resume()
         with pytest.raises(ExternalUnavailable, match="within 1 seconds"):
             await service.ask("GET", url)
         await service.aclose()
@@ -168,7 +168,7 @@ class _Names:
 def names(monkeypatch):
     def named(*addresses):
         resolver = _Names(*addresses)
-        monkeypatch.setattr(external._runner().loop, "getaddrinfo", resolver.getaddrinfo)
+        monkeypatch.setattr(external_service._runner().loop, "getaddrinfo", resolver.getaddrinfo)
         return resolver
 
     return named

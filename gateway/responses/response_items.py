@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.api_format import Earlier
-from gateway.apis.fields import refused
+from gateway.apis.body_fields import refused
 from gateway.apis.responses.input_items import REFERENCE
 from gateway.apis.responses.response_object import RESPONSE
 from gateway.apis.responses.sealed_state import NotOurs, opened

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from audit.errors import NoteError
-from audit.tree.checkpoint import Checkpoint, open_checkpoint, origin_of, sign_checkpoint
 from audit.tree.merkle import leaf_hash, tree_hash
 from audit.tree.note import VerifierKey, sign_note
+from audit.tree.tlog_checkpoint import Checkpoint, open_checkpoint, origin_of, sign_checkpoint
 from tests.audit.conftest import VECTORS, Home
 
 TILES = VECTORS / "tlog-tiles"

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from audit.errors import AuditError
 from audit.files.untrusted_file import UnsafeFile, read_untrusted
-from audit.incidents.evidence import Contract, Party
+from audit.incidents.pack_inputs import Contract, Party
 
 NAME = "registers.json"
 MAX_BYTES = 1 << 20

@@ -6,11 +6,11 @@ import sys
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from audit.incidents.evidence import evidence_sources
+from audit.incidents.pack_inputs import evidence_sources
 from audit.privacy.kept_content import content_sources
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
-from gateway.evidence.pack_sources import give_sources
+from gateway.evidence_pack.pack_sources import give_sources
 
 before = len(evidence_sources), len(content_sources)
 status = asyncio.run(run_gateway(load_settings(data=Path(sys.argv[1]))))

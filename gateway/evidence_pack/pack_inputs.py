@@ -6,7 +6,7 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.events.stamp import rfc3339
-from audit.incidents.evidence import (
+from audit.incidents.pack_inputs import (
     Activity,
     Backend,
     Evidence,
@@ -20,9 +20,9 @@ from audit.incidents.evidence import (
 from gateway.configuration.settings import Secrets, Settings
 from gateway.configuration.sinks import RECORD, RECORD_SETTING, sinks_of
 from gateway.database.errors import NotFound, StoreError
-from gateway.evidence.registers import NAME as REGISTERS
-from gateway.evidence.registers import Registers, TenantDetails
-from gateway.evidence.safeguards import Keys, certified_identity, measures
+from gateway.evidence_pack.registers import NAME as REGISTERS
+from gateway.evidence_pack.registers import Registers, TenantDetails
+from gateway.evidence_pack.safeguards import Keys, certified_identity, measures
 from gateway.installation.installation import Installation, InstallationError, configured, is_part_of_one
 from gateway.policies.history import rulings, scope_of
 from gateway.policies.terms import deciding, terms_of

@@ -7,11 +7,11 @@ from typing import Any
 from audit.pack_verifier.canonical import canonical, load_json
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import MAX_FINDINGS, Broken, Findings
-from audit.pack_verifier.fields import Fields
 from audit.pack_verifier.known_checkpoints import KnownCheckpoints
+from audit.pack_verifier.pack_tables import Tables
 from audit.pack_verifier.policies import ACCEPTED, Policies
+from audit.pack_verifier.private_values import Fields
 from audit.pack_verifier.signed import Signed
-from audit.pack_verifier.tables import Tables
 from audit.pack_verifier.tree import HASH_SIZE, Tree, aligned, leaf_hash
 
 MAX_LINE = 1 << 20

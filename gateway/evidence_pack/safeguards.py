@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from audit.incidents.evidence import Activity, Measure, Store, Terms
+from audit.incidents.pack_inputs import Activity, Measure, Store, Terms
 from gateway.records.control import BackendRecord
 
 TRANSPORT = "GDPR 32(1)(a)"

@@ -9,7 +9,7 @@ from backend.cli.errors import USAGE, fail
 from backend.quantization import FORMATS
 
 if TYPE_CHECKING:
-    from backend.planner.plan import Plan
+    from backend.planner.capacity_plan import Plan
 
 QUANTIZATION_HELP = "Format of the layers' weights; default: as the checkpoint stores them, else none. " + " ".join(
     f"{format.name}: {format.summary}." for format in FORMATS
@@ -53,9 +53,9 @@ def plan(
     from backend.engine_config import EngineConfig
     from backend.errors import BackendError, ConfigError
     from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+    from backend.planner.capacity_plan import plan as make
     from backend.planner.cards import CARDS
     from backend.planner.drafts import draft_of
-    from backend.planner.plan import plan as make
 
     try:
         if gpu not in CARDS:
@@ -138,7 +138,7 @@ def cards_in_words(made: "Plan") -> str:
 
 
 def cache_in_words(made: "Plan") -> str:
-    from backend.planner.plan import gib
+    from backend.planner.capacity_plan import gib
 
     held = f"{gib(made.memory.cache)}: {made.memory.blocks} blocks, {made.kv_bytes_per_token} bytes a token"
     if made.block_tables == 1:
@@ -147,7 +147,7 @@ def cache_in_words(made: "Plan") -> str:
 
 
 def host_cache_in_words(made: "Plan") -> str:
-    from backend.planner.plan import gib
+    from backend.planner.capacity_plan import gib
 
     memory = made.memory
     each = " for each card" if made.cards > 1 else ""
@@ -156,7 +156,7 @@ def host_cache_in_words(made: "Plan") -> str:
 
 
 def table(made: "Plan") -> str:
-    from backend.planner.plan import gib
+    from backend.planner.capacity_plan import gib
 
     memory = made.memory
     rows = [

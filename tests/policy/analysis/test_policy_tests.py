@@ -1,6 +1,6 @@
 import pytest
 
-from policy.analysis.check import check_policy, run_tests
+from policy.analysis.policy_tests import check_policy, run_tests
 from policy.decision.compile import compile_policy
 from policy.document.document import load_document
 from policy.errors import PolicyTestError
