@@ -17,6 +17,7 @@ from radon.visitors import ComplexityVisitor
 
 from tests.conftest import LONG
 from tests.function_sizes import COMPLEX, LONG_FUNCTIONS
+from tests.shared_names import OTHER_CONCEPT, SAME_CONCEPT
 
 TREE = Path(__file__).parents[1]
 PACKAGES = ("gateway", "regions", "policy", "audit", "backend")
@@ -107,6 +108,35 @@ def test_a_module_says_what_it_holds_under_a_name_that_tells():
     silent = [name(file) for file in MODULES if not ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))]
     assert silent == [], "the first line of a module says what it holds"
     assert [name(file) for file in MODULES if {*file.parent.relative_to(TREE).parts, file.stem} & VAGUE] == []
+
+
+def shared(files):
+    """Names that modules of more than one top package have, and names that folders of more than one have."""
+    owners = {}
+    for file in files:
+        is_folder = file.stem == "__init__"
+        named = file.parent if is_folder else file.with_suffix("")
+        owners.setdefault((is_folder, named.name), set()).add(named.parts[0])
+    return {named for (_, named), packages in owners.items() if len(packages) > 1}
+
+
+def test_a_name_in_two_packages_stands_for_one_concept():
+    """Rename a module that stands for another one; say in tests/shared_names.py which concept they share otherwise."""
+    assert shared(file.relative_to(TREE) for file in MODULES) == SAME_CONCEPT.keys() | OTHER_CONCEPT.keys()
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["audit/tree/plan.py", "backend/planner/plan.py"], {"plan"}),
+        (["audit/plan/__init__.py", "backend/planner/plan/__init__.py"], {"plan"}),
+        (["audit/plan/__init__.py", "backend/plan.py"], set()),
+        (["audit/tree/plan.py", "audit/log/plan.py", "backend/planner/__init__.py"], set()),
+        (["audit/__init__.py", "backend/audit.py"], set()),
+    ],
+)
+def test_a_name_is_shared_by_packages_and_not_within_one(files, found):
+    assert shared(map(Path, files)) == found
 
 
 def test_no_directory_holds_more_modules_than_a_reader_takes_in():

@@ -1,0 +1,47 @@
+"""Names of modules and folders in two or more of the top packages, each with the one concept that it stands for."""
+
+SAME_CONCEPT = {
+    "__main__": "what ``python -m`` runs",
+    "adapters": "LoRA adapters: loaded by an engine, registered by a project, loaded over HTTP",
+    "answer": "the answer to a request: written by a backend, delivered by the gateway",
+    "app": "the application object of its folder: routes, or commands",
+    "calls": "recorded model calls: read from the log, served by the admin API, shown in the console",
+    "cards": "kinds of GPU",
+    "challenge": "the check of which model gave an answer: started by a command, computed by a backend",
+    "chat_answer": "a chat answer in OpenAI's format: written by a backend, read for another API",
+    "cli": "commands: a folder where there are several modules of them",
+    "demand": "demand for a model of a tenant: computed, and stored",
+    "deployment": "the desired state of a model: as a value, and as a command",
+    "errors": "the error classes of its folder",
+    "evidence": "hardware evidence: given by a backend, verified by regions, a command and the verifier of packs",
+    "explain": "an explanation of a policy decision: as text, and over the admin API",
+    "fleet": "deployments, replicas and backends",
+    "grammar": "a formal grammar that is compiled to a matcher: of answers, of postal addresses",
+    "health": "whether a part works: a gateway, a backend, the audit record",
+    "history": "the history of policies in force, as the gateway has it and as the verifier of packs makes it again",
+    "identity": "proof of who a caller is: of parts by certificates, of people and machines by tokens",
+    "language": "texts in several languages",
+    "marks": "marks of generated text",
+    "metrics": "Prometheus metrics",
+    "models": "models by the names that requests ask for",
+    "oversight": "stops of AI systems by a person (AI Act 14(4)(e))",
+    "pack_inputs": "what an evidence pack needs and no record says: as a value, and gathered by a gateway",
+    "policies": "policies of a tenant, with their versions",
+    "recomputation": "the challenge of an answer by a running backend: the request, and the computation",
+    "registers": "the operator's registers that go into an evidence pack",
+    "request": "an inference request: of another API, of tools in it, redacted",
+    "retention": "how long something is kept, and its deletion after that",
+    "rights": "rights of data subjects (GDPR 12 to 21)",
+    "rotation": "replacement of keys: of the log, of an installation",
+    "schema": "a published JSON Schema",
+    "secrets": "values that nobody else may know: keys of an installation, secrets that stand in a text",
+    "serve": "runs a server until a stop signal",
+    "server": "HTTP servers",
+    "tls": "TLS between gateway and backend: the settings of each side",
+    "tokens": "tokens of a model's vocabulary",
+}
+
+OTHER_CONCEPT = {
+    "reading": "gateway/admin/record: access to the record that is itself recorded; policy/redact/text: a parsed text",
+}
+"""Names that still stand for two concepts: rename one of them when it is changed. Nothing may be added."""
