@@ -33,7 +33,7 @@ from gateway.request.answer.keep_alive import KeepAlive
 from gateway.request.answer.kept_responses import KeptResponses, is_queued, queued_headers
 from gateway.request.answer.marking import Marker
 from gateway.request.answer.received import ReceivedAnswer
-from gateway.request.answer.tenant_keys import ContentKeys
+from gateway.request.answer.tenant_keys import TenantKeys
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -69,7 +69,7 @@ class Pipeline:
     bounds: Bounds
     responses: KeptResponses
     marker: Marker
-    content_keys: ContentKeys
+    tenant_keys: TenantKeys
 
     def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors, and cancellation when the server stops, are converted to answers."""
@@ -136,7 +136,7 @@ class Pipeline:
         Raises BackendUnavailable and AuditUnavailable; then nothing may be recorded or sent.
         """
         if routed.redacted.content is not None or routed.redacted.allowed.commits:
-            await self.content_keys.ready(routed)
+            await self.tenant_keys.ready(routed)
         if routed.redacted.allowed.marking:
             routed = await self.marker.told(routed)
             await self.delivery.manifests.require(routed)

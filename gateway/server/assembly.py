@@ -91,7 +91,7 @@ from gateway.records.provisioning import Mapped, UserFields
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.manifests import AnswerManifests
 from gateway.request.answer.marking import Marker
-from gateway.request.answer.tenant_keys import ContentKeys
+from gateway.request.answer.tenant_keys import TenantKeys
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -122,7 +122,7 @@ from gateway.server.monitoring.backend_curves import BackendCurves
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
 from gateway.server.monitoring.cell_metrics import CellMetrics
-from gateway.server.monitoring.open_deadlines import Duties
+from gateway.server.monitoring.open_deadlines import OpenDeadlines
 from gateway.server.probe import BackendProbe
 from gateway.server.proxies.forwarded import TrustedProxies
 from gateway.server.reload import LiveSettings
@@ -508,7 +508,7 @@ def _pipeline(base: _Base, parts: _Parts, enforcement: PolicyEnforcement, respon
         bounds=memory.bounds,
         responses=responses,
         marker=Marker(MarkKeys(base.database, base.keys), AnswerSalts(base.database, base.keys)),
-        content_keys=ContentKeys(base.keys),
+        tenant_keys=TenantKeys(base.keys),
     )
 
 
@@ -580,7 +580,7 @@ def _model_routes(pipeline: Pipeline, memory: _Memory) -> list[Route]:
 def _cell_metrics(base: _Base, parts: _Parts, places: CasePlaces, admin: AdminContext) -> Exposition:
     memory, tenant_label = base.memory, base.telemetry.tenant_label
     backends = BackendMetrics(parts.upstream, memory.routes, memory.fleet, tenant_label, parts.directory.deployments)
-    duties = Duties(places.tenants, base.installation.open_reader, admin.cases, admin.requests)
+    duties = OpenDeadlines(places.tenants, base.installation.open_reader, admin.cases, admin.requests)
     return CellMetrics(backends, Budgets(base.database, parts.directory.budgets), duties, tenant_label).exposition
 
 

@@ -17,7 +17,7 @@ PLAIN_S: Final = 5.0
 """Seconds for which a tenant without a key of its own is remembered as such."""
 
 
-class ContentKeys:
+class TenantKeys:
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
         self._plain: dict[str, float] = {}

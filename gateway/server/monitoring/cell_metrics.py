@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.server.monitoring.backend_metrics import BackendMetrics
 from gateway.server.monitoring.budgets import Budgets
-from gateway.server.monitoring.open_deadlines import Duties
+from gateway.server.monitoring.open_deadlines import OpenDeadlines
 from gateway.workers.metrics import written
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,10 @@ class CellMetrics:
     """`tenant_label`: the name of a tenant in metrics, which are bounded in how many they name."""
 
     def __init__(
-        self, backends: BackendMetrics, budgets: Budgets, duties: Duties, tenant_label: Callable[[str], str]
+        self, backends: BackendMetrics, budgets: Budgets, duties: OpenDeadlines, tenant_label: Callable[[str], str]
     ) -> None:
         self._backends = backends
-        self._sources: dict[str, Budgets | Duties] = {"budgets": budgets, "duties": duties}
+        self._sources: dict[str, Budgets | OpenDeadlines] = {"budgets": budgets, "duties": duties}
         self._tenant_label = tenant_label
         self._asking = asyncio.Lock()
         self._last: tuple[float, bytes] | None = None

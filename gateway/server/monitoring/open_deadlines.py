@@ -21,7 +21,7 @@ SOON_HOURS: Final = {"incident": 24, "request": 7 * 24}
 STATES: Final = ("running", "due_soon", "overdue")
 
 
-class Duties:
+class OpenDeadlines:
     """`tenants`: those with an incident or request on record. `now`: RFC 3339 UTC with milliseconds."""
 
     def __init__(

@@ -64,7 +64,7 @@ async def test_where_deadlines_cannot_be_read_that_is_told_and_all_else_too(tmp_
     def fails(self, tenant_label):
         raise OSError("gone")
 
-    monkeypatch.setattr(open_deadlines.Duties, "metrics", fails)
+    monkeypatch.setattr(open_deadlines.OpenDeadlines, "metrics", fails)
     async with lab(tmp_path, set_up=set_up) as made:
         found = samples((await made.get("/metrics/cell")).body.decode())
     assert named(found, "domicile_duties_known") == [0.0]
