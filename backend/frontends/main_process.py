@@ -38,9 +38,10 @@ from backend.frontends.messages import (
     TakeToken,
     ToHub,
     TokenTaken,
+    frame,
+    read,
     to_hub,
 )
-from backend.frontends.remote import frame, read
 from backend.process.call import Call, Event
 from backend.process.engine_client import environment
 from backend.process.metrics import Metrics

@@ -2,9 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Any, Final
 
 from backend.engine.core.progress import Stats
 from backend.engine.loaded_adapter import LoadedAdapter
@@ -27,26 +25,14 @@ from backend.frontends.messages import (
     TakeToken,
     ToHub,
     TokenTaken,
+    frame,
     from_hub,
+    read,
 )
 from backend.process.call import Call
 from backend.process.engine_client import error_of
-from backend.process.messages import LENGTH, AddSequence, Loading, Ready, Scrubbed, Sleep, Wake
+from backend.process.messages import AddSequence, Loading, Ready, Scrubbed, Sleep, Wake
 from backend.process.metrics import AnsweredRequest, Metrics
-
-T = TypeVar("T")
-_encoder = msgspec.msgpack.Encoder()
-
-
-def frame(message: ToHub | FromHub) -> bytes:
-    body = _encoder.encode(message)
-    return LENGTH.pack(len(body)) + body
-
-
-async def read(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[T]") -> T:
-    """Raises IncompleteReadError once the other end is gone."""
-    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    return decoder.decode(await reader.readexactly(length))
 
 
 class RemoteEngine:
